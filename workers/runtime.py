@@ -21,7 +21,6 @@ from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
 from workers.health.health_store import HealthStore
-from workers.middleware.metrics import JobMetrics
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
@@ -43,12 +42,10 @@ class Runtime:
         board: HealthStore,
         *,
         coordinate: Coordinate = alone,
-        metrics: JobMetrics | None = None,
     ) -> None:
         self.settings = settings
         self.queue = queue
         self.board = board
-        self.metrics = metrics or JobMetrics()
         #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
         self._coordinate = coordinate

@@ -8,13 +8,18 @@ differ in the fifth digit).
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from memory.embedding.providers.provider import Matrix
+from memory.store.lazy_module import LazyModule
 from memory.store.reader import Vector
 from schemas.errors import Transient
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
 
 #: A vector shorter than this has no direction worth keeping.
 SHORTEST = 1e-10

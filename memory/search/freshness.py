@@ -11,24 +11,23 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TypeVar
 
-from memory.status.processes import glanced_states, not_watched
+from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import (
-    BrokerFacts,
     EndpointStatus,
     Event,
     EventInbox,
     FleetNumbers,
     Pending,
     PendingReader,
-    ProcessSign,
     Usage,
     VectorProgress,
 )
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
+from schemas.status import BrokerState, ProcessState
 
 #: Seconds between two looks of a search that waits for pending documents.
 _PENDING_POLL_SECONDS = 0.01
@@ -150,7 +149,7 @@ class Freshness:
             return Condition(
                 ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
             )
-        return not_watched(glanced_states(queue.processes()))
+        return not_watched(known_processes(queue, wait=None))
 
 
 def _state(pending: Pending) -> PendingState:
@@ -179,8 +178,8 @@ class GuardedPendingReader:
         self._guarded = reader
         self._clock = clock
         self._open_until = 0.0
-        self._signs: tuple[float, Sequence[ProcessSign]] | None = None
-        self._facts: tuple[float, BrokerFacts | None] | None = None
+        self._signs: tuple[float, Sequence[ProcessState]] | None = None
+        self._facts: tuple[float, BrokerState | None] | None = None
 
     @property
     def _reader(self) -> PendingReader | None:
@@ -202,8 +201,8 @@ class GuardedPendingReader:
         """Return the reported conditions; none while the circuit is open."""
         return reader.conditions(agent) if (reader := self._reader) else ()
 
-    def processes(self) -> Sequence[ProcessSign]:
-        """Return the processes' heartbeats of the last second; none while the circuit is open."""
+    def processes(self) -> Sequence[ProcessState]:
+        """Return the states of the processes of the last second; none while the circuit is open."""
         reader, now, kept = self._reader, self._clock(), self._signs
         if reader is None:
             return ()
@@ -211,7 +210,7 @@ class GuardedPendingReader:
             kept = self._signs = now, reader.processes()
         return kept[1]
 
-    def broker(self) -> BrokerFacts | None:
+    def broker(self) -> BrokerState | None:
         """Return the server's facts of the last seconds. They are read in spite of an open circuit."""
         now, kept = self._clock(), self._facts
         if self._guarded is not None and (kept is None or now - kept[0] >= FACTS_KEPT_SECONDS):

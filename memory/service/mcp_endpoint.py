@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -69,7 +70,7 @@ class McpEndpoint:
         if _lacks_id(body):
             await JSONResponse(NO_ID, status_code=400)(scope, receive, send)
             return
-        await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), send)
+        await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), _in_a_sentence(send))
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
         caller: _Caller = call.request.scope[_CALLER]
@@ -93,6 +94,37 @@ def _lacks_id(body: bytes) -> bool:
     except (ValueError, RecursionError):
         return False  # the SDK answers with the reason
     return isinstance(message, dict) and lacks_id(message.get("method"), message.get("id"))
+
+
+def _in_a_sentence(send: Send) -> Send:
+    """Return a `send` that shortens pydantic's report on an invalid message, which lists every kind of message."""
+    held: list[Message] = []
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            held.append(message)
+            return
+        if held:
+            start = held.pop()
+            body = _shortened(message.get("body", b""))
+            headers = [entry for entry in start["headers"] if entry[0].lower() != b"content-length"]
+            await send({**start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+            message = {**message, "body": body}
+        await send(message)
+
+    return sending
+
+
+def _shortened(body: bytes) -> bytes:
+    try:
+        answer = json.loads(body)
+        report = answer["error"]["message"].startswith("Validation error")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return body
+    if not report:
+        return body
+    answer["error"] = {"code": INVALID_REQUEST, "message": "the body is not a JSON-RPC 2.0 message"}
+    return json.dumps(answer).encode()
 
 
 def _session_key(headers: Headers) -> str | None:

@@ -22,7 +22,7 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_jobs, run
+from workers import batch_jobs, failure_policy
 from workers import index_job as indexing_job
 from workers.queue import broker
 from workers.queue.private_server import BrokerServer
@@ -43,7 +43,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_step, "SHORTEST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
-    monkeypatch.setattr(actors, "UNFORESEEN_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(failure_policy, "BACKOFF_SECONDS", 0.1)
     # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
     monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
@@ -241,7 +241,7 @@ def test_an_endpoint_without_a_batch_api_is_asked_once(
 def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     with Workers(make(provider="mistral")) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)

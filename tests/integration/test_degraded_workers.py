@@ -98,7 +98,7 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
         wait_until(workers.complete)
-    monkeypatch.setattr("workers.actors.UNTAKEN_SECONDS", 0.0)
+    monkeypatch.setattr("workers.failures.UNTAKEN_SECONDS", 0.0)
     owner = HomeOwner(settings.home)
     assert owner.owns()
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
@@ -115,8 +115,8 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
 def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.1)
-    monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
     monkeypatch.setattr("memory.store.sqlite.writer.WAL_WORTH_CUTTING_BYTES", 1)
     sweep, broken = GenerationWriter.sweep, [True]
 

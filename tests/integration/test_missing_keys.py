@@ -22,7 +22,7 @@ from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import vectors_job
 from workers.queue.private_server import BrokerServer
 
 CHECKOUT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     asked: dict[str, Any],
     change: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(actors, "UNABLE_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(vectors_job, "UNABLE_PAUSE_SECONDS", 0.2)
     with Workers(having(settings, server, **asked)) as workers:
         fill(workers)
         wait_until(workers.complete)
@@ -114,7 +114,7 @@ def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_someb
     monkeypatch: pytest.MonkeyPatch,
     asked: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(actors, "UNABLE_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(vectors_job, "UNABLE_PAUSE_SECONDS", 0.2)
     keyed, keyless = having(settings, server, **asked), having(settings, None, **asked)
     with Workers(keyless) as workers:
         fill(workers)

@@ -30,6 +30,11 @@ FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
 _NEVER_WRITTEN = "recalld:never-written"
 
 
+def field_of(metric: Metric, *labels: str) -> str:
+    """Return the field of a counter."""
+    return json.dumps([metric.name, *labels])
+
+
 def add_once(client: Any, fill: Callable[[Any], None]) -> None:
     """Run the commands that `fill` puts into a pipeline in one transaction, at most once.
 
@@ -67,7 +72,7 @@ class FleetCounters:
             raise ValueError(f"{metric.name} is not counted in the broker with {len(labels)} labels")
         if number:
             with self._lock:
-                self._fresh[json.dumps([metric.name, *labels])] += number
+                self._fresh[field_of(metric, *labels)] += number
 
     def flush(self) -> None:
         """Add the new counts to the broker's; keep them if it does not answer."""
@@ -76,16 +81,18 @@ class FleetCounters:
         if not counted:
             return
 
-        def fill(pipe: Any) -> None:
-            for field, number in counted.items():
-                pipe.hincrby(self._keys.counters, field, number)
-
         try:
-            add_once(self._client, fill)
+            with self._client.pipeline(transaction=False) as pipe:
+                for field, number in counted.items():
+                    pipe.hincrby(self._keys.counters, field, number)
+                failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
         except redis.RedisError as error:
             log.debug("counters_kept", error=str(error))
             with self._lock:
                 self._fresh.update(counted)
+        else:
+            if failed:
+                log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
     def read(self) -> Sequence[Count]:
         """Return the counts of all processes, of the metrics that this version has. Raises `redis.RedisError`."""

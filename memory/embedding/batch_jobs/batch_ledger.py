@@ -78,12 +78,12 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
 """
 INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# Another process may ask for a stop at any time, and vectors are counted as they are kept.
+# Another process may ask for a stop at any time, and vectors are counted as they are kept. What is over stays so.
 SAVE_JOB = """
 UPDATE jobs SET job_id = ?, state = ?, tried_at = ?, looked_at = ?, look_at = ?, ended_at = ?, attempts = ?,
     texts = ?, total = ?, completed = ?, failed = ?, message = ?,
     stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
-WHERE reference = ?
+WHERE reference = ? AND ended_at IS NULL
 """
 STOP_JOB = """
 UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
