@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-from schemas.ports import BrokerFacts
+from schemas.status import BrokerState
 
 #: Warning about a server without persistence.
 _NOTHING_KEPT = (
@@ -21,7 +21,7 @@ _EVICTS = "the broker may throw keys away when its memory is full; set maxmemory
 _OVERDRAWN = 1.05
 
 
-def broker_facts(client: redis.Redis) -> BrokerFacts:
+def broker_facts(client: redis.Redis) -> BrokerState:
     """Ask the server for its facts. Raises `redis.RedisError` if it does not answer."""
     asked: Any = client
     info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
@@ -41,7 +41,14 @@ def broker_facts(client: redis.Redis) -> BrokerFacts:
     warning = refuses or warning
     if warning is None and info.get("maxmemory") and info.get("maxmemory_policy", "noeviction") != "noeviction":
         warning = _EVICTS
-    return BrokerFacts(server=f"{name} {version}", persistence=kept, warning=warning, writable=refuses is None)
+    return BrokerState(
+        reachable=True,
+        private=False,
+        server=f"{name} {version}",
+        persistence=kept,
+        warning=warning,
+        writable=refuses is None,
+    )
 
 
 def _cannot_write(info: dict[str, Any]) -> str | None:
