@@ -25,8 +25,7 @@ from memory.status.pulses import Pulses
 from schemas.ports import OutdatedState, ProcessSign, Unanswered
 from schemas.settings import Settings
 from schemas.version import recalld_version
-from workers.queue.broker_errors import refusal
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, refusal
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
