@@ -38,12 +38,6 @@ SETTLE_SECONDS = 1.0
 #: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
 
-#: Seconds that comparing one agent's files with its index may take.
-COMPARISON_LIMIT_SECONDS = 300.0
-
-#: Seconds that one step of the other threads may take: a call of the queue, a look at some transcripts.
-STEP_LIMIT_SECONDS = 120.0
-
 #: Seconds that the watcher, the tailer and the dispatcher each get to finish a flush.
 SETTLED_WITHIN_SECONDS = 0.5
 
@@ -78,7 +72,7 @@ class EventRouter:
         pulses: Pulses | None = None,
     ) -> None:
         pulses = pulses or Pulses()
-        self._pulse = pulses.of("comparing", limit_seconds=COMPARISON_LIMIT_SECONDS)
+        self._pulse = pulses.of("comparing")
         self._event_pulses = threading.local()
         self._pulses = pulses
         self._settings = settings
@@ -112,7 +106,7 @@ class EventRouter:
             held_back=self._held_back,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
             on_recovered=lambda: self._request_all("the queue answers again"),
-            pulse=pulses.of("hand-over", limit_seconds=STEP_LIMIT_SECONDS),
+            pulse=pulses.of("hand-over"),
         )
         self._tailer = Tailer(
             self._files,
@@ -120,7 +114,7 @@ class EventRouter:
             indexed=lambda agent: indexed(self._agents[agent]),
             hand_over=self.hand_over.submit,
             held_back=lambda agents: self._held_back.report("transcripts", agents),
-            pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
+            pulse=pulses.of("tail"),
         )
         self._refusals = RejectedEvents(reporter)
 
@@ -150,7 +144,7 @@ class EventRouter:
         pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
         if pulse is None:
             name = threading.current_thread().name
-            pulse = self._event_pulses.pulse = self._pulses.of(f"watching ({name})", limit_seconds=STEP_LIMIT_SECONDS)
+            pulse = self._event_pulses.pulse = self._pulses.of(f"watching ({name})")
         return pulse
 
     def on_overflow(self) -> None:

@@ -60,7 +60,7 @@ def run_workers(
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessSign`. The threads report to `pulses`.
+    `ProcessState`. The threads report to `pulses`.
 
     Raises:
         UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
@@ -75,9 +75,9 @@ def run_workers(
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = HealthStore(client, keys)
     metrics = JobMetrics()
-    pulses = pulses or Pulses()
+    pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
+    broker.add_middleware(JobPulses(pulses))
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)

@@ -10,15 +10,14 @@ from datetime import date
 
 from schemas.conditions import Condition
 from schemas.ports import (
-    BrokerFacts,
     EndpointStatus,
     FleetNumbers,
     Pending,
     PendingReader,
-    ProcessSign,
     Usage,
     VectorProgress,
 )
+from schemas.status import BrokerState, ProcessState
 
 #: Seconds for which the circuit stays open after a queue that did not answer.
 OPEN_SECONDS = 2.0
@@ -42,8 +41,8 @@ class GuardedPendingReader:
         self._clock = clock
         self._lock = threading.Lock()
         self._open_until = 0.0 if reader is not None else math.inf
-        self._signs: tuple[float, Sequence[ProcessSign]] | None = None
-        self._facts: tuple[float, BrokerFacts | None] | None = None
+        self._signs: tuple[float, Sequence[ProcessState]] | None = None
+        self._facts: tuple[float, BrokerState | None] | None = None
 
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's pending documents; None while the queue does not answer."""
@@ -63,8 +62,8 @@ class GuardedPendingReader:
         """Return the reported conditions; none while the circuit is open."""
         return () if self._is_open() else self._reader.conditions(agent)
 
-    def processes(self) -> Sequence[ProcessSign]:
-        """Return the processes' heartbeats of the last second; none while the circuit is open."""
+    def processes(self) -> Sequence[ProcessState]:
+        """Return the states of the processes of the last second; none while the circuit is open."""
         if self._is_open():
             return ()
         now, kept = self._clock(), self._signs
@@ -72,7 +71,7 @@ class GuardedPendingReader:
             kept = self._signs = now, self._reader.processes()
         return kept[1]
 
-    def broker(self) -> BrokerFacts | None:
+    def broker(self) -> BrokerState | None:
         """Return the server's facts of the last seconds. They are read in spite of an open circuit."""
         now, kept = self._clock(), self._facts
         if self._reader is self:

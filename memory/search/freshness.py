@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from memory.search.resources import on_thread
-from memory.status.processes import glanced_states, not_watched
+from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
@@ -119,7 +119,7 @@ class Freshness:
             return Condition(
                 ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
             )
-        return not_watched(glanced_states(queue.processes()))
+        return not_watched(known_processes(queue, wait=None))
 
 
 def _state(pending: Pending) -> PendingState:

@@ -60,17 +60,9 @@ def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState
 
 def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
     """Return the state of the queue's server."""
-    facts = pending.broker() if pending is not None else None
-    if facts is not None and facts.refuses:
-        return BrokerState(reachable=False, private=settings.broker.url is None, warning=facts.warning, writable=False)
-    return BrokerState(
-        reachable=facts is not None,
-        private=settings.broker.url is None,
-        server=facts.server if facts is not None else None,
-        persistence=facts.persistence if facts is not None else None,
-        warning=facts.warning if facts is not None else None,
-        writable=facts is None or facts.writable,
-    )
+    found = pending.broker() if pending is not None else None
+    found = found or BrokerState(reachable=False, private=False)
+    return found.model_copy(update={"private": settings.broker.url is None})
 
 
 def disk_use(settings: Settings) -> DiskUse:

@@ -93,7 +93,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)
     assert "refuses the user or password" in str(state.warning)
-    (finding,) = broker_findings(refused, side, build_status(refused, reader))
+    (finding,) = broker_findings(refused, build_status(refused, reader))
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
     page = readiness(StallDetector(side.client, side.keys), stalled_after_seconds=60)()

@@ -17,8 +17,8 @@ from redis.retry import Retry
 
 from memory.status.private_broker import socket_path
 from schemas.errors import BrokerUnavailable, UserError
-from schemas.ports import BrokerFacts
 from schemas.settings import Settings
+from schemas.status import BrokerState
 
 __all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "broker_facts", "connect", "in_words", "namespace", "socket_path"]
 
@@ -154,7 +154,7 @@ def in_words(error: Exception) -> str:
     return refusal(error) or f"the broker does not answer: {error}"
 
 
-def broker_facts(client: redis.Redis) -> BrokerFacts:
+def broker_facts(client: redis.Redis) -> BrokerState:
     """Ask the server for its version, persistence and limits. Raises `redis.RedisError` if it does not answer."""
     asked: Any = client
     info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
@@ -176,7 +176,14 @@ def broker_facts(client: redis.Redis) -> BrokerFacts:
     if warning is None and info.get("maxmemory") and info.get("maxmemory_policy", "noeviction") != "noeviction":
         # Only the next comparison finds lost marks.
         warning = "the broker may throw keys away when its memory is full; set maxmemory-policy noeviction there"
-    return BrokerFacts(server=f"{name} {version}", persistence=kept, warning=warning, writable=refuses is None)
+    return BrokerState(
+        reachable=True,
+        private=False,
+        server=f"{name} {version}",
+        persistence=kept,
+        warning=warning,
+        writable=refuses is None,
+    )
 
 
 def _cannot_write(info: dict[str, Any]) -> str | None:
