@@ -289,7 +289,7 @@ class _AgentJobs:
         self.ledger.save(job, without=self.ledger.hashes_in(job.reference).difference(hashes))
 
     def collect(self, job: BatchJob, lines: Iterator[BatchLine]) -> int | None:
-        """Store results until all have come, or time is out. Return how many were usable."""
+        """Store results until all have come, time is out or the process ends. Return how many were usable."""
         deadline = time.monotonic() + STORING_SECONDS
         left = self.ledger.hashes_in(job.reference)
         ids = self._chunks()
@@ -301,7 +301,7 @@ class _AgentJobs:
             if ours:
                 usable += self._keep(job, ours, ids, begun)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._runtime.stopping.is_set():
                 return None
             begun = time.monotonic()
         return usable

@@ -131,7 +131,8 @@ class SearchManager(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, whatever hangs."""
-        return with_corpora(await self._found(request), request.corpus)
+        answer = await self._found(request)
+        return with_corpora(answer, request.corpus) if request.corpus is not None else answer
 
     async def _found(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)
