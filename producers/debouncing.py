@@ -36,9 +36,15 @@ class Debouncer:
         # One entry a window, pushed again when it turns out that its document was touched meanwhile.
         self._heap: list[tuple[float, int, str, DocumentKey, _Window]] = []
         self._order = itertools.count()
+        # Agent -> number of its windows.
+        self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._windows)
+
+    def agents(self) -> set[str]:
+        """Return the agents with documents that are not due yet."""
+        return set(self._counts)
 
     def touch(self, agent: str, key: DocumentKey, *, now: float) -> None:
         """Record an event of a document."""
@@ -47,6 +53,7 @@ class Debouncer:
             window.last = now
             return
         window = self._windows[agent, key] = _Window(now, now)
+        self._counts[agent] = self._counts.get(agent, 0) + 1
         self._push(agent, key, window)
 
     def next_due(self) -> float | None:
@@ -63,7 +70,7 @@ class Debouncer:
             if self._due_at(agent, window) > now:
                 self._push(agent, key, window)
                 continue
-            del self._windows[agent, key]
+            self._remove(agent, key)
             due.setdefault(agent, []).append(key)
         return due
 
@@ -71,11 +78,17 @@ class Debouncer:
         """Remove and return all documents of an agent, or of all, due or not."""
         taken: dict[str, list[DocumentKey]] = {}
         for owner, key in [window for window in self._windows if agent in (None, window[0])]:
-            del self._windows[owner, key]
+            self._remove(owner, key)
             taken.setdefault(owner, []).append(key)
         if not self._windows:
             self._heap.clear()
         return taken
+
+    def _remove(self, agent: str, key: DocumentKey) -> None:
+        del self._windows[agent, key]
+        self._counts[agent] -= 1
+        if not self._counts[agent]:
+            del self._counts[agent]
 
     def _due_at(self, agent: str, window: _Window) -> float:
         quiet = self._quiet_seconds(agent)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.documents.agent_files import priority
-from memory.status.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse
 from memory.telemetry import tracing
 from producers.debouncing import Debouncer
 from schemas.conditions import ConditionCode
@@ -31,6 +31,36 @@ GATHER_SECONDS = 0.02
 CALL_DOCUMENTS = 1000
 
 
+class HeldBack:
+    """Agents with changes that are not queued yet, told to the queue so that searches ask for them. Thread-safe."""
+
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._parts: dict[str, frozenset[str]] = {}
+        self._told: frozenset[str] = frozenset()
+
+    def report(self, part: str, agents: Iterable[str]) -> None:
+        """Tell which agents one part of the producers holds back."""
+        with self._lock:
+            self._parts[part] = frozenset(agents)
+            held = frozenset[str]().union(*self._parts.values())
+            self._queue.hold_back(held - self._told, held=True)
+            self._queue.hold_back(self._told - held, held=False)
+            self._told = held
+
+    def tell_again(self) -> None:
+        """Tell everything again: the queue may have lost it."""
+        with self._lock:
+            self._queue.hold_back(self._told, held=True)
+
+    def start(self, agents: Collection[str]) -> None:
+        """Forget what an earlier process of these agents held back."""
+        with self._lock:
+            self._queue.hold_back(agents, held=False)
+            self._told = frozenset()
+
+
 class Dispatcher:
     """Debouncer of events that marks what is due. All methods are thread-safe.
 
@@ -44,13 +74,15 @@ class Dispatcher:
         *,
         quiet_seconds: Callable[[str], float],
         on_recovered: Callable[[], None],
+        held_back: HeldBack | None = None,
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("hand-over")
         self._queue = queue
         self._reporter = reporter
         self._on_recovered = on_recovered
+        self._held_back = held_back or HeldBack(queue)
         self._clock = clock
         self._changed = threading.Condition()
         self._debouncer = Debouncer(quiet_seconds)
@@ -70,9 +102,9 @@ class Dispatcher:
     def touch(self, agent: str, key: DocumentKey) -> None:
         """Record an event of a document: hand it over when it has been quiet for long enough."""
         with self._changed:
-            before = self._debouncer.next_due()
+            before = self._debouncer.next_due(), self._debouncer.agents()
             self._debouncer.touch(agent, key, now=self._clock())
-            if self._debouncer.next_due() != before:
+            if (self._debouncer.next_due(), self._debouncer.agents()) != before:
                 self._changed.notify_all()
 
     def submit(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
@@ -117,6 +149,7 @@ class Dispatcher:
         self._waiting.setdefault(agent, {}).update(stats)
 
     def _run(self) -> None:
+        told: set[str] = set()
         while True:
             with self._changed:
                 stopping = self._stopping
@@ -125,13 +158,16 @@ class Dispatcher:
                     self._keep(agent, keys)
                 held_back = self._retry_at is not None and now < self._retry_at
                 batches = {} if held_back else self._waiting
+                held = self._debouncer.agents() | self._waiting.keys()
                 if not held_back:
                     self._waiting = {}
                 self._delivering = bool(batches)
-                if not batches and not stopping:
+                if not batches and not stopping and held == told:
                     self._changed.wait(self._pause_until_next(now))
                     continue
             with self._pulse.at("hands over to the queue"):
+                self._held_back.report("documents", set() if stopping else held)
+                told = held
                 self._deliver(batches)
             with self._changed:
                 self._delivering = False

@@ -16,7 +16,7 @@ from memory.documents.session_roots import is_transcript_name
 from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers import spool
-from producers.dispatcher import Dispatcher
+from producers.dispatcher import Dispatcher, HeldBack
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciling import ReconcileReport, ReconcileSchedule, reconcile
@@ -37,12 +37,6 @@ SETTLE_SECONDS = 1.0
 
 #: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
-
-#: Seconds that comparing one agent's files with its index may take.
-COMPARISON_LIMIT_SECONDS = 300.0
-
-#: Seconds that one step of the other threads may take: a call of the queue, a look at some transcripts.
-STEP_LIMIT_SECONDS = 120.0
 
 #: Seconds that the tailer and the dispatcher each get to finish a flush.
 SETTLED_WITHIN_SECONDS = 0.5
@@ -78,7 +72,7 @@ class EventRouter:
         pulses: Pulses | None = None,
     ) -> None:
         pulses = pulses or Pulses()
-        self._pulse = pulses.of("comparing", limit_seconds=COMPARISON_LIMIT_SECONDS)
+        self._pulse = pulses.of("comparing")
         self._settings = settings
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
@@ -101,19 +95,24 @@ class EventRouter:
         self._compared: dict[str, Sequence[Condition]] = {}
         self._moved: set[str] = set()
         self._next_epoch = 0.0
+        self._held_back = HeldBack(queue)
+        self._held_back.start(self._agents.keys())
+        self._unseen: set[str] = set()
         self.hand_over = Dispatcher(
             queue,
             reporter,
+            held_back=self._held_back,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
             on_recovered=lambda: self._request_all("the queue answers again"),
-            pulse=pulses.of("hand-over", limit_seconds=STEP_LIMIT_SECONDS),
+            pulse=pulses.of("hand-over"),
         )
         self._tailer = Tailer(
             self._files,
             sync=lambda agent: self._agents[agent].sync.sessions,
             indexed=lambda agent: indexed(self._agents[agent]),
             hand_over=self.hand_over.submit,
-            pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
+            held_back=lambda agents: self._held_back.report("transcripts", agents),
+            pulse=pulses.of("tail"),
         )
         self._refusals = RejectedEvents(reporter)
 
@@ -248,6 +247,7 @@ class EventRouter:
         """Hand over all waiting documents and remove the watch state."""
         self._tailer.stop()
         self.hand_over.stop()
+        self._held_back.report("unseen", ())
         self._report.close()
 
     def _compare_next(self) -> bool:
@@ -294,9 +294,15 @@ class EventRouter:
         if not agent.sync.watch:
             minutes = agent.sync.interval_minutes
             instead = f"files are compared every {minutes:g} minutes" if minutes else "files are compared on demand"
-            self._report.watched(agent.id, WatchState(WatchMode.OFF, f"sync.watch is off; {instead}"))
+            state = WatchState(WatchMode.OFF, f"sync.watch is off; {instead}")
         elif self._watcher is not None:
-            self._report.watched(agent.id, self._watcher.state(agent.id))
+            state = self._watcher.state(agent.id)
+        else:
+            return
+        self._report.watched(agent.id, state)
+        # Without events, only a comparison for a search finds a change before the next one.
+        self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
+        self._held_back.report("unseen", self._unseen)
 
     def _report_files(self, agent: str, conditions: Sequence[Condition]) -> None:
         if self._compared.get(agent) == conditions:
@@ -337,6 +343,7 @@ class EventRouter:
             self._report.tell_again()
             self._refusals.tell_again()
             self._compared.clear()
+            self._held_back.tell_again()
             self._request_all("the broker came back")
         self._broker_was_away = False
         self._epoch = epoch

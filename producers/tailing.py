@@ -20,7 +20,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
 from memory.documents.session_roots import archived_path
-from memory.status.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
 from producers.debouncing import Debouncer
@@ -123,6 +123,7 @@ class Tailer:
 
     `sync` returns an agent's thresholds, `indexed` opens the index that its files must agree with (None without an
     index). `hand_over` gets due transcripts and their stats, None for a deleted transcript that is to be forgotten.
+    `held_back` gets the agents whose transcripts wait, whenever they change.
     """
 
     def __init__(
@@ -132,14 +133,16 @@ class Tailer:
         sync: Callable[[str], SyncSessions],
         indexed: Indexed,
         hand_over: HandingOver,
+        held_back: Callable[[set[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("tail")
         self._files = files
         self._sync = sync
         self._indexed = indexed
         self._hand_over = hand_over
+        self._held_back = held_back
         self._clock = clock
         self._changed = threading.Condition()
         self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds, bound_factor=BOUND_FACTOR)
@@ -202,6 +205,7 @@ class Tailer:
                 self._waiting[agent, key] = True
 
     def _run(self) -> None:
+        told: set[str] = set()
         while True:
             with self._changed:
                 now = self._clock()
@@ -210,11 +214,14 @@ class Tailer:
                 self._urgent = False
                 self._looking = bool(looks)
                 stopping = self._stopping
-                if not looks and not stopping:
+                held = self._debouncer.agents() | {agent for agent, _ in looks}
+                if not looks and not stopping and held == told:
                     next_due = self._debouncer.next_due()
                     # The pause is real time even when the clock is a test's.
                     self._changed.wait(None if next_due is None else max(0.001, next_due - now))
                     continue
+            self._held_back(set() if stopping else held)
+            told = held
             entries = iter(looks.items())
             while some := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
                 with self._pulse.at("looks at transcripts"):

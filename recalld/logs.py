@@ -6,7 +6,6 @@ names and counts. A foreign exception's message may quote a document, so only it
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -14,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO, cast
 
@@ -45,24 +43,24 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
     ) -> structlog.typing.ProcessorReturnValue:
         return {**fields, **event}
 
+    chain: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+        name_process,
+        describe_exceptions,
+        redact_fields,
+        *((without_commands,) if terminal else ()),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            name_process,
-            describe_exceptions,
-            redact_fields,
-            *((without_commands,) if terminal else ()),
-            renderer,
-        ],
+        processors=[*chain, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(log),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(log)
     handler.setFormatter(
-        RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(fields)
+        structlog.stdlib.ProcessorFormatter(processors=[renderer], foreign_pre_chain=[name_library, *chain])
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # recalld logs a restart of the broker once; the library would log it once a thread.
@@ -103,35 +101,16 @@ def without_commands(
     }
 
 
-class RedactingFormatter(logging.Formatter):
-    """Formatter of libraries' logs, tracebacks included, without secrets and terminal control characters."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the formatted record."""
-        return printable(redact(super().format(record)))
-
-
-class JsonFormatter(logging.Formatter):
-    """Formatter of libraries' logs as JSON lines, without secrets and without foreign exceptions' messages."""
-
-    def __init__(self, process: Mapping[str, object]) -> None:
-        super().__init__()
-        self._process = process
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
-        line: structlog.typing.EventDict = {
-            **self._process,
-            "event": "library",
-            "logger": record.name,
-            "message": record.getMessage(),
-            "level": record.levelname.lower(),
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
-            "exc_info": record.exc_info,
-        }
-        describe_exceptions(None, "", line)
-        line = {name: _redacted(value, name=name) for name, value in line.items()}
-        return json.dumps(line, ensure_ascii=False, default=str)
+def name_library(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.ProcessorReturnValue:
+    """Return a library's record as an event: its message is a field, redacted like every other one."""
+    return {
+        "event": "library",
+        "logger": event["_record"].name,
+        "message": event["event"],
+        "exc_info": event.get("exc_info"),
+    }
 
 
 def _redacted(value: Any, *, name: str = "") -> Any:

@@ -11,7 +11,6 @@ from memory.documents.agent_files import AgentFiles
 from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from producers.reconciling import reconcile
 from schemas.ports import JobQueue
@@ -63,7 +62,7 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None) -> B
 
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
     """Return the agent's generations, for reading."""
-    return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    return Generations.of(settings, agent.id)
 
 
 def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:

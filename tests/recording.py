@@ -21,6 +21,7 @@ class RecordingQueue:
         self.calls: list[tuple[str, list[DocumentKey], Lane]] = []
         self.vectors: list[str] = []
         self.completions: list[str] = []
+        self.held_back: set[str] = set()
         self.available = True
         self.refusals = 0
         self.epoch_name: str | None = "first"
@@ -29,6 +30,10 @@ class RecordingQueue:
         with self.lock:
             self._check()
             self.calls.append((agent, list(documents), lane))
+
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """Record the agents with changes that are not queued yet."""
+        self.held_back = self.held_back | set(agents) if held else self.held_back - set(agents)
 
     def request_vectors(self, agent: str) -> None:
         self._check()

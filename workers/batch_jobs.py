@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -23,11 +24,12 @@ from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
 from schemas.conditions import Condition, ConditionCode, StopReason
+from schemas.metrics import VECTORS
 from schemas.ports import Usage
 from workers.middleware.pulses import got_on
 from workers.runtime import Runtime
@@ -81,147 +83,157 @@ class BatchTurn:
     again_seconds: float | None = None
 
 
-class BatchJobs:
-    """Batch jobs of a worker process's agents. Thread-safe.
+def note_batch_jobs(runtime: Runtime, indexer: Indexer) -> BatchTurn:
+    """Note batch jobs of an agent's waiting texts, and return the share of the others."""
+    with _jobs_of(runtime, indexer) as jobs:
+        return jobs.note() if jobs is not None else BatchTurn()
+
+
+def step_batch_jobs(runtime: Runtime, indexer: Indexer) -> float | None:
+    """Take an agent's due batch jobs one step further. Return the seconds until the next look; None without jobs."""
+    with _jobs_of(runtime, indexer) as jobs:
+        return jobs.step() if jobs is not None else None
+
+
+def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
+    """Remove old batch jobs, report conditions, and request a look at open jobs."""
+    with _jobs_of(runtime, indexer) as jobs:
+        if jobs is None:
+            runtime.board.replace(_OF_JOBS, (), agent=indexer.agent.id)
+        else:
+            jobs.ledger.clear_away(older_than_seconds=KEPT_SECONDS)
+            jobs.look_after()
+
+
+@contextmanager
+def _jobs_of(runtime: Runtime, indexer: Indexer) -> Iterator[_AgentJobs | None]:
+    """Open the ledger for the block; yield None if neither the settings nor a ledger know batch jobs."""
+    path = ledger_path(runtime.settings.home)
+    if not indexer.agent.remote.batch.enabled and not path.exists():
+        yield None
+        return
+    with BatchLedger(path) as ledger:
+        yield _AgentJobs(runtime, indexer, ledger)
+
+
+class _AgentJobs:
+    """Batch jobs of one agent, and of agents that are not configured any more. It is the `JobDesk` of their steps.
 
     Every method raises the errors of `memory.store.errors` if an index, the cache or the ledger cannot be written.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._path = ledger_path(runtime.settings.home)
-
-    def turn(self, indexer: Indexer) -> BatchTurn:
-        """Note batch jobs of an agent's waiting texts, and return the share of the others."""
-        if not self._used(indexer):
-            return BatchTurn()
-        with BatchLedger(self._path) as ledger:
-            agent = _AgentJobs(self._runtime, indexer, ledger)
-            agent.report()
-            turn = agent.note_jobs()
-            if agent.open_jobs():
-                self._runtime.queue.request_polling(agent.id)
-            return turn
-
-    def poll(self, indexer: Indexer) -> float | None:
-        """Take an agent's due jobs one step further. Return the seconds until the next look; None without jobs."""
-        if not self._path.exists():
-            return None
-        with BatchLedger(self._path) as ledger:
-            agent = _AgentJobs(self._runtime, indexer, ledger)
-            alone = agent.step_jobs()
-            agent.report()
-            due = [job.look_at - time.time() for job in agent.open_jobs()]
-            return max(min(due), SOONEST_SECONDS if alone else agent.poll_seconds) if due else None
-
-    def keep_house(self, indexer: Indexer) -> None:
-        """Remove old jobs, report conditions, and request a look at open jobs."""
-        if not self._used(indexer):
-            self._runtime.board.replace(_OF_JOBS, (), agent=indexer.agent.id)
-            return
-        with BatchLedger(self._path) as ledger:
-            ledger.clear_away(older_than_seconds=KEPT_SECONDS)
-            agent = _AgentJobs(self._runtime, indexer, ledger)
-            agent.report()
-            if agent.open_jobs():
-                self._runtime.queue.request_polling(agent.id)
-
-    def _used(self, indexer: Indexer) -> bool:
-        return indexer.agent.remote.batch.enabled or self._path.exists()
-
-
-class _AgentJobs:
-    """Batch jobs of one agent, and of agents that are not configured any more. It is the `JobDesk` of their steps."""
-
     def __init__(self, runtime: Runtime, indexer: Indexer, ledger: BatchLedger) -> None:
         self._runtime = runtime
         self._indexer = indexer
-        self._ledger = ledger
+        self.ledger = ledger
         self._supply = indexer.supply
         self._settings = indexer.agent.remote.batch
         self._provider = indexer.supply.choice.provider
         self._api = batch_api_of(self._provider)
-        self.id = indexer.agent.id
-        self.poll_seconds = self._settings.poll_interval_ms / 1000
+        self._agent = indexer.agent.id
+        self._poll_seconds = self._settings.poll_interval_ms / 1000
 
-    def open_jobs(self) -> list[BatchJob]:
-        """Return the open jobs."""
-        known = {one.id for one in self._runtime.settings.agents}
-        return [job for job in self._ledger.jobs() if job.open and (job.agent == self.id or job.agent not in known)]
+    def look_after(self) -> None:
+        """Report conditions, and request a look at open jobs."""
+        self._report()
+        if self._open_jobs():
+            self._runtime.queue.request_polling(self._agent)
 
-    def report(self) -> None:
-        """Report the conditions that keep the agent from batch jobs."""
-        found = [
-            Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
-            for job in self.open_jobs()
-            if job.attempts >= MOST_SILENT_FAILURES
-        ]
-        if self._settings.enabled and self._provider is not None:
-            failed = self._failed_lately()
-            if self._api is None:
-                found.append(Condition(ConditionCode.BATCH_API_MISSING, self._provider.name))
-            elif self._supply.cache is None:
-                found.append(Condition(ConditionCode.BATCH_NEEDS_CACHE))
-            elif failed is not None:
-                said = failed.message or stop_text(failed.stop_reason)
-                reason = f"the last batch job at {failed.provider} came to nothing ({failed.stage.value}: {said})"
-                until = (failed.ended_at or 0.0) + PAUSE_SECONDS
-                found.append(Condition(ConditionCode.BATCH_SUSPENDED, params={"reason": reason, "until": until}))
-        self._runtime.board.replace(_OF_JOBS, found, agent=self.id)
-
-    # Texts become jobs
-
-    def note_jobs(self) -> BatchTurn:
+    def note(self) -> BatchTurn:
         """Note jobs of waiting texts, as many as may be open; return the share of the others."""
         # In this order: documents that are not being read any more are among those that wait.
         gathering = self._gathering()
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
-        identity = self._supply.identity
         held: set[str] = set()
-        if (
-            self._provider is not None
-            and self._api is not None
-            and self._settings.enabled
-            and self._supply.cache is not None
-            and self._failed_lately() is None
-        ):
-            origin = Origin(self.id, identity, self._provider.account, self._provider.name, self._provider.model)
-            waiting = self._for_jobs(pending)
-            most = self._api.limits.inputs
-            if len(waiting) < FEWEST_TEXTS or not gathering or len(waiting) >= most:
-                gathering = False
-                waiting = self._without_paid(waiting)
-            while not gathering and len(waiting) >= FEWEST_TEXTS:
-                noted = self._ledger.note(origin, waiting[:most], most_open=self._settings.concurrency)
-                if not noted:
-                    break
-                waiting = [text_hash for text_hash in waiting if text_hash not in noted]
-            held = set(waiting) if len(waiting) >= FEWEST_TEXTS else set()
-        elsewhere = held | self._ledger.hashes(identity)
+        if self._api is not None and self._settings.enabled and self._obstacle() is None:
+            known = self.ledger.known_hashes(self._supply.identity)
+            waiting = [text_hash for text_hash in pending if text_hash not in known]
+            gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.limits.inputs
+            held = set(waiting if gathering else self._noted(waiting, self._api.limits.inputs))
+        self.look_after()
+        elsewhere = held | self.ledger.hashes(self._supply.identity)
         if not elsewhere:
             return BatchTurn()
-        return BatchTurn(pending.keys() - elsewhere, self.poll_seconds if gathering and held else None)
+        return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if gathering and held else None)
 
-    def _for_jobs(self, pending: Iterable[str]) -> list[str]:
-        """Return the texts that could go into a job, the oldest first."""
-        known = self._ledger.known_hashes(self._supply.identity)
-        return [text_hash for text_hash in pending if text_hash not in known]
+    def step(self) -> float | None:
+        """Take the jobs that are due one step further. Return the seconds until the next look; None without jobs."""
+        due = [job for job in self._open_jobs() if job.look_at <= time.time()]
+        pause = SOONEST_SECONDS
+        for owner in {job.agent for job in due}:
+            with self.ledger.working_on(owner) as alone:
+                pause = pause if alone else self._poll_seconds
+                for job in due if alone else ():
+                    # Read again under the lock: another process may have changed it.
+                    current = self.ledger.job(job.reference) if job.agent == owner else None
+                    if current is not None and current.open and current.look_at <= time.time():
+                        self._step(current)
+        self._report()
+        jobs = self._open_jobs()
+        return max(min(job.look_at for job in jobs) - time.time(), pause) if jobs else None
+
+    def _open_jobs(self) -> list[BatchJob]:
+        known = {one.id for one in self._runtime.settings.agents}
+        return [job for job in self.ledger.jobs() if job.open and (job.agent == self._agent or job.agent not in known)]
+
+    # Conditions
+
+    def _report(self) -> None:
+        found = [
+            Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
+            for job in self._open_jobs()
+            if job.attempts >= MOST_SILENT_FAILURES
+        ]
+        obstacle = self._obstacle() if self._settings.enabled else None
+        self._runtime.board.replace(_OF_JOBS, [*found, obstacle] if obstacle is not None else found, agent=self._agent)
+
+    def _obstacle(self) -> Condition | None:
+        """Return the reason why texts go the normal way although the settings ask for jobs; None without one."""
+        if self._provider is None:
+            return None
+        if self._api is None:
+            return Condition(ConditionCode.BATCH_API_MISSING, self._provider.name)
+        if self._supply.cache is None:
+            return Condition(ConditionCode.BATCH_NEEDS_CACHE)
+        last = self._failed_lately()
+        if last is None:
+            return None
+        said = last.message or stop_text(last.stop_reason)
+        reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {said})"
+        until = (last.ended_at or 0.0) + PAUSE_SECONDS
+        return Condition(ConditionCode.BATCH_SUSPENDED, params={"reason": reason, "until": until})
 
     def _failed_lately(self) -> BatchJob | None:
         """Return the last job with these vectors if it came to nothing within `PAUSE_SECONDS`."""
-        ended = [job for job in self._ledger.jobs() if job.identity == self._supply.identity and not job.open]
+        ended = [job for job in self.ledger.jobs() if job.identity == self._supply.identity and not job.open]
         last = max(ended, key=lambda job: job.ended_at or 0.0, default=None)
         lately = last is not None and (last.ended_at or 0.0) > time.time() - PAUSE_SECONDS
         return last if last is not None and lately and last.came_to_nothing else None
 
+    # Texts become jobs
+
     def _gathering(self) -> bool:
         """Return True if documents are still being read, for less than `GATHERING_SECONDS`."""
         marks = self._runtime.queue.marks
-        waiting = marks.waiting(self.id)
+        waiting = marks.waiting(self._agent)
         if not waiting.backfill and not waiting.running:
             return False
-        oldest = marks.pending(self.id).oldest_at
+        oldest = marks.pending(self._agent).oldest_at
         return oldest is not None and time.time() - oldest < GATHERING_SECONDS
+
+    def _noted(self, waiting: list[str], most: int) -> list[str]:
+        """Note jobs of texts. Return the texts that wait until another job may be open."""
+        if self._provider is None or len(waiting) < FEWEST_TEXTS:
+            return []
+        identity, account = self._supply.identity, self._provider.account
+        origin = Origin(self._agent, identity, account, self._provider.name, self._provider.model)
+        waiting = self._without_paid(waiting)
+        while len(waiting) >= FEWEST_TEXTS:
+            noted = self.ledger.note(origin, waiting[:most], most_open=self._settings.concurrency)
+            if not noted:
+                return waiting
+            waiting = [text_hash for text_hash in waiting if text_hash not in noted]
+        return []
 
     def _without_paid(self, waiting: list[str]) -> list[str]:
         """Write the vectors that were paid for already. Return the texts without a vector."""
@@ -236,31 +248,14 @@ class _AgentJobs:
 
     # Jobs become vectors
 
-    def step_jobs(self) -> bool:
-        """Take the jobs that are due one step further. Return False if another worker does so."""
-        due = [job for job in self.open_jobs() if job.look_at <= time.time()]
-        complete = True
-        for owner in {job.agent for job in due}:
-            with self._ledger.working_on(owner) as alone:
-                complete &= alone
-                for job in due if alone else ():
-                    # Read again under the lock: another process may have changed it.
-                    current = self._ledger.job(job.reference) if job.agent == owner else None
-                    if current is not None and current.open and current.look_at <= time.time():
-                        self._step(current)
-        return complete
-
     def _step(self, job: BatchJob) -> None:
-        rules = JobRules(self.poll_seconds, self._settings.timeout_minutes * 60, self._reason_to_stop(job))
-        reachable = self._provider is not None and (self._provider.account, self._provider.name) == (
-            job.account,
-            job.provider,
-        )
-        api = self._api if reachable else None
+        rules = JobRules(self._poll_seconds, self._settings.timeout_minutes * 60, self._reason_to_stop(job))
+        at = (self._provider.account, self._provider.name) if self._provider is not None else None
+        api = self._api if at == (job.account, job.provider) else None
         got_on(waits_for=f"the Batch API of {job.provider}")
         after = step(job, api, self, rules, now=time.time())
-        freed = self._ledger.hashes_in(job.reference) if not after.open and after.stop_reason in _FREEING else ()
-        self._ledger.save(after, without=freed)
+        freed = self.ledger.hashes_in(job.reference) if not after.open and after.stop_reason in _FREEING else ()
+        self.ledger.save(after, without=freed)
         if after.stage is not job.stage or after.attempts > job.attempts:
             log.info("batch_job", reference=job.reference, job=after.job_id, stage=after.stage, message=after.message)
         if after.open:
@@ -268,6 +263,7 @@ class _AgentJobs:
         self._record(job, requests=1, failed=int(after.came_to_nothing))
         if api is not None and after.job_id is not None:
             api.clean_up(after.job_id)
+        self._runtime.count(self._indexer)
         # Other agents may have the same texts.
         for agent in self._runtime.settings.agents:
             self._runtime.queue.request_vectors(agent.id)
@@ -277,11 +273,11 @@ class _AgentJobs:
             return StopReason.OTHER_VECTORS
         if not self._settings.enabled:
             return StopReason.SWITCHED_OFF
-        return StopReason.AGENT_GONE if job.agent != self.id else None
+        return StopReason.AGENT_GONE if job.agent != self._agent else None
 
     def texts(self, job: BatchJob) -> Iterator[tuple[str, str]]:
         """Yield (text hash, text) of the job's texts that still lack vectors, the oldest first."""
-        hashes = self._ledger.hashes_in(job.reference)
+        hashes = self.ledger.hashes_in(job.reference)
         store = self._indexer.target()
         chunks = ((text_hash, ids[0]) for text_hash, ids in self._chunks().items() if text_hash in hashes)
         for group in _groups(chunks):
@@ -290,12 +286,12 @@ class _AgentJobs:
 
     def submitting(self, job: BatchJob, hashes: Collection[str]) -> None:
         """Write the job to the ledger, with these texts alone."""
-        self._ledger.save(job, without=self._ledger.hashes_in(job.reference).difference(hashes))
+        self.ledger.save(job, without=self.ledger.hashes_in(job.reference).difference(hashes))
 
     def collect(self, job: BatchJob, lines: Iterator[BatchLine]) -> int | None:
-        """Store results until all have come, or time is out. Return how many were usable."""
+        """Store results until all have come, time is out or the process ends. Return how many were usable."""
         deadline = time.monotonic() + STORING_SECONDS
-        left = self._ledger.hashes_in(job.reference)
+        left = self.ledger.hashes_in(job.reference)
         ids = self._chunks()
         usable = 0
         begun = time.monotonic()
@@ -305,7 +301,7 @@ class _AgentJobs:
             if ours:
                 usable += self._keep(job, ours, ids, begun)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._runtime.stopping.is_set():
                 return None
             begun = time.monotonic()
         return usable
@@ -318,9 +314,11 @@ class _AgentJobs:
             self._supply.cache.put_many(job.identity, vectors)
         if job.identity == self._supply.identity:
             joined = self._write(vectors, ids)
-            self._runtime.board.record_vectors(self.id, count=joined, seconds=time.monotonic() - begun)
+            self._runtime.board.counters.add(VECTORS, joined)
+            self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begun)
+            self._runtime.board.committed(self._agent)
         self._record(job, inputs=len(vectors), tokens=tokens)
-        self._ledger.settle(job.reference, vectors.keys())
+        self.ledger.settle(job.reference, vectors.keys())
         refused = lines.keys() - vectors.keys()
         if refused:
             # They stay in the job until it ends. Then they are embedded the normal way.

@@ -1,29 +1,25 @@
-"""One turn of indexing: the documents of one agent that wait in one lane.
-
-Suspects, the documents of crashed jobs, are tried first and alone (`workers.queue.crash_counter`).
-"""
+"""One turn of indexing: the documents of one agent that wait in one lane."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
-import dramatiq
 import structlog
 from dramatiq.middleware import TimeLimitExceeded
 
 from memory.index import completion as completing
-from memory.index.commit_batch import IndexReport
+from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
+from workers.failure_policy import Postponed, WorkerDied, decide
 from workers.middleware.pulses import got_on
-from workers.queue.counters import FleetCounters
-from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, WORKER_DIED
-from workers.queue.pending import FIRST_IN_LINE
+from workers.queue.pending import ALONE_FROM, Claim
 from workers.recovery import resolve_provider_conditions
 from workers.runtime import Runtime
 
@@ -41,8 +37,8 @@ COUNT_SECONDS = 2.0
 #: Documents that a job claims at a time. After a crash they wait again.
 CLAIM = 64
 
-#: Seconds until a job asks again for its turn to try suspects.
-SUSPECTS_PAUSE_SECONDS = 1.0
+#: Seconds until a job asks again to try a document alone.
+ALONE_PAUSE_SECONDS = 1.0
 
 
 def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
@@ -50,30 +46,32 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
 
     Raises:
         Transient: some documents must be read again later.
-        dramatiq.Retry: another job tries a suspect; try again later.
+        Postponed: another job tries a document alone.
     """
-    turn = _Turn(runtime, agent, lane, job)
     queue = runtime.queue
-    marks = queue.marks
+    turn = _Turn(runtime, agent, lane, job)
     try:
         with runtime.indexer(agent) as indexer:
-            turn.try_suspects(indexer)
-            report = indexer.index(turn.claims(indexer), lane=lane, on_done=turn.done, out_of_time=turn.over)
+            try:
+                report = turn.index(indexer)
+            except TimeLimitExceeded:
+                # A document that takes for ever counts like a crash.
+                queue.marks.recover_crashed(agent, job=job)
+                raise
+            finally:
+                turn.give_back()
             runtime.count(indexer)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
             building = indexer.generations.next() is not None
+            waiting = queue.marks.waiting(agent)
             # A new index (the old one was deleted) lacks more documents than the marked ones.
-            lacking = None if marks.waiting(agent).backfill else completing.unasked_differences(indexer)
+            lacking = None if waiting.backfill else completing.unasked_differences(indexer)
             if lacking is not None:
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
-    except TimeLimitExceeded:
-        turn.killed()
-        raise
     finally:
-        turn.give_back()
         queue.ended(agent, lane, job=job)
     turn.tell(report)
     if unfilled:
@@ -85,14 +83,15 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         resolve_provider_conditions(runtime, agent)
     if report.again is not None:
         raise report.again
-    queue.continue_indexing(agent)
-    waiting = marks.waiting(agent)
-    if not waiting.live and not waiting.backfill:
+    if turn.busy:
+        raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
+    queue.continue_indexing(agent, waiting)
+    if not (waiting.live or waiting.backfill or lacking):
         runtime.board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
 
 
 class _Turn:
-    """Documents that one job holds, and their outcomes."""
+    """Documents that one job holds, and their outcomes. `busy` is True if only documents for another job wait."""
 
     def __init__(self, runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         self._runtime = runtime
@@ -100,13 +99,11 @@ class _Turn:
         self._lane = lane
         self._job = job
         self._marks = runtime.queue.marks
-        self._deaths = runtime.queue.deaths
         self._taken: dict[DocumentKey, None] = {}
         self._claimed = False  # a turn in which nothing was claimed would come again and again
+        self._suspect: Claim | None = None
         self._begun = time.monotonic()
-        self._counts = self._deaths.counts(agent)
-        self._suspects = {key: deaths for key, deaths in self._counts.items() if deaths >= ALONE_FROM}
-        self._given_up = self._deaths.given_up(agent)
+        self.busy = False
 
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn."""
@@ -115,39 +112,17 @@ class _Turn:
             return True
         return self._claimed and seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
 
-    def claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
-        """Yield documents, without suspects, until the turn is over."""
-        counted_at = self._begun
-        while not self.over():
-            if time.monotonic() - counted_at > COUNT_SECONDS:
-                self._runtime.count(indexer)
-                counted_at = time.monotonic()
-            claimed = self._claim(CLAIM)
-            if not claimed:
-                return
-            suspects = [key for key in claimed if key in self._suspects]
-            for key in claimed:
-                if self._runtime.stopping.is_set():
-                    return  # the rest waits again
-                if key not in self._suspects and not self._is_left_alone(indexer, key):
-                    yield key
-            if suspects:
-                return  # they wait again, and the next job begins with them
-
-    def try_suspects(self, indexer: Indexer) -> None:
-        """Try suspects one after the other, each in a commit of its own.
-
-        Raises like `index_turn`.
-        """
-        while self._suspects and not self.over():
-            for key in self._claim(1):
-                if key in self._suspects:
-                    self._try(indexer, key)
-                    break
-                self._return([key])
-                return
-            else:
-                return
+    def index(self, indexer: Indexer) -> IndexReport:
+        """Index until the turn is over. A document that was there at several crashes is a run of its own."""
+        report = self._run(indexer, self._claims(indexer))
+        while self._suspect is not None:
+            claim, self._suspect = self._suspect, None
+            try:
+                _add(report, self._try_alone(indexer, claim))
+            finally:
+                self._marks.end_alone(self._job)
+            _add(report, self._run(indexer, self._claims(indexer)))
+        return report
 
     def done(self, keys: Sequence[DocumentKey]) -> None:
         """Remove the marks of documents that were committed, or became dead letters."""
@@ -159,20 +134,14 @@ class _Turn:
         over = self._marks.finish(self._agent, keys, job=self._job, now=now)
         for key in keys:
             self._taken.pop(key, None)
-            if self._counts.pop(key, None) is not None:
-                self._deaths.survived(self._agent, key)
         self._runtime.board.moved()
         self._runtime.board.record_freshness([now - since for since in over])
 
-    def killed(self) -> None:
-        """Count a job that exceeded its time limit like a crash."""
-        self._deaths.record(self._agent, list(self._taken))
-
     def give_back(self) -> None:
-        """Let the claimed documents that are not done wait again, suspects first."""
-        self._return([key for key in self._taken if key in self._suspects])
+        """Let the claimed documents that are not done wait again."""
         if self._taken:
             self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
+            self._taken.clear()
 
     def tell(self, report: IndexReport) -> None:
         """Count and log the result of the turn."""
@@ -190,72 +159,69 @@ class _Turn:
             vectors_missing=report.vectors_missing,
             seconds=round(time.monotonic() - self._begun, 3),
         )
-        _count(self._runtime.board.counters, report)
+        counters = self._runtime.board.counters
+        for outcome in ("indexed", "unchanged", "deleted", "failed"):
+            counters.add(DOCUMENTS, report.documents if outcome == "indexed" else getattr(report, outcome), outcome)
+        counters.add(COMMITS, report.commits, "documents")
 
-    def _claim(self, limit: int) -> list[DocumentKey]:
-        claimed = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=limit)
-        self._taken.update(dict.fromkeys(claimed))
-        self._claimed = True
-        return claimed
+    def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
+        return indexer.index(keys, lane=self._lane, on_done=self.done, out_of_time=self.over)
 
-    def _return(self, keys: Sequence[DocumentKey]) -> None:
-        if keys:
-            self._marks.give_back(self._agent, keys, job=self._job, now=FIRST_IN_LINE)
-            for key in keys:
-                self._taken.pop(key, None)
+    def _claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
+        """Yield documents until the turn is over, or until one has to be tried alone."""
+        counted_at = self._begun
+        while not self.over():
+            if time.monotonic() - counted_at > COUNT_SECONDS:
+                self._runtime.count(indexer)
+                counted_at = time.monotonic()
+            claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
+            self._claimed = True
+            self._taken.update(dict.fromkeys(claim.documents))
+            self.busy = claim.busy
+            if claim.alone:
+                self._suspect = claim
+            if claim.alone or not claim.documents:
+                return
+            for key in claim.documents:
+                if self._runtime.stopping.is_set():
+                    return  # the rest waits again
+                yield key
 
-    def _try(self, indexer: Indexer, key: DocumentKey) -> None:
-        if self._suspects[key] >= MOST_DEATHS:
-            self._give_up(indexer, key)
-            return
-        if not self._deaths.take_turn(self._job):
-            raise dramatiq.Retry("another job tries a suspect", delay=int(SUSPECTS_PAUSE_SECONDS * 1000))
-        try:
-            report = indexer.index([key], lane=self._lane, on_done=self.done, out_of_time=self.over)
-        except TimeLimitExceeded:
-            raise  # `killed` counts it like a crash
-        except BaseException:
-            self._clear(key)
-            raise
-        self._clear(key)
-        _count(self._runtime.board.counters, report)
-        if report.again is not None:
-            raise report.again
-
-    def _clear(self, key: DocumentKey) -> None:
-        """Clear a suspect that was tried without a crash."""
-        self._suspects.pop(key, None)
-        self._deaths.survived(self._agent, key)
-        self._deaths.end_turn(self._job)
-
-    def _give_up(self, indexer: Indexer, key: DocumentKey) -> None:
-        deaths = self._suspects.pop(key)
-        indexer.give_up(
-            key,
-            reason=f"the worker died {deaths} times while it worked on this document, as when memory runs out or a "
-            "library crashes; it is tried again when the file, the settings or recalld change",
-            error_class=WORKER_DIED,
-            attempts=deaths,
+    def _try_alone(self, indexer: Indexer, claim: Claim) -> IndexReport:
+        """Index a document that was there at several crashes, or give it up; leave an unchanged dead letter alone."""
+        [key] = claim.documents
+        crashes = claim.crashes
+        if claim.look is not None:
+            if claim.look == _look(indexer, key) and indexer.has_letter(key, error_class=WorkerDied.__name__):
+                self._leave_alone(key, claim.look)
+                return IndexReport(unchanged=1)
+            # It changed: its next crash is one of several again.
+            crashes = ALONE_FROM
+            self._marks.note_crashes(self._agent, key.encode(), crashes)
+        reason = (
+            f"the worker died {crashes} times while it worked on this document, as when memory runs out or a library "
+            "crashes; it is tried again when the file, the settings or recalld change"
         )
-        log.error("document_given_up", agent=self._agent, path=key.path, deaths=deaths)
-        self._deaths.give_up(self._agent, key, _look(indexer, key))
-        self._deaths.end_turn(self._job)
-        self._runtime.board.counters.add(DOCUMENTS, 1, "failed")
-        self.done([key])
+        if decide(WorkerDied(reason), crashes).dead_letter:
+            indexer.give_up(key, reason=reason, error_class=WorkerDied.__name__, attempts=crashes)
+            log.error("document_given_up", agent=self._agent, path=key.path, crashes=crashes)
+            self._leave_alone(key, _look(indexer, key))
+            return IndexReport(failed=1)
+        return self._run(indexer, iter([key]))
 
-    def _is_left_alone(self, indexer: Indexer, key: DocumentKey) -> bool:
-        """Return True for a quarantined document, unchanged or a suspect again."""
-        was = self._given_up.get(key)
-        if was is None:
-            return False
-        if was == _look(indexer, key) and indexer.has_letter(key, error_class=WORKER_DIED):
-            self.done([key])
-            return True
-        # It changed and becomes a suspect: it waits again, and the next job tries it alone.
-        self._deaths.suspect_again(self._agent, key)
-        del self._given_up[key]
-        self._suspects[key] = ALONE_FROM
-        return True
+    def _leave_alone(self, key: DocumentKey, look: str) -> None:
+        """Remove the mark of a dead letter, and leave it unread while it looks like this."""
+        self.done([key])
+        self._marks.note_crashes(self._agent, key.encode(), look)
+
+
+def _add(report: IndexReport, other: IndexReport) -> None:
+    """Add the counts of another run to a report."""
+    for field in fields(IndexReport):
+        if field.name == "again":
+            report.again = report.again or other.again
+        else:
+            setattr(report, field.name, getattr(report, field.name) + getattr(other, field.name))
 
 
 def _look(indexer: Indexer, key: DocumentKey) -> str:
@@ -266,11 +232,4 @@ def _look(indexer: Indexer, key: DocumentKey) -> str:
     """
     stat = indexer.files.stat(key)
     file = f"{stat.size} {stat.mtime_ns} {stat.inode}" if stat is not None else "gone"
-    return f"{file} {indexer.fingerprint().digest} {recalld_version()}"
-
-
-def _count(counters: FleetCounters, report: IndexReport) -> None:
-    for outcome in ("indexed", "unchanged", "deleted", "failed"):
-        number = report.documents if outcome == "indexed" else getattr(report, outcome)
-        counters.add(DOCUMENTS, number, outcome)
-    counters.add(COMMITS, report.commits, "documents")
+    return f"look {file} {indexer.fingerprint().digest} {recalld_version()}"

@@ -1,21 +1,37 @@
-"""Maintenance of indexes and cache in short rounds that do not delay live jobs."""
+"""Upkeep by a worker process: sweeps of the queue, housekeeping of generations, maintenance of indexes and cache."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
+import redis
 import structlog
 
+from memory.index import completion as completing
+from memory.status.pulses import Pulses
+from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
 from schemas.metrics import MAINTENANCE, MAINTENANCE_SECONDS
+from workers.batch_jobs import keep_batch_jobs
+from workers.queue.home_lock import HomeLock
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Seconds of a round over all agents. Agents that it did not reach come first in the next round.
+#: Seconds between two sweeps.
+SWEEP_SECONDS = 5.0
+
+#: Seconds between two rounds of housekeeping.
+HOUSEKEEPING_SECONDS = 300.0
+
+#: Seconds for which a replaced generation stays on disk for readers that still use it.
+OLD_GENERATION_SECONDS = 600.0
+
+#: Seconds of a round of maintenance over all agents. Agents that it did not reach come first in the next round.
 ROUND_SECONDS = 30.0
 
 #: Seconds of a round for one agent.
@@ -26,8 +42,80 @@ AGENT_SECONDS = 5.0
 NEGLECTED_SECONDS = 3_600.0
 
 
+def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses: Pulses) -> None:
+    """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
+    elapsed = HOUSEKEEPING_SECONDS
+    pulse = pulses.of("sweeper")
+    pulse.belongs_to(threading.current_thread())
+    maintenance = Maintenance(runtime, stopping=stop.is_set)
+    while not stop.wait(SWEEP_SECONDS):
+        with _surviving(), pulse.at("puts right what died half-way"):
+            _sweep(runtime, claim)
+        elapsed += SWEEP_SECONDS
+        if elapsed >= HOUSEKEEPING_SECONDS:
+            elapsed = 0.0
+            with _surviving(), pulse.at("keeps house"):
+                for agent in runtime.settings.agents:
+                    pulse.busy(f"keeps the house of {agent.id}")
+                    keep_house(runtime, agent.id)
+            with _surviving(), pulse.at("maintains indexes"):
+                maintenance.round()
+
+
+@contextmanager
+def _surviving() -> Iterator[None]:
+    """Log every error of a step: the sweeper tries it again in its next round."""
+    try:
+        yield
+    except (RecalldError, OSError, redis.RedisError) as error:
+        log.warning("sweep_failed", error=str(error))
+    except Exception:
+        log.exception("sweep_failed")
+
+
+def _sweep(runtime: Runtime, claim: HomeLock) -> None:
+    runtime.publish_counts()
+    if claim.renew():
+        runtime.board.resolve(ConditionCode.OTHER_HOME)
+    else:
+        runtime.board.report(ConditionCode.OTHER_HOME)
+    found = runtime.queue.sweep(every_seconds=SWEEP_SECONDS)
+    if found:
+        log.info("swept", put_right=found)
+
+
+def keep_house(runtime: Runtime, agent: str) -> None:
+    """Remove old generations and jobs of an agent, and request jobs for work that lost its own. Report failures."""
+    try:
+        with suppress(Superseded):  # a build began or ended meanwhile, or another process owns the indexes
+            _keep_house(runtime, agent)
+    except NoRoom as error:
+        runtime.board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
+        runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent)
+    except (RecalldError, OSError) as error:
+        runtime.board.report(ConditionCode.HOUSEKEEPING_FAILED, agent=agent, error=str(error))
+    else:
+        runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent)
+
+
+def _keep_house(runtime: Runtime, agent: str) -> None:
+    with runtime.indexer(agent) as indexer:
+        if runtime.owns():
+            indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+            if indexer.generations.current() is not None:
+                indexer.target()  # begins the generation that other settings or another provider need
+                runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
+        if released := completing.release_refused(indexer):
+            log.info("refused_again_asked", agent=agent, chunks=released)
+        if indexer.supply.available and indexer.target().pending_chunks(1):
+            runtime.queue.request_vectors(agent)
+        if indexer.generations.next() is not None:
+            runtime.queue.request_completion(agent)
+        keep_batch_jobs(runtime, indexer)
+
+
 class Maintenance:
-    """Rounds of one worker process. `stopping` returns True once the process is to end."""
+    """Rounds of one worker process, in short steps. `stopping` returns True once the process is to end."""
 
     def __init__(
         self, runtime: Runtime, *, stopping: Callable[[], bool], clock: Callable[[], float] = time.monotonic
@@ -47,15 +135,20 @@ class Maintenance:
         for agent in sorted((agent.id for agent in self._runtime.settings.agents), key=self._since):
             if self._stopping() or self._clock() >= deadline:
                 return
-            self._guarded(agent, partial(self._maintain, agent, deadline))
-        self._guarded("*", self._maintain_cache)
+            with self._reporting(agent):
+                self._maintain(agent, deadline)
+        with self._reporting("*"):
+            begun = time.monotonic()
+            if self._runtime.maintain_cache():
+                self._count({"cache": time.monotonic() - begun})
 
     def _since(self, agent: str) -> float:
         return self._looked_after.get(agent, self._begun)
 
-    def _guarded(self, agent: str, work: Callable[[], None]) -> None:
+    @contextmanager
+    def _reporting(self, agent: str) -> Iterator[None]:
         try:
-            work()
+            yield
         except (RecalldError, OSError) as error:
             self._runtime.board.report(ConditionCode.MAINTENANCE_FAILED, agent=agent, error=str(error))
         except Exception as error:
@@ -87,11 +180,6 @@ class Maintenance:
                         log_bytes=done.log_bytes,
                     )
         self._looked_after[agent] = self._clock()
-
-    def _maintain_cache(self) -> None:
-        begun = time.monotonic()
-        if self._runtime.maintain_cache():
-            self._count({"cache": time.monotonic() - begun})
 
     def _count(self, seconds: Mapping[str, float]) -> None:
         """Count rounds and whole seconds for metrics; fractions are carried over."""

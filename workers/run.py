@@ -8,34 +8,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import dramatiq
-import redis
 import structlog
+from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.index import completion as completing
-from memory.index.provider_fallback import takeover_token
-from memory.status.pulses import Pulse, Pulses
-from memory.store.errors import NoRoom, Superseded
+from memory.status.pulses import Pulses
 from memory.telemetry.server import Route, TelemetryServer
-from schemas.conditions import ConditionCode
 from schemas.documents import Lane
-from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedState
 from schemas.settings import Settings
 from workers.actors import declare_actors
-from workers.batch_jobs import BatchJobs
+from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.health.stall_detector import StallDetector
 from workers.limits.coordination import coordinating
-from workers.maintenance import Maintenance
+from workers.maintenance import SWEEP_SECONDS, sweep_until
 from workers.middleware.metrics import JobMetrics
 from workers.middleware.pulses import JobPulses
 from workers.queue.broker import make_broker
-from workers.queue.clock_skew import take_turn
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
@@ -45,18 +38,6 @@ from workers.runtime import Runtime
 from workers.shutdown import DRAIN_SECONDS, drain
 
 log = structlog.get_logger(__name__)
-
-#: Seconds between two sweeps.
-SWEEP_SECONDS = 5.0
-
-#: Seconds between two rounds of housekeeping.
-HOUSEKEEPING_SECONDS = 300.0
-
-#: Seconds that one step of the sweeper may take.
-SWEEPER_LIMIT_SECONDS = 120.0
-
-#: Seconds for which a replaced generation stays on disk for readers that still use it.
-OLD_GENERATION_SECONDS = 600.0
 
 #: `M_MMAP_THRESHOLD` of glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
@@ -78,33 +59,34 @@ def run_workers(
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessSign`. The threads report to `pulses`.
+    `ProcessState`. The threads report to `pulses`.
 
     Raises:
-        UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
-            process was frozen.
+        UserError: the port cannot be opened, or workers of another home take from the queue.
     """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     claim = HomeLock(client, keys, settings)
-    claim.take(stop)
+    claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = HealthStore(client, keys)
     metrics = JobMetrics()
-    pulses = pulses or Pulses()
+    pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
+    broker.add_middleware(JobPulses(pulses))
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with (
-        claim.held(lost=stop),
         _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
         coordinating(settings) as coordination,
     ):
-        runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
+        runtime = Runtime(settings, queue, board, coordinate=coordination)
+        # Dramatiq asks in this order before a job, and in the reverse one after it.
+        broker.add_middleware(metrics, before=TimeLimit)
+        broker.add_middleware(Failures(runtime), before=TimeLimit)
         life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
@@ -114,9 +96,7 @@ def run_workers(
             _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
             _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
         ]
-        sweeper = threading.Thread(
-            target=_sweep, args=(client, keys, queue, runtime, claim, pulses, stop), name="sweeper", daemon=True
-        )
+        sweeper = threading.Thread(target=sweep_until, args=(stop, runtime, claim, pulses), name="sweeper", daemon=True)
         sweeper.start()
         life.start()
         threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
@@ -133,11 +113,10 @@ def run_workers(
         life.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not ended or sweeper.is_alive())
         runtime.publish_counts()
+    claim.leave()
     broker.close()
     client.close()
     log.info("workers_stopped")
-    if claim.lost:
-        raise UserError(claim.refusal())
 
 
 @contextmanager
@@ -161,86 +140,6 @@ def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Wo
     worker.queue_prefetch = threads
     worker.start()
     return worker
-
-
-def _sweep(
-    client: Any,
-    keys: Keys,
-    queue: BrokerJobQueue,
-    runtime: Runtime,
-    claim: HomeLock,
-    pulses: Pulses,
-    stop: threading.Event,
-) -> None:
-    """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
-    elapsed = HOUSEKEEPING_SECONDS
-    pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
-    pulse.belongs_to(threading.current_thread())
-    maintenance = Maintenance(runtime, stopping=stop.is_set)
-    while not stop.wait(SWEEP_SECONDS):
-        with _surviving(), pulse.at("puts right what died half-way"):
-            _sweep_once(client, keys, queue, runtime, claim)
-        elapsed += SWEEP_SECONDS
-        if elapsed >= HOUSEKEEPING_SECONDS:
-            elapsed = 0.0
-            with _surviving(), pulse.at("keeps house"):
-                _keep_house(runtime, pulse)
-            with _surviving(), pulse.at("maintains indexes"):
-                maintenance.round()
-
-
-@contextmanager
-def _surviving() -> Iterator[None]:
-    """Log every error of a step: the sweeper tries it again in its next round."""
-    try:
-        yield
-    except (RecalldError, OSError, redis.RedisError) as error:
-        log.warning("sweep_failed", error=str(error))
-    except Exception:
-        log.exception("sweep_failed")
-
-
-def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeLock) -> None:
-    if claim.renew():
-        runtime.board.resolve(ConditionCode.OTHER_HOME)
-    else:
-        runtime.board.report(ConditionCode.OTHER_HOME)
-    if take_turn(client, keys.sweeper, seconds=SWEEP_SECONDS * 0.9):
-        found = queue.sweep()
-        if found:
-            log.info("swept", put_right=found)
-
-
-def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
-    for agent in runtime.settings.agents:
-        pulse.busy(f"keeps the house of {agent.id}")
-        try:
-            try:
-                _keep_house_of(runtime, agent.id)
-            except Superseded:
-                _keep_house_of(runtime, agent.id)  # a build began or ended meanwhile
-        except NoRoom as error:
-            runtime.board.report(ConditionCode.NO_SPACE, agent=agent.id, error=str(error))  # as jobs report it, once
-            runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
-        except (RecalldError, OSError) as error:
-            runtime.board.report(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id, error=str(error))
-        else:
-            runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
-
-
-def _keep_house_of(runtime: Runtime, agent: str) -> None:
-    with runtime.indexer(agent) as indexer:
-        indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
-        if takeover_token(runtime.settings, indexer.agent) is not None:
-            indexer.target()  # a fallback that took over needs its own generation
-            runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
-        if released := completing.release_refused(indexer):
-            log.info("refused_again_asked", agent=agent, chunks=released)
-        if indexer.supply.available and indexer.target().pending_chunks(1):
-            runtime.queue.request_vectors(agent)
-        if indexer.generations.next() is not None:
-            runtime.queue.request_completion(agent)
-        BatchJobs(runtime).keep_house(indexer)
 
 
 def give_back_large_blocks() -> None:

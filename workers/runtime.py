@@ -14,15 +14,13 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import GenerationWriter, HomeOwner
 from memory.index.indexer import Indexer
-from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
-from memory.store.options import StoreOptions
+from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, takeover_token
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
 from workers.health.health_store import HealthStore
-from workers.middleware.metrics import JobMetrics
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
@@ -44,16 +42,14 @@ class Runtime:
         board: HealthStore,
         *,
         coordinate: Coordinate = alone,
-        metrics: JobMetrics | None = None,
     ) -> None:
         self.settings = settings
-        self._read_at = time.time()
         self.queue = queue
         self.board = board
-        self.metrics = metrics or JobMetrics()
         #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
         self._coordinate = coordinate
+        self._owner = HomeOwner(settings.home)
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str], EmbeddingSupply] = {}
         self._indexers: OrderedDict[str, _Open] = OrderedDict()
@@ -63,11 +59,11 @@ class Runtime:
     def indexer(self, agent_id: str) -> Iterator[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
         agent = self.settings.agent(agent_id)
-        token = takeover_token(self.settings, agent)
+        token = self._token(agent)
         with self._lock:
             entry = self._indexers.get(agent_id)
             if entry is not None and entry.token != token:
-                # Another process began or ended a takeover by the fallback.
+                # A generation was begun or flipped, a fallback took over or ended, or this process became the owner.
                 self._forget(agent_id)
                 entry = None
             if entry is None:
@@ -83,6 +79,10 @@ class Runtime:
                     entry.indexer.generations.close()  # it was forgotten meanwhile
                 self._close_idle(keep=MAX_OPEN_AGENTS)
 
+    def owns(self) -> bool:
+        """Return True if this process owns the indexes of the home."""
+        return self._owner.owns()
+
     def forget(self, agent_id: str) -> None:
         """Close an agent's index after its last user, so that the next job opens it anew."""
         with self._lock:
@@ -91,9 +91,12 @@ class Runtime:
     def take_over(self, agent_id: str, *, reason: str) -> bool:
         """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
 
-        The next job uses it, on a new generation. The caller marks the documents.
+        The owner of the indexes decides it; another process returns False. The next job uses it, on a new generation.
+        The caller marks the documents.
         """
-        if not take_over(self.settings, self.settings.agent(agent_id), reason=reason):
+        agent = self.settings.agent(agent_id)
+        set_note = GenerationWriter.at(self.settings, agent_id).set_note
+        if not self._owner.owns() or not take_over(self.settings, agent, reason=reason, set_note=set_note):
             return False
         self.forget(agent_id)
         return True
@@ -143,6 +146,7 @@ class Runtime:
             return
         with self._lock:
             self._close_idle(keep=0)
+        self._owner.close()
         if self._cache is not None:
             self._cache.close()
 
@@ -159,21 +163,22 @@ class Runtime:
             log.warning("warm_up_failed", error=str(error))
 
     def _open(self, agent: AgentSettings) -> _Open:
-        forget_void_takeover(self.settings, agent)
-        cannot_be_had = provider_of(self.settings, agent).error
-        if cannot_be_had is not None:
-            take_over(self.settings, agent, reason=cannot_be_had)
+        if self._owner.owns():
+            set_note = GenerationWriter.at(self.settings, agent.id).set_note
+            forget_void_takeover(self.settings, agent, set_note=set_note)
+            cannot_be_had = provider_of(self.settings, agent).error
+            if cannot_be_had is not None:
+                take_over(self.settings, agent, reason=cannot_be_had, set_note=set_note)
         # Read before the provider is chosen: the next job sees a later change.
-        token = takeover_token(self.settings, agent)
-        return _Open(self._make(agent, token), token=token)
+        token = self._token(agent)
+        return _Open(self._make(agent), token=token)
 
-    def _make(self, agent: AgentSettings, token: object) -> Indexer:
-        generations = GenerationWriter(
-            self.settings.indexes_path / agent.id,
-            StoreOptions.of(self.settings.store),
-            outdated=lambda: takeover_token(self.settings, agent) != token,
-            decided_at=lambda: max(self._read_at, taken_over_at(self.settings, agent)),
-        )
+    def _token(self, agent: AgentSettings) -> object:
+        """Return a value that differs when an agent's indexer has to be made anew."""
+        return takeover_token(self.settings, agent), self._owner.owns()
+
+    def _make(self, agent: AgentSettings) -> Indexer:
+        generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
         files = AgentFiles.of(self.settings, agent)
         return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
 
@@ -190,7 +195,9 @@ class Runtime:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
-            self._supplies[key] = EmbeddingSupply(choice, self._cache, coordinate=self._coordinate)
+            self._supplies[key] = EmbeddingSupply(
+                choice, self._cache, coordinate=self._coordinate, home=self.settings.home
+            )
         return self._supplies[key]
 
     def _close_idle(self, *, keep: int) -> None:

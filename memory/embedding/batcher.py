@@ -1,9 +1,9 @@
 """Requests filled from whatever jobs run, so that thousands of small notes take tens of requests.
 
-    submit -> backlog (live, backfill) -> senders cut batches -> claims -> cache -> provider -> cache -> tickets
+    submit -> backlog (live, backfill) -> senders cut batches -> claims -> cache -> provider -> cache -> futures
 
-A sender is a thread; there are as many as the provider takes requests at a time, started when there is
-work and gone after a while without.
+A sender is a thread; there are as many as the provider takes requests at a time, started when there is work and ended
+without.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
 
 import structlog
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.backlog import Backlog, BatchLimits, Entry, Ticket
 from memory.embedding.cache import EmbeddingCache, VectorWriteBuffer
-from memory.embedding.coordination import Coordination, Item, Meter, NoClaims, alone
-from memory.embedding.gate import Urgency
+from memory.embedding.coordination import Coordination, Item, NoClaims, alone
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.sender import PATIENCE_SECONDS, BatchSender, Outcome
+from memory.embedding.rate_limit import Urgency
+from memory.embedding.sender import PATIENCE_SECONDS, BatchSender
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
 from schemas.documents import Lane
-from schemas.errors import Terminal, Transient, Waiting
+from schemas.errors import Terminal, Transient
 
 log = structlog.get_logger(__name__)
 
@@ -40,13 +43,116 @@ _LIVE_TOKENS = 16_000.0
 #: Requests above this size take seconds, so one sender of three or more is kept free for live texts.
 _LARGE_REQUEST_TOKENS = 32_000
 
-#: Seconds after which a sender without work ends.
-_IDLE_SECONDS = 5.0
-
 #: Seconds between two looks for vectors that another process is asking for.
 _LOOK_FOR_CLAIMED_SECONDS = 0.05
 
+#: Inputs from which on a request tells the provider's rate, and the weight of one in the average.
+_TELLING_INPUTS = 8
+_RATE_WEIGHT = 0.3
+
 _URGENCY = {Lane.LIVE: Urgency.LIVE, Lane.BACKFILL: Urgency.BACKFILL}
+
+
+class Ticket:
+    """Futures of the texts of one caller, by text hash. Made by `EmbeddingBatcher.submit`."""
+
+    def __init__(self, futures: Mapping[str, Future[Vector | Refusal]], forget: Callable[[], None]) -> None:
+        self._futures = futures
+        self._forget = forget
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until everything is decided; False when it is not within the time."""
+        return not wait_for(self._futures.values(), max(0.0, timeout_seconds)).not_done
+
+    def results(self) -> dict[str, Vector | Refusal]:
+        """Return the results so far, by text hash."""
+        return {text_hash: one.result() for text_hash, one in self._decided() if one.exception() is None}
+
+    def error(self) -> Transient | Terminal | None:
+        """Return the reason why results are missing; None if none are, or if they may still come.
+
+        A refusal for good says more than a passing failure.
+        """
+        errors = [error for _, one in self._decided() if isinstance(error := one.exception(), Transient | Terminal)]
+        return next((error for error in errors if isinstance(error, Terminal)), errors[0] if errors else None)
+
+    def cancel(self) -> None:
+        """Forget what has not been sent yet; what is in flight still reaches the cache."""
+        self._forget()
+
+    def _decided(self) -> Iterator[tuple[str, Future[Vector | Refusal]]]:
+        return ((name, one) for name, one in self._futures.items() if one.done() and not one.cancelled())
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One text, the futures of its callers, since when it waits (monotonic seconds), and whose it was first."""
+
+    text_hash: str
+    text: str
+    tokens: float
+    lane: Lane
+    since: float
+    agent: str = ""
+    futures: list[Future[Vector | Refusal]] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        """True if a caller waits for it."""
+        return not all(future.cancelled() for future in self.futures)
+
+    def settle(self, result: Vector | Refusal | Transient | Terminal) -> None:
+        """Give the result to all callers."""
+        for future in self.futures:
+            if future.done():
+                continue
+            if isinstance(result, Transient | Terminal):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+
+class _Queue:
+    """Entries of one lane, first come first served. The batcher locks."""
+
+    def __init__(self) -> None:
+        # OrderedDict, not dict: taking from the front of a large dict is linear in what was taken before.
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._tokens = 0.0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[_Entry]:
+        return iter(self._entries.values())
+
+    def __contains__(self, entry: _Entry) -> bool:
+        return entry.text_hash in self._entries
+
+    def add(self, entry: _Entry) -> None:
+        self._entries[entry.text_hash] = entry
+        self._tokens += entry.tokens
+
+    def remove(self, entry: _Entry) -> bool:
+        """Take an entry out; False if it is not there."""
+        there = self._entries.pop(entry.text_hash, None) is not None
+        self._tokens -= entry.tokens if there else 0.0
+        return there
+
+    def fills(self, inputs: int, tokens: float) -> bool:
+        """Return True if there is at least one whole request."""
+        return len(self._entries) >= inputs or self._tokens >= tokens
+
+    def cut(self, inputs: int, tokens: float) -> list[_Entry]:
+        """Take the next request's entries. One entry always fits, however large."""
+        batch: list[_Entry] = []
+        while len(batch) < inputs and (entry := next(iter(self), None)) is not None:
+            tokens -= entry.tokens
+            if batch and tokens < 0:
+                break
+            self.remove(entry)
+            batch.append(entry)
+        return batch
 
 
 class EmbeddingBatcher:
@@ -66,43 +172,40 @@ class EmbeddingBatcher:
         coordination: Coordination | None = None,
         dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
-        idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
         limits = provider.limits
+        coordination = coordination or alone(provider)
         self._provider = provider
         self._keeper = VectorWriteBuffer(cache, provider.identity)
-        coordination = coordination or alone(provider)
-        self._gate = coordination.gate
+        self._limiter = coordination.limiter
         # Without a cache a process cannot find what another process paid for.
         self._claims = coordination.claims if cache is not None else NoClaims()
         self._patience = patience_seconds
-        self._idle_seconds = idle_seconds
         self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}
+        self._limits = {
+            Lane.LIVE: (min(limits.inputs, _LIVE_INPUTS), min(limits.tokens, _LIVE_TOKENS)),
+            Lane.BACKFILL: (limits.inputs, float(limits.tokens)),
+        }
         self._senders = max(1, limits.concurrency)
         reserve = self._senders >= 3 and limits.tokens > _LARGE_REQUEST_TOKENS
         self._backfill_senders = self._senders - 1 if reserve else self._senders
         self._stopping = threading.Event()
         self._sender = BatchSender(
-            provider,
-            self._gate,
-            Meter(provider, coordination.usage),
-            asking=coordination.asking,
-            stopping=self._stopping,
-            dimensions=dimensions,
-            patience_seconds=patience_seconds,
+            provider, coordination, stopping=self._stopping, dimensions=dimensions, patience_seconds=patience_seconds
         )
         self._changed = threading.Condition(threading.RLock())
-        self._backlog = Backlog()
-        self._entries: dict[str, Entry] = {}
+        self._queues = {lane: _Queue() for lane in Lane}
+        #: All entries by text hash: in a queue, in flight, or claimed by another process.
+        self._entries: dict[str, _Entry] = {}
         #: Entries that another process is embedding, and when to look for their vectors (monotonic seconds).
-        self._claimed: dict[str, Entry] = {}
+        self._claimed: dict[str, _Entry] = {}
         self._look_at = math.inf
         self._sending = dict.fromkeys(Lane, 0)
-        self._rate = BusyRate(limits.chunks_per_second, telling=min(8, limits.inputs))
+        self._rate = limits.chunks_per_second
         self._threads: set[threading.Thread] = set()
         self._idle = 0
 
-    # What callers use
+    # Calls of jobs
 
     def submit(self, texts: Mapping[str, str], *, lane: Lane, agent: str = "") -> Ticket:
         """Ask for the vectors of texts (text hash -> text) that the cache does not have, on an agent's account.
@@ -110,43 +213,47 @@ class EmbeddingBatcher:
         Returns at once. While the provider asked to wait for long, or refused for good, the ticket is
         decided with that error without anything being sent.
         """
+        futures: dict[str, Future[Vector | Refusal]] = {text_hash: Future() for text_hash in texts}
         with self._changed:
-            ticket = Ticket(list(texts), self._changed, self.forget)
-            refusal = self._refusal()
-            now = time.monotonic()
+            refusal, now = self._refusal(), time.monotonic()
             for text_hash, text in texts.items():
                 if not text.strip():
-                    ticket.settle(text_hash, Refusal("there is nothing to embed"))
+                    futures[text_hash].set_result(Refusal("there is nothing to embed"))
                 elif refusal is not None:
-                    ticket.settle(text_hash, refusal)
+                    futures[text_hash].set_exception(refusal)
                 else:
-                    self._enlist(ticket, text_hash, text, lane, agent, now)
+                    entry = self._enlist(text_hash, text, lane, agent, now)
+                    entry.futures.append(futures[text_hash])
             self._wake()
-            return ticket
+        return Ticket(futures, lambda: self._forget(futures))
 
     def estimate_seconds(self, count: int, *, lane: Lane = Lane.BACKFILL) -> float:
         """Return the seconds until `count` more texts would have their vectors; infinite while the provider refuses.
 
         Live texts wait only for live ones and for requests in flight.
         """
+        hold = self._limiter.hold()
+        if hold is not None and hold.refusal is not None:
+            return math.inf
         with self._changed:
-            if self._gate.refusal() is not None:
-                return math.inf
-            ahead = self._backlog.count(Lane.LIVE) if lane is Lane.LIVE else len(self._backlog)
-            in_flight = len(self._entries) - len(self._backlog)
-            return self._gate.delay() + (ahead + in_flight + count) / self._rate.chunks_per_second
+            behind = len(self._queues[Lane.BACKFILL]) if lane is Lane.LIVE else 0
+            ahead = len(self._entries) - behind
+            return (hold.seconds if hold is not None else 0.0) + (ahead + count) / self.chunks_per_second
 
     @property
     def chunks_per_second(self) -> float:
         """Return the measured rate, or the provider's expected one before the first measurement."""
-        with self._changed:
-            return self._rate.chunks_per_second
+        return max(self._rate, 1e-3)
+
+    def expect_dimensions(self, dimensions: int) -> None:
+        """Set the width of the vectors of an index with this identity; the first call counts."""
+        self._sender.dimensions = self._sender.dimensions or dimensions
 
     def stop(self) -> None:
         """Send nothing more: what is queued gets a passing failure."""
         with self._changed:
             self._stopping.set()
-            self._fail_backlog(Transient("the worker is shutting down"))
+            self._fail_waiting(Transient("the worker is shutting down"))
             self._changed.notify_all()
 
     def close(self, *, timeout_seconds: float) -> None:
@@ -159,115 +266,95 @@ class EmbeddingBatcher:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             log.warning("embedding_requests_abandoned", provider=self._provider.name, texts=len(self._entries))
-            self._sender.abandon()
         self._keeper.flush()
 
-    def forget(self, ticket: Ticket, hashes: set[str]) -> None:
-        """Take a ticket off its texts; drop texts that were not sent and that no other ticket wants."""
-        with self._changed:
-            for text_hash in hashes:
-                entry = self._entries.get(text_hash)
-                if entry is None or ticket not in entry.tickets:
-                    continue
-                entry.tickets.remove(ticket)
-                if not entry.tickets and not entry.in_flight:
-                    self._backlog.remove(entry)
-                    self._claimed.pop(text_hash, None)
-                    del self._entries[text_hash]
-
-    # All below: the lock is held unless said otherwise
+    # Steps with the lock held
 
     def _refusal(self) -> Transient | Terminal | None:
         if self._stopping.is_set():
             return Transient("the worker is shutting down")
-        refused = self._gate.refusal()
-        if refused is not None:
-            return refused
-        delay = self._gate.delay()
-        if delay > self._patience:
-            return Waiting("the embedding provider asked to wait", retry_after=delay)
-        return None
+        hold = self._limiter.hold()
+        return hold.error() if hold is not None and (hold.refusal or hold.seconds > self._patience) else None
 
-    def expect_dimensions(self, dimensions: int) -> None:
-        """Set the width of the vectors of an index with this identity; the first call counts."""
-        if self._sender.dimensions is None:
-            self._sender.dimensions = dimensions
-
-    def _enlist(self, ticket: Ticket, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> None:
+    def _enlist(self, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> _Entry:
         entry = self._entries.get(text_hash)
         if entry is None:
-            entry = Entry(text_hash, text, estimate_tokens(text), lane, now, agent)
-            self._entries[text_hash] = entry
-            self._backlog.add(entry)
-        elif lane is Lane.LIVE and entry.lane is Lane.BACKFILL and not entry.in_flight:
-            if text_hash in self._claimed:
-                entry.lane = lane
-            else:
-                self._backlog.promote(entry)
-        entry.tickets.append(ticket)
+            entry = self._entries[text_hash] = _Entry(text_hash, text, estimate_tokens(text), lane, now, agent)
+            self._queues[lane].add(entry)
+        elif lane is Lane.LIVE and entry.lane is Lane.BACKFILL:
+            if self._queues[Lane.BACKFILL].remove(entry):
+                self._queues[Lane.LIVE].add(entry)
+            entry.lane = lane
+        return entry
 
     def _wake(self) -> None:
         """Wake or start a sender if there is work."""
-        if not len(self._backlog) or self._stopping.is_set():
-            return
         if self._idle:
             self._changed.notify_all()
-        elif len(self._threads) < self._senders:
+        elif any(map(len, self._queues.values())) and len(self._threads) < self._senders:
             thread = threading.Thread(target=self._send_until_idle, name="embedding-sender", daemon=True)
             self._threads.add(thread)
             thread.start()
 
-    def _limits(self, lane: Lane) -> BatchLimits:
-        limits = self._provider.limits
-        inputs = min(limits.inputs, self._sender.largest or limits.inputs)
-        if lane is Lane.LIVE or self._gate.careful:
-            return BatchLimits(min(inputs, _LIVE_INPUTS), min(limits.tokens, _LIVE_TOKENS))
-        return BatchLimits(inputs, limits.tokens)
-
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
         """Return the lane whose request should leave next, and the time for it (monotonic seconds)."""
-        best: tuple[Lane | None, float] = (None, math.inf)
-        # The answer to a probe decides for all: until then no other request leaves.
-        if self._gate.careful and any(self._sending.values()):
-            return best
-        held_until = now + self._gate.delay()
+        hold = self._limiter.hold()
         for lane in (Lane.LIVE, Lane.BACKFILL):
-            oldest = self._backlog.oldest(lane)
-            if oldest is None or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
+            queue = self._queues[lane]
+            if not len(queue) or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
                 continue
-            full = self._backlog.fills(lane, self._limits(lane))
-            due = max(held_until, now if full else oldest.since + self._linger[lane])
-            if lane is Lane.LIVE:
-                # Backfill waits these two milliseconds, too: it would hold the sender for long.
-                return lane, due
-            best = (lane, due)
-        return best
+            due = now if queue.fills(*self._limits[lane]) else next(iter(queue)).since + self._linger[lane]
+            # Backfill waits for a live request's two milliseconds, too: it would hold the sender for long.
+            return lane, max(due, now + hold.seconds) if hold is not None else due
+        return None, math.inf
 
-    def _next_batch(self) -> tuple[list[Entry], Lane] | None:
-        """Wait for the next batch; None when there was no work for a while, or at the end."""
-        idle_until = time.monotonic() + self._idle_seconds
+    def _next_batch(self) -> tuple[list[_Entry], Lane] | None:
+        """Wait for the next batch; None without work, or at the end."""
         while not self._stopping.is_set():
             now = time.monotonic()
-            self._take_up_claimed(now)
+            if now >= self._look_at:
+                self._look_at = math.inf
+                for entry in self._claimed.values():
+                    self._queues[entry.lane].add(entry)
+                self._claimed.clear()
             lane, due = self._next_due(now)
             if lane is not None and due <= now:
-                batch = self._backlog.cut(lane, self._limits(lane))
-                for entry in batch:
-                    entry.in_flight = True
                 self._sending[lane] += 1
-                return batch, lane
-            if not len(self._backlog) and not self._claimed and now >= idle_until:
+                return self._queues[lane].cut(*self._limits[lane]), lane
+            wake_at = min(due, self._look_at)
+            if wake_at == math.inf:
                 return None
             self._idle += 1
-            # While a probe is out and the backlog must wait, the end of another request wakes this thread.
-            look_again = now + 1.0 if len(self._backlog) else max(idle_until, now)
-            look_again = min(look_again, self._look_at)
-            self._changed.wait(max(0.0005, min(due, look_again) - now))
+            self._changed.wait(max(0.0005, wake_at - now))
             self._idle -= 1
         return None
 
+    def _fail_waiting(self, error: Transient | Terminal) -> None:
+        for entry in [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in list(queue))]:
+            self._settle([entry], error)
+
+    def _take_out(self, entry: _Entry) -> None:
+        if self._entries.get(entry.text_hash) is entry:
+            del self._entries[entry.text_hash]
+            self._claimed.pop(entry.text_hash, None)
+            self._queues[entry.lane].remove(entry)
+
+    # Steps without the lock
+
+    def _forget(self, futures: Mapping[str, Future[Vector | Refusal]]) -> None:
+        """Cancel one caller's futures. Drop texts that were not sent and that no caller wants."""
+        with self._changed:
+            for text_hash, future in futures.items():
+                if future.cancel():
+                    future.set_running_or_notify_cancel()
+                entry = self._entries.get(text_hash)
+                if entry is None or entry.wanted:
+                    continue
+                if text_hash in self._claimed or entry in self._queues[entry.lane]:
+                    self._take_out(entry)
+
     def _send_until_idle(self) -> None:
-        """Send batches until there is no work. Called without the lock."""
+        """Send batches until there is no work."""
         while True:
             with self._changed:
                 taken = self._next_batch()
@@ -287,157 +374,76 @@ class EmbeddingBatcher:
                     self._sending[lane] -= 1
                     self._changed.notify_all()
 
-    def _send(self, batch: Sequence[Entry], lane: Lane) -> None:
-        """Claim one batch and embed the texts that no other process is embedding. Called without the lock."""
+    def _send(self, batch: Sequence[_Entry], lane: Lane) -> None:
+        """Claim one batch and embed the texts that no other process is embedding."""
         hashes = [entry.text_hash for entry in batch]
         mine = self._claims.take(hashes)
         try:
             # After the claim: another job or process may have paid for some of them since they were looked up.
             known = self._keeper.known(hashes)
-            self._settle_known(batch, known)
-            self._wait_for_others([e for e in batch if e.text_hash not in mine and e.text_hash not in known])
-            wanted = [entry for entry in batch if entry.text_hash in mine and entry.text_hash not in known]
+            rest = self._settle_known(batch, known)
+            self._set_aside([entry for entry in rest if entry.text_hash not in mine])
+            wanted = [entry for entry in rest if entry.text_hash in mine]
             if wanted:
                 self._embed(wanted, lane)
         finally:
             self._claims.release(mine)
 
-    def _wait_for_others(self, entries: Sequence[Entry]) -> None:
-        """Put texts aside that another process is embedding. Called without the lock."""
-        if not entries:
-            return
+    def _set_aside(self, entries: Sequence[_Entry]) -> None:
+        """Look later for texts that another process is embedding."""
         with self._changed:
             for entry in entries:
-                entry.in_flight = False
-                if entry.tickets:
+                if entry.wanted:
                     self._claimed[entry.text_hash] = entry
+                    self._look_at = min(self._look_at, time.monotonic() + _LOOK_FOR_CLAIMED_SECONDS)
                 else:
-                    self._entries.pop(entry.text_hash, None)
-            if self._claimed:
-                self._look_at = min(self._look_at, time.monotonic() + _LOOK_FOR_CLAIMED_SECONDS)
+                    self._take_out(entry)
 
-    def _take_up_claimed(self, now: float) -> None:
-        """Let texts that another process was embedding be looked for again. The lock is held."""
-        if now < self._look_at:
-            return
-        self._look_at = math.inf
-        for entry in self._claimed.values():
-            self._backlog.add(entry)
-        self._claimed.clear()
-
-    def _embed(self, batch: Sequence[Entry], lane: Lane) -> None:
-        """Embed one batch. Called without the lock."""
+    def _embed(self, batch: Sequence[_Entry], lane: Lane) -> None:
         try:
             self._keeper.ensure_room()
         except StoreFull as error:
             self._settle(batch, error)
             return
-        embedded = 0
-        with self._changed:
-            self._rate.started(len(batch))
-        try:
-            wanted = lambda: any(entry.tickets for entry in batch)  # noqa: E731 - a one-line question
-            items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
-            for outcome in self._sender.outcomes(items, urgency=_URGENCY[lane], wanted=wanted):
-                embedded += self._take(batch, outcome)
-        finally:
-            with self._changed:
-                self._rate.ended(len(batch), embedded)
-
-    def _take(self, batch: Sequence[Entry], outcome: Outcome) -> int:
-        """Keep what came back, then hand it out; returns the number of vectors. Called without the lock."""
-        entries = [batch[place] for place in outcome.places]
-        result = outcome.result
-        if isinstance(result, Refusal):
-            self._settle(entries, result)
-            return 0
-        if isinstance(result, Transient | Terminal):
-            self._settle(entries, result)
-            self._spread(result)
-            return 0
-        vectors: dict[str, Vector] = {entry.text_hash: row for entry, row in zip(entries, result, strict=True)}
-        self._keeper.keep(vectors)
-        self._settle_known(entries, vectors)
-        return len(vectors)
+        items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
+        begun, embedded, parallel = time.monotonic(), 0, sum(self._sending.values())
+        for outcome in self._sender.outcomes(
+            items, urgency=_URGENCY[lane], wanted=lambda: any(entry.wanted for entry in batch)
+        ):
+            entries, result = [batch[place] for place in outcome.places], outcome.result
+            if isinstance(result, Refusal):
+                self._settle(entries, result)
+            elif isinstance(result, Transient | Terminal):
+                self._settle(entries, result)
+                self._spread(result)
+            else:
+                # Kept before any use.
+                vectors = {entry.text_hash: row for entry, row in zip(entries, result, strict=True)}
+                self._keeper.keep(vectors)
+                self._settle_known(entries, vectors)
+                embedded += len(vectors)
+        if embedded >= min(_TELLING_INPUTS, self._provider.limits.inputs):
+            measured = embedded * parallel / max(time.monotonic() - begun, 1e-6)
+            self._rate += _RATE_WEIGHT * (measured - self._rate)
 
     def _spread(self, error: Transient | Terminal) -> None:
-        """Fail the backlog at once if it waits behind a long pause or a refusal."""
+        """Fail what waits behind a long cool-down or a refusal at once."""
         with self._changed:
             refusal = self._refusal()
             if refusal is not None:
-                self._fail_backlog(error if isinstance(error, Terminal) else refusal)
+                self._fail_waiting(error if isinstance(error, Terminal) else refusal)
 
-    def _fail_backlog(self, error: Transient | Terminal) -> None:
-        for entry in [*self._backlog.drain(), *self._claimed.values()]:
-            self._finish(entry, error)
-        self._claimed.clear()
-
-    def _settle(self, entries: Sequence[Entry], result: Refusal | Transient | Terminal) -> None:
+    def _settle(self, entries: Sequence[_Entry], result: Vector | Refusal | Transient | Terminal) -> None:
         with self._changed:
             for entry in entries:
-                self._finish(entry, result)
+                self._take_out(entry)
+                entry.settle(result)
 
-    def _settle_known(self, entries: Sequence[Entry], vectors: Mapping[str, Vector]) -> None:
+    def _settle_known(self, entries: Sequence[_Entry], vectors: Mapping[str, Vector]) -> list[_Entry]:
+        """Settle the texts whose vectors are known; return the others."""
         with self._changed:
             for entry in entries:
-                vector = vectors.get(entry.text_hash)
-                if vector is not None:
-                    self._finish(entry, vector)
-
-    def _finish(self, entry: Entry, result: Vector | Refusal | Transient | Terminal) -> None:
-        if self._entries.get(entry.text_hash) is entry:
-            del self._entries[entry.text_hash]
-        for ticket in entry.tickets:
-            ticket.settle(entry.text_hash, result)
-        entry.tickets = []
-
-
-#: Busy seconds after which a measurement counts half.
-_HALF_LIFE_SECONDS = 20.0
-
-#: The expected rate counts like a measurement of this many busy seconds, until real ones outweigh it.
-_PRIOR_SECONDS = 0.5
-
-
-class BusyRate:
-    """Chunks a second while requests are in flight, recent ones counting more. The caller locks.
-
-    Idle time does not count, and neither do requests too small to tell: a lone live chunk says how long
-    a request takes, not how many chunks a second there can be.
-    """
-
-    def __init__(self, expected: float, *, telling: int) -> None:
-        self._chunks = expected * _PRIOR_SECONDS
-        self._seconds = _PRIOR_SECONDS
-        self._telling = telling
-        self._in_flight = 0
-        self._since = 0.0
-
-    @property
-    def chunks_per_second(self) -> float:
-        """The estimate; always positive."""
-        return max(self._chunks / self._seconds, 1e-3)
-
-    def started(self, inputs: int) -> None:
-        """A request left."""
-        if inputs < self._telling:
-            return
-        self._advance()
-        self._in_flight += 1
-
-    def ended(self, inputs: int, embedded: int) -> None:
-        """A request of so many inputs is over; so many of them got their vectors."""
-        if inputs < self._telling:
-            return
-        self._advance()
-        self._in_flight -= 1
-        self._chunks += embedded
-
-    def _advance(self) -> None:
-        now = time.monotonic()
-        if self._in_flight:
-            busy = now - self._since
-            fade = math.exp2(-busy / _HALF_LIFE_SECONDS)
-            self._chunks *= fade
-            self._seconds = self._seconds * fade + busy
-        self._since = now
+                if entry.text_hash in vectors:
+                    self._take_out(entry)
+                    entry.settle(vectors[entry.text_hash])
+        return [entry for entry in entries if entry.text_hash not in vectors]

@@ -1,105 +1,63 @@
-"""Coordination of all requests to one provider: rate limit, claims, unanswered requests, and counts of usage."""
+"""Coordination of all requests to one provider: rate limit, claims, requests without an answer, and usage."""
 
 from __future__ import annotations
 
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memory.embedding.gate import Gate, LocalGate
 from memory.embedding.providers.provider import EmbeddingProvider
-from schemas.errors import Throttled, Transient
+from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter
 from schemas.ports import Unanswered, Usage, UsageRecorder
 
 #: Seconds after which an answer is late: a live request takes less than one, a full one a few.
 UNUSUAL_SECONDS = 10.0
 
-#: Seconds after an unanswered request in which the next one goes on with the same silence; pauses are shorter.
-REMEMBERED_SECONDS = 90.0
-
-
-@dataclass(slots=True)
-class _Endpoint:
-    """Begin of each request in flight, and of the endpoint's silence; times of the clock."""
-
-    address: str
-    begun: dict[object, float] = field(default_factory=dict)
-    silent_since: float | None = None
-    gave_up_at: float = 0.0
-
 
 class InFlightRequests:
-    """The requests of a process, by the provider's account and model. Thread-safe.
+    """Requests of a process without an answer. Thread-safe. `clock` gives seconds.
 
-    A request that took unusually long and failed in passing had no answer, even if a proxy said so (HTTP 504). The
-    next request continues its silence; the first answer ends it.
+    A request that fails after an unusual time is a failure of its account like any other.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._endpoints: dict[tuple[str, str], _Endpoint] = {}
+        #: Request -> its provider, and its begin.
+        self._begun: dict[object, tuple[EmbeddingProvider, float]] = {}
 
     @contextmanager
     def request(self, provider: EmbeddingProvider) -> Iterator[None]:
-        """One request, for as long as the block runs; it may raise. A model on this machine is never waited for."""
-        if not provider.account:
-            yield
-            return
-        key, name, begun = (provider.account, provider.model), object(), self._clock()
-        where = f"{provider.name} at {provider.address}" if provider.address else provider.name
+        """One request, for as long as the block runs; it may raise."""
+        request = object()
         with self._lock:
-            self._endpoints.setdefault(key, _Endpoint(where)).begun[name] = begun
-        answered = True
+            self._begun[request] = provider, self._clock()
         try:
             yield
-        except Transient as error:
-            answered = isinstance(error, Throttled) or self._clock() - begun < UNUSUAL_SECONDS
-            raise
         finally:
             with self._lock:
-                self._ended(self._endpoints[key], name, answered=answered)
+                del self._begun[request]
 
     def unanswered(self) -> list[Unanswered]:
-        """Return the endpoints that owe an answer for an unusual time."""
+        """Return the oldest late request of each account and model. A model on this machine is never late."""
         now = self._clock()
+        found: dict[tuple[str, str], Unanswered] = {}
         with self._lock:
-            found = [
-                Unanswered(account, model, one.address, now - since)
-                for (account, model), one in self._endpoints.items()
-                if (since := _since(one, now)) is not None
-            ]
-        return [one for one in found if one.seconds >= UNUSUAL_SECONDS]
+            oldest_last = sorted(self._begun.values(), key=lambda one: -one[1])
+        for provider, begun in oldest_last:
+            if provider.account and now - begun >= UNUSUAL_SECONDS:
+                where = f"{provider.name} at {provider.address}" if provider.address else provider.name
+                late = Unanswered(provider.account, provider.model, where, now - begun)
+                found[provider.account, provider.model] = late
+        return list(found.values())
 
     def forgive(self, seconds: float) -> None:
         """Leave out a time in which the process stood still: it is not the endpoints' fault."""
         with self._lock:
-            for one in self._endpoints.values():
-                one.begun = {name: begun + seconds for name, begun in one.begun.items()}
-                one.gave_up_at += seconds
-                if one.silent_since is not None:
-                    one.silent_since += seconds
-
-    def _ended(self, endpoint: _Endpoint, name: object, *, answered: bool) -> None:
-        begun = endpoint.begun.pop(name)
-        if answered:
-            endpoint.silent_since = None
-        else:
-            now = self._clock()
-            since = _since(endpoint, now)
-            endpoint.silent_since = begun if since is None else min(begun, since)
-            endpoint.gave_up_at = now
-
-
-def _since(endpoint: _Endpoint, now: float) -> float | None:
-    """Return the time since which an answer is owed; None without one."""
-    times = list(endpoint.begun.values())
-    if endpoint.silent_since is not None and now - endpoint.gave_up_at < REMEMBERED_SECONDS:
-        times.append(endpoint.silent_since)
-    return min(times, default=None)
+            self._begun = {request: (provider, at + seconds) for request, (provider, at) in self._begun.items()}
 
 
 #: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
@@ -170,19 +128,17 @@ class Meter:
 class Claims(ABC):
     """Claims on texts that are being embedded, so that two processes with the same text pay once.
 
-    Thread-safe; never raises.
-
-    A claim lasts until it is released, or until its process has been dead for a few seconds.
+    Thread-safe; never raises. A claim lasts until it is released, or until its process is dead.
     """
 
     @abstractmethod
     def take(self, hashes: Collection[str]) -> set[str]:
-        """Claim texts; return those that this process owns now. Other processes embed the rest: the cache will have
+        """Claim texts; return those that this process holds now. Other processes embed the rest: the cache will have
         them soon."""
 
     @abstractmethod
-    def release(self, hashes: Iterable[str]) -> None:
-        """Release claims: the vectors are in the cache, or will not come."""
+    def release(self, hashes: Collection[str]) -> None:
+        """End claims that this process holds: the vectors are in the cache, or will not come."""
 
 
 class NoClaims(Claims):
@@ -191,7 +147,7 @@ class NoClaims(Claims):
     def take(self, hashes: Collection[str]) -> set[str]:
         return set(hashes)
 
-    def release(self, hashes: Iterable[str]) -> None:
+    def release(self, hashes: Collection[str]) -> None:
         pass
 
 
@@ -204,12 +160,12 @@ class NoUsage(UsageRecorder):
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """The gate of the provider's account and model, the claims of its identity, and where usage is counted.
+    """Rate limiter of a provider's account and model, claims of its identity, and recorder of its usage.
 
     `asking` are this process's requests to all providers.
     """
 
-    gate: Gate
+    limiter: RateLimiter
     claims: Claims = field(default_factory=NoClaims)
     usage: UsageRecorder = field(default_factory=NoUsage)
     asking: InFlightRequests = field(default_factory=InFlightRequests)
@@ -221,4 +177,4 @@ Coordinate = Callable[[EmbeddingProvider], Coordination]
 
 def alone(provider: EmbeddingProvider) -> Coordination:
     """Return the coordination of a process without a broker."""
-    return Coordination(LocalGate(provider.limits))
+    return Coordination(LocalRateLimiter(provider.limits))

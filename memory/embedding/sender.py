@@ -1,15 +1,13 @@
 """One batch and everything that can become of it: retries, splitting, refusals.
 
-Pure of threads and tickets: `BatchSender.outcomes` yields what each response decided, as it comes.
+Pure of threads and futures: `BatchSender.outcomes` yields what each response decided, as it comes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +15,9 @@ import structlog
 import tenacity
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.coordination import InFlightRequests, Item, Meter
-from memory.embedding.gate import Admission, Gate, Urgency
+from memory.embedding.coordination import Coordination, Item, Meter
 from memory.embedding.providers.provider import EmbeddingProvider, Matrix
+from memory.embedding.rate_limit import Urgency
 from memory.embedding.vectors import round_rows
 from memory.store.writer import Refusal
 from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient, Waiting
@@ -32,23 +30,14 @@ PATIENCE_SECONDS = 5.0
 #: Attempts of one request, whatever the waits were.
 _MOST_ATTEMPTS = 8
 
-#: How often a text whose vector came back unusable among good ones is asked again before it is refused.
-_MOST_REPEATS = 2
-
-#: How often a text may fail alone, all attempts used up, while the endpoint answers others, before it is refused.
-MOST_STRIKES = 3
-
-#: Texts whose strikes are remembered.
-_MOST_STRUCK = 1_000
+#: How often a text fails alone, in turn with another text that is answered, before it is refused.
+TRIALS = 3
 
 #: Seconds between two looks at callers of a request that waits for its turn in the minute.
 _LOOK_SECONDS = 0.5
 
-#: A text that no provider objects to: tells whether it is the texts or the endpoint that is refused.
+#: A text that no provider objects to.
 _HARMLESS = "memory"
-
-#: Outcome of a request that no caller waited for: it says nothing about the endpoint.
-_ABANDONED: Final = RecalldError("the request was abandoned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,48 +54,45 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
+    """Texts of one request. `again`: their vectors came back unusable among good ones. `trials` of a text alone."""
+
     places: Sequence[int]
-    repeats: int = 0
+    again: bool = False
+    trials: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """Values that all requests of one batch share."""
+    """Values that all requests of one batch share: `wanted` tells if a caller still waits."""
 
     urgency: Urgency
     wanted: Callable[[], bool]
+    attempts: int = _MOST_ATTEMPTS
 
 
 class BatchSender:
     """Sends batches to one provider. Thread-safe.
 
-    `dimensions` is learned from the first good response when not given. `largest` is the number of inputs
-    that the endpoint was found to take at most, None while it never objected.
+    `dimensions` is learned from the first good response when not given.
     """
 
     def __init__(
         self,
         provider: EmbeddingProvider,
-        gate: Gate,
-        meter: Meter,
+        coordination: Coordination,
         *,
         stopping: threading.Event,
-        asking: InFlightRequests | None = None,
         dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._provider = provider
-        self._gate = gate
-        self._meter = meter
-        self._asking = asking or InFlightRequests()
+        self._limiter = coordination.limiter
+        self._meter = Meter(provider, coordination.usage)
+        self._asking = coordination.asking
         self._stopping = stopping
         self._patience = patience_seconds
-        self._lock = threading.Lock()
         self._proven = False
-        self._strikes: OrderedDict[str, int] = OrderedDict()
-        self._probes = 0
         self.dimensions = dimensions
-        self.largest: int | None = None
 
     def outcomes(
         self, items: Sequence[Item], *, urgency: Urgency, wanted: Callable[[], bool] = lambda: True
@@ -117,118 +103,103 @@ class BatchSender:
         """
         errand = _Errand(urgency, wanted)
         parts = [_Part(range(len(items)))]
-        too_much: list[Sequence[int]] = []
-        failed: set[int] = set()
         while parts:
             part = parts.pop()
+            texts = [items[place] for place in part.places]
             try:
-                matrix, unusable = self._ask([items[place] for place in part.places], part.repeats, errand)
+                matrix, unusable = self._ask(texts, errand, again=part.again)
             except Permanent as error:
-                verdict = self._judge(errand, error)
-                if verdict is not None:
-                    yield from _given_up(verdict, [part, *parts])
+                # Else an endpoint that refuses everything would be asked twice for every single text.
+                if not self._proven and isinstance(self._outcome_of_another(errand), Permanent):
+                    yield from _given_up(self._refuses_all(error), [part, *parts])
                     return
-                if len(part.places) == 1:
-                    failed.update(part.places)
-                    yield self._alone(items[part.places[0]], part.places, error, errand)
+                if len(texts) == 1:
+                    yield Outcome(part.places, self._alone(texts[0], error, errand))
                 else:
-                    too_much.append(part.places)
                     parts += _halves(part)
-                continue
             except (Transient, Terminal) as error:
-                if not self._is_the_texts_fault(errand, error):
+                told = isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
+                if told or self._outcome_of_another(errand) is not None:
                     yield from _given_up(error, [part, *parts])
                     return
-                failed.update(part.places)
-                if len(part.places) == 1:
-                    yield Outcome(part.places, self._strike(items[part.places[0]].text, error))
-                else:
+                # The endpoint works, so a text that breaks it does so at once.
+                errand = replace(errand, attempts=1)
+                if len(texts) > 1:
                     parts += _halves(part)
-                continue
-            good = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
-            if good:
-                self._learn(matrix.shape[1])
-                yield Outcome(good, matrix if len(good) == len(part.places) else matrix[~unusable])
-            if len(good) == len(part.places):
-                continue
-            rest = [place for place, bad in zip(part.places, unusable, strict=True) if bad]
-            failed.update(rest)
-            if part.repeats < _MOST_REPEATS:
-                parts.append(_Part(rest, part.repeats + 1))
+                elif part.trials < TRIALS:
+                    parts.append(replace(part, trials=part.trials + 1))
+                else:
+                    reason = f"{self._provider.name} failed on it {TRIALS} times while it answered others: {error}"
+                    yield Outcome(part.places, Refusal(reason))
             else:
-                yield Outcome(
-                    rest, Refusal("the provider returned a vector that is zero or not finite, again and again")
-                )
-        self._remember_limit([places for places in too_much if failed.isdisjoint(places)])
+                if not unusable.all():
+                    good = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
+                    yield Outcome(good, matrix[~unusable])
+                rest = [place for place, bad in zip(part.places, unusable, strict=True) if bad]
+                if rest and part.again:
+                    yield Outcome(rest, Refusal("the provider returned a vector that is zero or not finite, twice"))
+                elif rest:
+                    parts.append(_Part(rest, again=True))
 
-    def abandon(self) -> None:
-        """Give back the probes in flight: no other probe leaves before they are back."""
-        with self._lock:
-            probes, self._probes = self._probes, 0
-        for _ in range(probes):
-            self._gate.leave(Admission.PROBE, _ABANDONED)
-
-    def _alone(self, item: Item, places: Sequence[int], error: Permanent, errand: _Errand) -> Outcome:
+    def _alone(self, item: Item, error: Permanent, errand: _Errand) -> Matrix | Refusal | Transient | Terminal:
         """Embed a text that was refused alone in pieces if it was too long, else give it up."""
-        if not isinstance(error, TooLarge):
-            return Outcome(places, Refusal(error.reason))
-        for pieces in cut_in_pieces(item):
-            try:
-                matrix, unusable = self._ask(pieces, 0, errand)
-            except TooLarge:
-                continue
-            except Permanent as refused:
-                return Outcome(places, Refusal(refused.reason))
-            except (Transient, Terminal) as failure:
-                return Outcome(places, failure)
-            whole, useless = round_rows(mean_of(pieces, matrix), expected=1, dimensions=None)
-            if not unusable.any() and not useless.any():
-                self._learn(matrix.shape[1])
-                return Outcome(places, whole)
-            break
-        return Outcome(places, Refusal(error.reason))
+        if isinstance(error, TooLarge):
+            for pieces in cut_in_pieces(item):
+                try:
+                    matrix, unusable = self._ask(pieces, errand)
+                except TooLarge:
+                    continue
+                except Permanent as refused:
+                    return Refusal(refused.reason)
+                except (Transient, Terminal) as failure:
+                    return failure
+                whole, useless = round_rows(mean_of(pieces, matrix), expected=1, dimensions=None)
+                if unusable.any() or useless.any():
+                    break
+                return whole
+        return Refusal(error.reason)
 
-    def _ask(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+    def _ask(
+        self, items: Sequence[Item], errand: _Errand, *, again: bool = False
+    ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         """Send one request, with short waits after passing failures."""
+        failure: Transient | None = None
+
+        def attempt() -> tuple[Matrix, npt.NDArray[np.bool_]]:
+            nonlocal failure
+            try:
+                return self._attempt(items, errand, again=again)
+            except (Paced, Waiting):
+                raise
+            except Transient as error:
+                failure = error
+                raise
+
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
             wait=_wait,
             stop=lambda state: (
                 state.idle_for + state.upcoming_sleep > self._patience
-                or state.attempt_number >= _MOST_ATTEMPTS
+                or state.attempt_number >= errand.attempts
                 or self._stopping.is_set()
                 or not errand.wanted()
             ),
             sleep=self._sleep,
             reraise=True,
         )
-        seen: list[Transient] = []
-
-        def attempt() -> tuple[Matrix, npt.NDArray[np.bool_]]:
-            try:
-                return self._attempt(items, repeats, errand)
-            except (Paced, Waiting):
-                raise
-            except Transient as error:
-                seen.append(error)
-                raise
-
         try:
             return retrying(attempt)
         except Waiting as waiting:
-            if not seen:
+            if failure is None:
                 raise
             # The failure itself says more than the wait that it caused.
-            kind = Throttled if isinstance(seen[-1], Throttled) else Transient
-            raise kind(str(seen[-1]), retry_after=waiting.retry_after) from seen[-1]
+            kind = Throttled if isinstance(failure, Throttled) else Transient
+            raise kind(str(failure), retry_after=waiting.retry_after) from failure
 
-    def _sleep(self, seconds: float) -> None:
-        self._stopping.wait(seconds)
-
-    def _attempt(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        admission = self._enter(items, errand)
-        with self._lock:
-            self._probes += admission is Admission.PROBE
+    def _attempt(
+        self, items: Sequence[Item], errand: _Errand, *, again: bool = False
+    ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+        self._acquire(items, errand)
         failure: RecalldError | None = Transient("the request failed in an unexpected way")
         billed: int | None = None
         try:
@@ -236,7 +207,7 @@ class BatchSender:
                 answer = self._provider.embed_documents([item.text for item in items])
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
-            if unusable.all() and not repeats:
+            if unusable.all() and not again:
                 # Without one good vector, the endpoint is at fault, not these texts.
                 raise Transient("the endpoint returned only vectors that are zero or not finite")
             failure = None
@@ -244,102 +215,53 @@ class BatchSender:
             failure = error
             raise
         finally:
-            self._leave(admission, failure)
-            self._tell(failure)
+            self._limiter.report(failure)
+            self._log(failure)
             self._meter.count(items, failed=failure is not None, billed=billed)
+        self._proven = True
+        self.dimensions = self.dimensions or rounded.shape[1]
         return rounded, unusable
 
-    def _enter(self, items: Sequence[Item], errand: _Errand) -> Admission:
+    def _acquire(self, items: Sequence[Item], errand: _Errand) -> None:
         """Take the right to send, waiting for the minute's limits as long as a caller wants the answer."""
         tokens = sum(item.tokens for item in items)
         while True:
             try:
-                return self._gate.enter(tokens=tokens, urgency=errand.urgency)
+                return self._limiter.acquire(tokens=tokens, urgency=errand.urgency)
             except Paced as paced:
                 if self._stopping.is_set() or not errand.wanted():
                     raise
                 self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
 
-    def _leave(self, admission: Admission, failure: RecalldError | None) -> None:
-        if admission is Admission.PROBE:
-            with self._lock:
-                if not self._probes:
-                    return  # it was abandoned: another one may be out by now
-                self._probes -= 1
-        self._gate.leave(admission, failure)
+    def _sleep(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
 
-    def _tell(self, failure: RecalldError | None) -> None:
+    def _log(self, failure: RecalldError | None) -> None:
+        name = self._provider.name
         if isinstance(failure, Terminal):
-            log.warning("embedding_provider_refuses", provider=self._provider.name, error=str(failure))
+            log.warning("embedding_provider_refuses", provider=name, error=str(failure))
         elif isinstance(failure, Throttled) or (isinstance(failure, Transient) and failure.retry_after):
-            log.warning(
-                "embedding_cool_down", provider=self._provider.name, seconds=failure.retry_after, error=str(failure)
-            )
+            log.warning("embedding_cool_down", provider=name, seconds=failure.retry_after, error=str(failure))
 
-    def _judge(self, errand: _Errand, error: Permanent) -> Terminal | None:
-        """Return the error of an endpoint that refuses every text because of its settings, None if it refuses these.
+    def _outcome_of_another(self, errand: _Errand) -> RecalldError | None:
+        """Send a text that no provider objects to; return the error, None if it is answered.
 
-        Without this, an endpoint that refuses everything would be asked twice for every single text.
+        It tells whether some texts, or all of them, are refused or break the endpoint.
         """
-        with self._lock:
-            if self._proven:
-                return None
+        if self._stopping.is_set() or not errand.wanted():
+            return Transient("no caller waits")
         try:
-            self._attempt([_harmless()], 0, errand)
-        except Permanent:
-            verdict = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
-            self._gate.leave(Admission.NORMAL, verdict)
-            self._tell(verdict)
-            return verdict
-        except (Transient, Terminal):
-            # Nothing learned; the texts decide.
-            return None
-        with self._lock:
-            self._proven = True
+            self._ask([Item(_HARMLESS, estimate_tokens(_HARMLESS))], errand)
+        except RecalldError as error:
+            return error
         return None
 
-    def _is_the_texts_fault(self, errand: _Errand, error: Transient | Terminal) -> bool:
-        """Return True if the endpoint, which failed on these texts, answers another one: then a text breaks it."""
-        if isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None:
-            return False
-        if self._stopping.is_set() or not errand.wanted():
-            return False
-        try:
-            self._attempt([_harmless()], 0, errand)
-        except RecalldError:
-            return False
-        return True
-
-    def _strike(self, text: str, error: Transient | Terminal) -> Refusal | Transient:
-        """Count a failure of a text alone; refuse it after `MOST_STRIKES` of them."""
-        with self._lock:
-            strikes = self._strikes.pop(text, 0) + 1
-            if strikes >= MOST_STRIKES:
-                return Refusal(f"{self._provider.name} failed on it {strikes} times while it answered others: {error}")
-            self._strikes[text] = strikes
-            if len(self._strikes) > _MOST_STRUCK:
-                self._strikes.popitem(last=False)
-        return Transient(str(error))
-
-    def _learn(self, dimensions: int) -> None:
-        with self._lock:
-            self._proven = True
-            if self.dimensions is None:
-                self.dimensions = dimensions
-
-    def _remember_limit(self, too_much: Sequence[Sequence[int]]) -> None:
-        """Send smaller batches from now on if batches were refused whole and accepted in halves."""
-        if not too_much:
-            return
-        most = max(8, min(map(len, too_much)) // 2)
-        with self._lock:
-            if self.largest is None or most < self.largest:
-                self.largest = most
-                log.warning("embedding_batch_limit_learned", provider=self._provider.name, inputs=most)
-
-
-def _harmless() -> Item:
-    return Item(_HARMLESS, estimate_tokens(_HARMLESS))
+    def _refuses_all(self, error: Permanent) -> Terminal:
+        """Return and report the error of an endpoint that refuses every text because of its settings."""
+        refusal = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
+        self._limiter.report(refusal)
+        self._log(refusal)
+        return refusal
 
 
 def _halves(part: _Part) -> list[_Part]:

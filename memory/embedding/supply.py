@@ -6,9 +6,10 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from memory.embedding.backlog import Ticket
-from memory.embedding.batcher import EmbeddingBatcher
+from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
+from memory.embedding.batcher import EmbeddingBatcher, Ticket
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
@@ -30,12 +31,20 @@ class CacheLooks:
 class EmbeddingSupply:
     """The vectors of one provider identity, for all indexers of a process.
 
-    `coordinate` says what this process shares with others that use the provider.
+    `coordinate` says what this process shares with others that use the provider. `home` holds the ledger of batch jobs.
     """
 
-    def __init__(self, choice: ProviderChoice, cache: EmbeddingCache | None, *, coordinate: Coordinate = alone) -> None:
+    def __init__(
+        self,
+        choice: ProviderChoice,
+        cache: EmbeddingCache | None,
+        *,
+        coordinate: Coordinate = alone,
+        home: Path | None = None,
+    ) -> None:
         self.choice = choice
         self.cache = cache
+        self._home = home
         self._counting = threading.Lock()
         self._looks = CacheLooks()
         self.coordination = coordinate(choice.provider) if choice.provider else None
@@ -63,6 +72,10 @@ class EmbeddingSupply:
         if not hashes or self.cache is None or self.choice.provider is None:
             return {}
         return self.cache.get_many(self.identity, hashes)
+
+    def in_batch_jobs(self, hashes: Sequence[str]) -> set[str]:
+        """Return texts that an open batch job holds: they are paid for, and their vectors come with the job."""
+        return sent_in_jobs(self._home, self.identity, hashes) if hashes and self._home is not None else set()
 
     def count_looks(self, *, hits: int, misses: int) -> None:
         """Count new texts that the cache had, and new texts that have to be embedded."""

@@ -8,13 +8,17 @@ differ in the fifth digit).
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from memory.embedding.providers.provider import Matrix
-from memory.store.reader import Vector
+from memory.store.lazy_module import LazyModule
 from schemas.errors import Transient
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
 
 #: A vector shorter than this has no direction worth keeping.
 SHORTEST = 1e-10
@@ -77,14 +81,8 @@ def to_bytes16(matrix: Matrix) -> list[bytes]:
     return [row.tobytes() for row in half]
 
 
-def from_bytes16(blob: bytes) -> Vector:
-    """Return the rounded vector of a blob of `to_bytes16`."""
-    row: Vector = matrix_from_bytes16([blob])[0]
-    return row
-
-
 def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
-    """Return the vectors of several blobs of one width, shape (blobs, dimensions)."""
+    """Return the rounded vectors of blobs of `to_bytes16`, of one width; shape (blobs, dimensions)."""
     return _unit(_half(blobs))
 
 

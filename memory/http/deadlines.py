@@ -29,8 +29,7 @@ class Bounds:
     """Limits of one server for its clients.
 
     Attributes:
-        connections: open at a time. A new one takes the place of the client that has kept the server waiting longest;
-            it is refused while all of them are being answered.
+        connections: open at a time; as many again may read that they are refused.
         head_seconds: from the first byte of a request to the end of its headers, and for an idle connection.
         body_seconds: from there to the end of the body.
         answer_seconds: for reading an answer.
@@ -61,16 +60,19 @@ def bounds_here() -> Bounds:
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """One connection. Make a subclass for each server with `bounded`."""
+    """One connection. Make a subclass for each server with `bounded`.
+
+    A client has a time for each phase: to send a head, to send a body, to read an answer, and to read a refusal.
+    """
 
     bounds: ClassVar[Bounds]
-    #: Connections of this server whose client has to send or to read; the longest wait comes first.
-    waiting: ClassVar[dict[DeadlineProtocol, None]]
+    #: Connections beyond the limit, which read why they are refused.
+    refused: ClassVar[set[DeadlineProtocol]]
 
     @classmethod
     def bounded(cls, bounds: Bounds) -> type[DeadlineProtocol]:
         """Return the protocol of one server."""
-        return type("BoundedProtocol", (cls,), {"bounds": bounds, "waiting": {}})
+        return type("BoundedProtocol", (cls,), {"bounds": bounds, "refused": set()})
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -79,56 +81,50 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        """Take the connection, in place of another one if there are too many."""
         super().connection_made(transport)
         self._enter("head", self.bounds.head_seconds)
-        while len(self.connections) > self.bounds.connections:
-            longest = next(iter(self.waiting))
-            if longest is self:
-                self._refuse(503, "too many connections are open here; try again in a moment")
-                break
-            longest._drop()
+        if len(self.connections) > self.bounds.connections:
+            self.connections.discard(self)
+            self.refused.add(self)
+            if len(self.refused) > self.bounds.connections:
+                self.transport.abort()
+            self._refuse(503, "too many connections are open here; try again in a moment")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the deadline."""
+        self.refused.discard(self)
         self._enter(self._phase, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, as long as it is within the bounds."""
         if self._phase == "head" and not self._phase_bytes:
             self._enter("head", self.bounds.head_seconds)
         before = self._phase
         if before != "leaving":  # else the client may finish sending, and then reads why it was refused
             super().data_received(data)
-        if self._phase != before:
-            return
-        self._phase_bytes += len(data)
-        if before in {"body", "leaving"} and self._phase_bytes > self.bounds.body_bytes:
-            self._drop()
-        elif before in {"head", "answer"} and self._phase_bytes > self.bounds.head_bytes:
-            self._refuse_head()
+        if self._phase == before:
+            self._phase_bytes += len(data)
+            if before in {"body", "leaving"} and self._phase_bytes > self.bounds.body_bytes:
+                self.transport.abort()
+            elif before in {"head", "answer"} and self._phase_bytes > self.bounds.head_bytes:
+                self._refuse(431, self._too_long)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header or trailer."""
         super().on_header(name, value)
         if len(self.headers) > self.bounds.headers:
             self._refuse(431, f"a request has at most {self.bounds.headers} headers")
             raise ValueError  # ends the parser
 
     def on_headers_complete(self) -> None:
-        """Start the application, and the time for the body."""
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.bounds.head_bytes:
-            self._refuse_head()
+            self._refuse(431, self._too_long)
             raise ValueError  # ends the parser
         super().on_headers_complete()
         self._enter("body", self.bounds.body_seconds)
         if len(self.pipeline) >= self.bounds.pipelined:
-            self._drop()
+            self.transport.abort()
             raise ValueError  # ends the parser
 
     def on_message_complete(self) -> None:
-        """End the time for the body."""
         super().on_message_complete()
         if self.cycle.response_complete:
             self._enter("head", self.bounds.head_seconds)
@@ -136,58 +132,41 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._enter("answer", None)
 
     def on_response_complete(self) -> None:
-        """Begin the time for the next request; an answer that is not read yet has its own."""
         super().on_response_complete()
         if self._phase == "answer" and self.cycle.response_complete:
-            unread = self.transport.get_write_buffer_size()
-            self._enter("head", self.bounds.answer_seconds if unread else self.bounds.head_seconds)
+            self._enter("head", self.bounds.head_seconds)
 
     def pause_writing(self) -> None:
-        """Begin the time for reading a large answer."""
         super().pause_writing()
         if self._phase == "answer":
             self._enter("answer", self.bounds.answer_seconds)
 
     def resume_writing(self) -> None:
-        """End the time for reading a large answer."""
         super().resume_writing()
         if self._phase == "answer":
             self._enter("answer", None)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Refuse what the parser cannot read."""
         self._refuse(400, "this is not a valid HTTP request")
 
+    @property
+    def _too_long(self) -> str:
+        return f"a request's line and headers have at most {self.bounds.head_bytes} bytes"
+
     def _enter(self, phase: Literal["head", "body", "answer", "leaving"], seconds: float | None) -> None:
-        self._phase = phase
-        self._phase_bytes = 0
-        self.waiting.pop(self, None)
+        """Begin a phase, with a time limit for the client if it is its turn."""
+        self._phase, self._phase_bytes = phase, 0
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None
-        if seconds is not None:
-            self.waiting[self] = None
-            self._deadline = self.loop.call_later(seconds, self._late, seconds)
+        self._deadline = self.loop.call_later(seconds, self._late, seconds) if seconds is not None else None
 
     def _late(self, seconds: float) -> None:
-        if self._phase == "body" and self.pipeline:
-            self._enter("body", seconds)  # uvicorn reads no body before earlier requests are answered
-        elif self._phase in {"head", "body"} and not self.transport.get_write_buffer_size():
-            if self._phase == "head" and not self._phase_bytes:
-                self.transport.close()
-            else:
-                self._refuse(408, f"the request's {self._phase} did not arrive within {seconds:g} seconds")
+        if self._phase not in {"head", "body"} or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self._phase == "head" and not self._phase_bytes:
+            self.transport.close()
         else:
-            self._drop()
-
-    def _drop(self) -> None:
-        """Close the connection at once. It counts no longer, although uvicorn learns of it a moment later."""
-        self.connections.discard(self)
-        self.waiting.pop(self, None)
-        self.transport.abort()
-
-    def _refuse_head(self) -> None:
-        self._refuse(431, f"a request's line and headers have at most {self.bounds.head_bytes} bytes")
+            self._refuse(408, f"the request's {self._phase} did not arrive within {seconds:g} seconds")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer in place of the application and let the client read it; drop a client that has part of an answer."""
@@ -197,7 +176,7 @@ class DeadlineProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         elif self._phase != "head":
-            self._drop()
+            self.transport.abort()
             return
         body = json.dumps({"error": sentence}).encode()
         headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}

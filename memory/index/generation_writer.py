@@ -1,100 +1,86 @@
-"""Creation, completion, quarantine and removal of generations: the writing half of `memory.index.generations`."""
+"""Beginning, completion and removal of generations: the writing half of `memory.index.generations`.
+
+One process owns the indexes of a home. It alone replaces an answering generation: it begins, flips and sweeps, and it
+decides about the fallback provider. Other workers write to the generations that CURRENT and NEXT name.
+"""
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import math
 import os
-import re
-import secrets
-import shutil
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol, Self
 
-from memory.index.generations import CORRUPT, CURRENT, NEXT, Generations, begun_at
-from memory.store.errors import (
-    NoRoom,
-    OtherVersion,
-    SettingsOlder,
-    StoreCorrupt,
-    StoreFull,
-    StoreUnreadable,
-    Superseded,
-)
+from memory.index.generations import CURRENT, NEXT, Generations
+from memory.store.errors import NotOwner, OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.sqlite.folder import place_of
+from memory.store.sqlite.folder_writer import WritableFolder, free_bytes
 from memory.store.writer import Store
-
-#: Possible size of a new generation relative to the present one: other chunks, wider vectors.
-GROWTH = 1.5
-
-#: Extra bytes for its write-ahead log and for other programs that write meanwhile.
-RESERVE_BYTES = 64 * 1024 * 1024
-
-_FILE_AND_LOG = ("", "-wal")
+from schemas.settings import Settings
 
 
-def free_bytes(folder: Path) -> int | None:
-    """Return the bytes that this user may still write to a folder; None if the system does not report them."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
+class Owner(Protocol):
+    """Ownership of the indexes of a home or of a fleet."""
+
+    def owns(self) -> bool:
+        """Return True if this process is the owner, or takes the place of an owner that has ended. Cheap."""
+
+    def close(self) -> None:
+        """Leave the ownership to another process."""
 
 
-def require_room(current: Path, *, free: Callable[[Path], int | None] = free_bytes) -> None:
-    """Check that a new generation fits on the disk beside the file `current`.
+class HomeOwner:
+    """Owner of a home: the process that holds a lock file. The system releases it when the process ends."""
 
-    Raises:
-        NoRoom: too few bytes are free.
-    """
-    left = free(current.parent)
-    needed = int(sum(_size(current.with_name(current.name + end)) for end in _FILE_AND_LOG) * GROWTH) + RESERVE_BYTES
-    if left is not None and left < needed:
-        raise NoRoom(
-            f"a new index beside the present one needs about {_megabytes(needed)}, and {_megabytes(left)} are free in "
-            f"{current.parent}; free some and it is built (the present one answers meanwhile)"
-        )
+    def __init__(self, home: Path) -> None:
+        self._path = home / "owner.lock"
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
 
+    def owns(self) -> bool:
+        with self._lock:
+            if self._descriptor is None:
+                self._descriptor = self._taken()
+            return self._descriptor is not None
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    def _taken(self) -> int | None:
+        """Return a descriptor with the lock, None without it. A home that cannot be written has no owner."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
-
-def _megabytes(amount: int) -> str:
-    return f"{amount / 1_000_000:,.0f} MB"
-
-
-#: Damaged files that are kept for inspection.
-KEPT_CORRUPT_FILES = 2
-
-#: Seconds after which a replaced store is closed. A job takes about a minute.
-RETIREMENT_SECONDS = 600.0
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_LOCK = "lock"
-_SUFFIX = ".sqlite"
-_COMPANIONS = ("", "-wal", "-shm")
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
-class GenerationWriter(Generations):
-    """Generations of one agent, for workers. The folder is made on demand.
+class SoleOwner:
+    """Owner where no other process works."""
 
-    `free` returns the bytes free in a folder. `outdated` returns True if the pointers changed after the fingerprint was
-    computed. `decided_at` returns the Unix time of the settings: generations begun later with other settings are left
-    alone.
+    def owns(self) -> bool:
+        return True
 
-    A lock across processes protects changes of the pointers. Stores stay open between calls. The store of a replaced
-    generation stays usable for `RETIREMENT_SECONDS`, so that running jobs can finish; readers no longer see its
-    changes.
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class GenerationWriter(WritableFolder, Generations):
+    """Generations of one agent, for workers. `free` returns the bytes free in a folder.
+
+    A lock across processes protects changes of the pointers. Stores stay open until `close`.
 
     Raises, from every method:
         StoreUnreadable: the folder cannot be read or written.
@@ -106,52 +92,57 @@ class GenerationWriter(Generations):
         folder: Path,
         options: StoreOptions,
         *,
+        owner: Owner | None = None,
         free: Callable[[Path], int | None] = free_bytes,
-        outdated: Callable[[], bool] = lambda: False,
-        decided_at: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        super().__init__(folder, options)
-        self._free = free
-        self._outdated = outdated
-        self._decided_at = decided_at
-        self._lock = threading.RLock()
-        self._open_stores: dict[str, Store] = {}
-        self._retired: list[tuple[float, Store]] = []
-        # Last result of `open_writer`, with its fingerprint and pointers.
-        self._last: tuple[object, list[Store]] | None = None
+        super().__init__(folder, options, free=free)
+        self._owner = owner or SoleOwner()
+        self._fingerprints: dict[str, str | None] = {}
+
+    @classmethod
+    def at(cls, settings: Settings, agent_id: str, *, owner: Owner | None = None) -> Self:
+        """Return the generations of an agent."""
+        return cls(*place_of(settings, agent_id), owner=owner)
+
+    def require_owner(self) -> None:
+        """Check that this process may replace the answering generation.
+
+        Raises:
+            NotOwner: another process owns the indexes.
+        """
+        if not self._owner.owns():
+            raise NotOwner(
+                f"another process makes the indexes of this home, and process {os.getpid()} would make them with other "
+                "settings or keys; start both with the same ones"
+            )
 
     def open_writer(self, fingerprint: str, description: str) -> list[Store]:
         """Return the generations that a worker writes to, the target first. The caller must not close them.
 
         Without a generation, a new one is made and answers at once. If NEXT has this fingerprint: NEXT, then CURRENT,
-        which keeps answering and is kept up to date. If CURRENT has it: CURRENT alone. Otherwise a new NEXT is made,
-        followed by CURRENT.
+        which keeps answering and is kept up to date. If CURRENT has it: CURRENT alone. Otherwise the owner makes a new
+        NEXT, followed by CURRENT.
 
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names it.
             NoRoom: a new NEXT does not fit on the disk; CURRENT keeps answering.
-            Superseded: NEXT would be dropped or begun for an `outdated` fingerprint.
-            SettingsOlder: the settings are older than these generations.
+            NotOwner: CURRENT and NEXT have other fingerprints, and another process owns them.
         """
-        with self._lock:
-            if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
-                return list(self._last[1])
-            with self._locked():
-                names = self._choose(fingerprint, description)
-            stores = [self._store(names[0]), *self._readable(names[1:])]
-            self._retire(keep=names)
-            self._last = (fingerprint, self._writer_token()), stores
-            return list(stores)
+        names = self._obeyed(fingerprint)
+        if names is None:
+            with self.locked():
+                names = self._obeyed(fingerprint) or self._begun(fingerprint, description)
+        return [self.store(names[0]), *self._readable(names[1:])]
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
-        name = self._existing(NEXT) or self._existing(CURRENT)
-        return name is not None and self._open_stores.get(name) is store
+        name = self.existing(NEXT) or self.existing(CURRENT)
+        return name is not None and self._stores.get(name) is store
 
     def open_stores(self) -> list[Store]:
-        """Return the stores that `open_writer` has open, in any order."""
+        """Return the stores that are open, in any order."""
         with self._lock:
-            return list(self._open_stores.values())
+            return list(self._stores.values())
 
     def open_existing(self) -> list[Store]:
         """Return NEXT and CURRENT, as far as they exist and this version can read them. The caller must not close them.
@@ -159,55 +150,37 @@ class GenerationWriter(Generations):
         Raises:
             StoreCorrupt: like `open_writer`.
         """
-        with self._lock:
-            names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
-            return list(self._readable([name for name in names if name is not None]))
+        names = dict.fromkeys((self.existing(NEXT), self.existing(CURRENT)))
+        return list(self._readable([name for name in names if name is not None]))
 
-    def close(self) -> None:
-        """Close all stores. Another call opens them again."""
-        with self._lock:
-            self._retire(keep=())
-            for _, store in self._retired:
-                store.close()
-            self._retired.clear()
+    def _obeyed(self, fingerprint: str) -> list[str] | None:
+        """Return the names of the generations to write; None if they have to be made first."""
+        current, target = self.existing(CURRENT), self.existing(NEXT)
+        if current is None or current == target or not self._has(target or current, fingerprint):
+            return None
+        return [current] if target is None else [target, current]
 
-    def _choose(self, fingerprint: str, description: str) -> list[str]:
-        """Return the names of the generations to write, making missing ones. The caller holds the folder's lock."""
-        current = self._existing(CURRENT)
-        target = self._existing(NEXT)
-        if target is not None and target == current:
-            self._unpoint(NEXT)  # a crash right after a flip
-            target = None
-        if current is None and (found := self._left_behind(fingerprint, but=target)) is not None:
-            self._point(CURRENT, found)
-            current = found
-        if current is None and target is not None and self._has(target, fingerprint):
-            self._point(CURRENT, target)  # half an index is better than none
-            self._unpoint(NEXT)
-            current, target = target, None
+    def _begun(self, fingerprint: str, description: str) -> list[str]:
+        """Make the missing generations; return the names to write. The caller holds the folder's lock."""
+        current, target = self.existing(CURRENT), self.existing(NEXT)
+        if target == current:
+            target = None  # a crash right after a flip
         if current is None:
-            current = self._create(fingerprint, description)
-            self._point(CURRENT, current)
+            current = self._left_behind(fingerprint, but=target)
+            if current is None and target is not None and self._has(target, fingerprint):
+                current, target = target, None  # half an index is better than none
+            current = current or self.create(fingerprint, description)
+            self.point(CURRENT, current)
         if target is not None and self._has(target, fingerprint):
             return [target, current]
-        wanted = self._has(current, fingerprint)
-        if wanted and target is None:
+        if target is not None or not self._has(current, fingerprint):
+            self.require_owner()
+        self.unpoint(NEXT)  # the settings went back before it was finished, or its space may be needed
+        if self._has(current, fingerprint):
             return [current]
-        # The folder is locked: no other process begins a generation between this check and the change.
-        if self._outdated():
-            raise Superseded("another generation was begun or put in place meanwhile; this is looked at again")
-        if self._decided_at() < (begun_at(target or current) or 0.0) <= time.time():
-            raise SettingsOlder(
-                f"process {os.getpid()} read its settings before those were there that the index is made with, and "
-                "leaves it to the processes that have these: start it again"
-            )
-        if target is not None:
-            self._unpoint(NEXT)  # the settings went back before it was finished, or its space may be needed
-        if wanted:
-            return [current]
-        self._make_room(current)
-        target = self._create(fingerprint, description)
-        self._point(NEXT, target)
+        self.require_room(current)
+        target = self.create(fingerprint, description)
+        self.point(NEXT, target)
         return [target, current]
 
     def _left_behind(self, fingerprint: str, *, but: str | None) -> str | None:
@@ -216,169 +189,91 @@ class GenerationWriter(Generations):
         Generations with this fingerprint come first, then those with the most files. The result may hold documents that
         are no longer on the disk.
         """
-        best: tuple[tuple[bool, int, str], str] | None = None
+        ranked: list[tuple[bool, int, str]] = []
         for path in self.leftovers()[0]:
-            if path.name == but:
-                continue
-            try:
-                reader = SqliteReader(path, self._options)
-            except (StoreCorrupt, StoreUnreadable):
-                continue
-            try:
-                files, same = reader.counts().files, reader.meta("fingerprint") == fingerprint
-            except (StoreCorrupt, StoreUnreadable):
-                continue
-            finally:
-                reader.close()
-            rank = (same, files, path.name)
-            if files and (best is None or rank > best[0]):
-                best = rank, path.name
-        return best[1] if best is not None else None
+            with suppress(StoreCorrupt, StoreUnreadable):
+                reader = self.open_named(path.name) if path.name != but else None
+                if reader is None:
+                    continue
+                try:
+                    if files := reader.counts().files:
+                        ranked.append((reader.meta("fingerprint") == fingerprint, files, path.name))
+                finally:
+                    reader.close()
+        return max(ranked)[2] if ranked else None
 
-    def start_rebuild(self, fingerprint: str, description: str) -> None:
-        """Begin a new NEXT in any case, even with little free space. `sweep` deletes the previous NEXT."""
-        with self._locked():
-            self._point(NEXT, self._create(fingerprint, description))
-
-    def go_on_rebuilding(self, fingerprint: str, description: str) -> bool:
-        """Begin a NEXT with this fingerprint unless there is one; return True if there was.
+    def begin(self, fingerprint: str, description: str, *, force: bool = False) -> None:
+        """Begin a NEXT with this fingerprint unless there is one; with `force` in any case, even with little free
+        space.
 
         Raises:
             NoRoom: like `open_writer`.
+            NotOwner: another process owns the indexes and makes them with another fingerprint.
         """
-        with self._locked():
-            current, target = self._existing(CURRENT), self._existing(NEXT)
-            if target is not None and target != current and self._has(target, fingerprint):
-                return True
+        with self.locked():
+            current, target = self.existing(CURRENT), self.existing(NEXT)
+            there = target is not None and target != current and self._has(target, fingerprint)
+            if there and not force:
+                return
             if current is not None:
-                self._make_room(current)
-            self._point(NEXT, self._create(fingerprint, description))
-            return False
-
-    def _make_room(self, current: str) -> None:
-        """Check that a copy of the current generation fits beside it, sweeping if needed. The caller holds the folder's
-        lock."""
-        try:
-            require_room(self._folder / current, free=self._free)
-        except NoRoom:
-            self._sweep(older_than_seconds=0.0, kept_corrupt=KEPT_CORRUPT_FILES)
-            require_room(self._folder / current, free=self._free)
+                # The owner does not read CURRENT, which another version may have written.
+                if not there and not self._owner.owns() and not self._has(current, fingerprint):
+                    self.require_owner()
+                if not force:
+                    self.require_room(current)
+            self.point(NEXT, self.create(fingerprint, description))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
 
         The replaced generation stays on the disk for its readers until `sweep`.
+
+        Raises:
+            NotOwner: another process owns the indexes.
         """
-        with self._locked():
-            target = self._existing(NEXT)
-            current = self._existing(CURRENT)
-            if target is None or target == current or not self._has(target, fingerprint):
+        self.require_owner()
+        with self.locked():
+            target, current = self.existing(NEXT), self.existing(CURRENT)
+            if target is None or not self._has(target, fingerprint):
                 return False
-            self._point(CURRENT, target)
-            self._unpoint(NEXT)
+            if target == current:
+                self.unpoint(NEXT)
+                return False
+            self.point(CURRENT, target)
+            self.unpoint(NEXT)
             if current is not None:
-                os.utime(self._folder / current)  # its age as a replaced generation counts from now
+                self.replaced(current)
             return True
-
-    def set_aside(self, name: str) -> Path:
-        """Rename a damaged generation, drop the pointers to it and return its new path.
-
-        Do nothing if another process has already renamed it.
-        """
-        with self._lock, self._locked():
-            aside = self._folder / f"{name}.corrupt-{int(time.time())}"
-            for pointer in (CURRENT, NEXT):
-                if self._pointer(pointer) == name:
-                    self._unpoint(pointer)
-            for companion in _COMPANIONS:
-                source = self._folder / f"{name}{companion}"
-                if source.exists():
-                    source.rename(f"{aside}{companion}")
-            self._retire(keep=[open_name for open_name in self._open_stores if open_name != name])
-            return aside
 
     def set_aside_damaged(self, *, suspect: str | None = None) -> list[Path]:
         """Set aside the suspect and every damaged generation that a pointer names; return their new paths.
 
         `suspect` is `StoreCorrupt.generation`.
         """
-        damaged = {} if suspect is None or not (self._folder / suspect).exists() else {suspect: None}
-        for name in (self._existing(CURRENT), self._existing(NEXT)):
-            if name is not None and not self._is_sound(name):
-                damaged[name] = None
+        named = dict.fromkeys(name for name in (self.existing(CURRENT), self.existing(NEXT)) if name is not None)
+        damaged = {name: None for name in named if name == suspect or not self._is_sound(name)}
         return [self.set_aside(name) for name in damaged]
-
-    def sweep(self, *, older_than_seconds: float, kept_corrupt: int = KEPT_CORRUPT_FILES) -> None:
-        """Delete unreferenced generations of this age, and all but the newest corrupt ones.
-
-        A deleted file disappears from the folder at once. Its readers go on reading; its space returns when the last
-        one closes.
-        """
-        if not self._folder.is_dir():
-            return
-        with self._locked():
-            self._sweep(older_than_seconds=older_than_seconds, kept_corrupt=kept_corrupt)
-
-    def _sweep(self, *, older_than_seconds: float, kept_corrupt: int) -> None:
-        named = {self._pointer(CURRENT), self._pointer(NEXT)}
-        # CURRENT is missing, so one of the unreferenced generations was the live one: keep them all.
-        lost = self._existing(CURRENT) is None
-        corrupt: list[tuple[int, Path]] = []
-        now = time.time()
-        for path in self._folder.iterdir():
-            if CORRUPT.match(path.name):
-                corrupt.append((int(path.name.rpartition("-")[2]), path))
-            elif not path.name.endswith(_SUFFIX) or path.name in named or lost:
-                continue
-            elif now - path.stat().st_mtime >= older_than_seconds:
-                _delete(path)
-        for _, path in sorted(corrupt)[: max(0, len(corrupt) - kept_corrupt)]:
-            _delete(path)
-
-    def sweep_unused(self, *, older_than_seconds: float) -> None:
-        """Delete unreferenced generations of this age; damaged ones stay."""
-        with self._locked():
-            for path in self.leftovers()[0] if self._existing(CURRENT) is not None else ():
-                if time.time() - path.stat().st_mtime >= older_than_seconds:
-                    _delete(path)
-
-    def _create(self, fingerprint: str, description: str) -> str:
-        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}{_SUFFIX}"
-        create_generation(self._folder / name, self._options, fingerprint=fingerprint, description=description)
-        return name
-
-    def _store(self, name: str) -> Store:
-        if name not in self._open_stores:
-            self._open_stores[name] = SqliteStore(self._folder / name, self._options)
-        return self._open_stores[name]
 
     def _readable(self, names: Sequence[str]) -> Iterator[Store]:
         """Open the generations that this version of recalld can read."""
         for name in names:
             with suppress(OtherVersion):
-                yield self._store(name)
-
-    def _retire(self, *, keep: Collection[str]) -> None:
-        """Retire the stores that are not to be kept, and close those whose retirement is over."""
-        now = time.monotonic()
-        for name in [name for name in self._open_stores if name not in keep]:
-            self._retired.append((now, self._open_stores.pop(name)))
-            self._last = None
-        while self._retired and now - self._retired[0][0] > RETIREMENT_SECONDS:
-            self._retired.pop(0)[1].close()
-
-    def _writer_token(self) -> object:
-        """Return a value that differs after a change of the pointers or the loss of an open file."""
-        there = all((self._folder / name).exists() for name in self._open_stores)
-        return self._token(CURRENT), self._token(NEXT), there
+                yield self.store(name)
 
     def _has(self, name: str, fingerprint: str) -> bool:
-        reader = SqliteReader(self._folder / name, self._options)
+        """Return True if a generation has this fingerprint, which only a migration changes."""
+        if name in self._fingerprints:
+            return self._fingerprints[name] == fingerprint
+        reader = self.open_named(name)
+        if reader is None:
+            return False
         try:
-            return reader.meta("fingerprint") == fingerprint
+            found = reader.meta("fingerprint")
         finally:
             reader.close()
+        if name in self._stores:  # a store migrates its generation when it is opened
+            self._fingerprints[name] = found
+        return found == fingerprint
 
     def _is_sound(self, name: str) -> bool:
         try:
@@ -391,63 +286,3 @@ class GenerationWriter(Generations):
                 reader.close()
         except StoreCorrupt:
             return False
-
-    def _existing(self, pointer: str) -> str | None:
-        """Return the name in a pointer if that file exists."""
-        name = self._pointer(pointer)
-        return name if name is not None and (self._folder / name).exists() else None
-
-    def _point(self, pointer: str, name: str) -> None:
-        """Replace a pointer atomically and durably."""
-        draft = self._folder / f"{pointer}.tmp"
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(f"{name}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._set_aside_folder(pointer)
-        draft.replace(self._folder / pointer)
-        self._sync_folder()
-
-    def _unpoint(self, pointer: str) -> None:
-        self._set_aside_folder(pointer)
-        (self._folder / pointer).unlink(missing_ok=True)
-        self._sync_folder()
-
-    def _set_aside_folder(self, pointer: str) -> None:
-        path = self._folder / pointer
-        if path.is_dir():
-            path.rename(path.with_name(f"{pointer}.damaged-{time.time_ns()}"))
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the folder, which is made if needed. It excludes other processes and threads."""
-        try:
-            # Memory is private to its owner, like the transcripts.
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # With a new descriptor each time, flock also excludes threads of this process.
-            descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise _in_our_words(error, self._folder) from error
-
-
-def _in_our_words(error: OSError, folder: Path) -> StoreFull | StoreUnreadable:
-    if error.errno in _NO_SPACE:
-        return StoreFull(f"no space left for {folder}; free some and indexing goes on")
-    return StoreUnreadable(f"{folder} cannot be changed ({error.strerror}); check that it exists and its permissions")
-
-
-def _delete(path: Path) -> None:
-    for companion in _COMPANIONS:
-        path.with_name(f"{path.name}{companion}").unlink(missing_ok=True)

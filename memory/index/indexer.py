@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, record_failure
-from memory.store.errors import KeywordsUnavailable, NoRoom, SettingsOlder, Superseded
+from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
 from memory.telemetry import tracing
@@ -93,9 +93,9 @@ class Indexer:
         Raises:
             NoRoom: a new generation does not fit on the disk. CURRENT has the documents as far as it can hold them;
                 `on_done` was not called for them.
-            Superseded: another process began or dropped a generation meanwhile. `on_done` was not called for documents
-                that the new target may lack.
-            SettingsOlder: the documents are left to processes with newer settings.
+            Superseded: the owner began or dropped a generation meanwhile. `on_done` was not called for documents that
+                the new target may lack.
+            NotOwner: the documents are left to the owner of the indexes.
         """
         identity = self.fingerprint()
         try:
@@ -104,12 +104,6 @@ class Indexer:
             # Changes reach the answering generation nevertheless.
             for answering in self.generations.open_existing()[-1:]:
                 self._mirror(answering, keys)
-            raise
-        except SettingsOlder:
-            # They also do here if CURRENT has this fingerprint: chunks of other settings do not belong in it.
-            for answering in self.generations.open_existing()[-1:]:
-                if answering.meta("fingerprint") == identity.digest:
-                    self._mirror(answering, keys)
             raise
         if target.text_reason is not None:
             # Stop before anything is paid for that cannot be written.
@@ -192,6 +186,8 @@ class Indexer:
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
         self.supply.count_looks(hits=len(paid), misses=len(missing))
+        sent = self.supply.in_batch_jobs(missing)
+        missing = [digest for digest in missing if digest not in sent]
         if (
             missing
             and not self._left_to_jobs(len(missing), lane)

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 
@@ -29,13 +26,15 @@ from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.selection import NO_VECTORS, Lacking, ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
-from memory.store.options import StoreOptions
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
 log = structlog.get_logger(__name__)
 
 _FILE = "FALLBACK"
+
+#: `GenerationWriter.set_note`.
+SetNote: TypeAlias = Callable[[str, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,15 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
 
     With `for_queries`, return the provider of the answering generation, whatever is under construction.
     """
-    takeover = _noted(settings.indexes_path / agent.id)
+    generations = Generations.of(settings, agent.id)
+    takeover = _noted(generations)
     first = _first(settings, agent, takeover, for_queries=for_queries)
     if takeover is None or not _holds(takeover, agent, first):
         return first
     fallback = fallback_choice(agent, settings.credentials)
     if fallback is None:
         return first
-    fallback = as_indexed(fallback, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    fallback = as_indexed(fallback, generations)
     why = f"{agent.fallback} took over: {takeover.reason}"
     return replace(
         fallback,
@@ -83,22 +83,23 @@ def provider_for_queries(settings: Settings, agent: AgentSettings, chosen: Provi
     """
     if chosen.provider is None:
         return chosen
-    identity = embedding_in_use(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    identity = next(_identities(Generations.of(settings, agent.id), [CURRENT]), None)
     if identity in {None, NO_VECTORS, chosen.provider.identity}:
         return chosen
     return made_like(str(identity), agent, settings.credentials) or chosen
 
 
-def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
-    """Let the configured fallback take over; return True if it did.
+def take_over(settings: Settings, agent: AgentSettings, *, reason: str, set_note: SetNote) -> bool:
+    """Let the configured fallback take over; return True if it did. The owner of the indexes calls it.
 
     It does not if it is unavailable or has taken over already, or if this process merely lacks the index's key. The
     caller has the agent indexed with the new provider.
     """
-    folder = settings.indexes_path / agent.id
-    noted = _noted(folder)
+    noted = _noted(Generations.of(settings, agent.id))
     first = _first(settings, agent, noted)
-    if first.provider is None and (_asked_for(settings, agent).error is None or _is_in_use(settings, agent)):
+    if first.provider is None and (
+        _asked_for(settings, agent).error is None or agent.provider in _in_use(settings, agent)
+    ):
         # Other processes have the key that this one lacks: the provider works, and so does their index.
         return False
     fallback = fallback_choice(agent, settings.credentials)
@@ -107,10 +108,8 @@ def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
     if noted is not None and _holds(noted, agent, first):
         return False
     account = first.provider.account if first.provider is not None else None
-    _note(folder, Takeover(_digest(agent), account, reason, since=time.time(), provider=first.name))
-    if first.provider is None and _is_in_use(settings, agent):
-        (folder / _FILE).unlink(missing_ok=True)  # a process with the key has begun to build meanwhile
-        return False
+    takeover = Takeover(_digest(agent), account, reason, since=time.time(), provider=first.name)
+    set_note(_FILE, json.dumps(asdict(takeover)))
     log.warning("fallback_took_over", agent=agent.id, fallback=agent.fallback, reason=reason)
     return True
 
@@ -121,38 +120,22 @@ def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
     return f"{agent.fallback} cannot take over: {fallback.error}" if fallback is not None and fallback.error else None
 
 
-def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
-    """Delete a record that no longer matches the settings or the key. Called by workers only."""
-    folder = settings.indexes_path / agent.id
-    noted = _noted(folder)
+def forget_void_takeover(settings: Settings, agent: AgentSettings, *, set_note: SetNote) -> None:
+    """Delete a record that no longer matches the settings or the key. The owner of the indexes calls it."""
+    noted = _noted(Generations.of(settings, agent.id))
     first = _first(settings, agent, noted)
     if noted is not None and not _holds(noted, agent, first):
-        with suppress(OSError):
-            (folder / _FILE).unlink()
+        set_note(_FILE, None)
         log.info("fallback_over", agent=agent.id, provider=first.name)
 
 
-def taken_over_at(settings: Settings, agent: AgentSettings) -> float:
-    """Return the Unix time at which a fallback took over, 0 without a takeover."""
-    noted = _noted(settings.indexes_path / agent.id)
-    return noted.since if noted is not None else 0.0
-
-
 def takeover_token(settings: Settings, agent: AgentSettings) -> object:
-    """Return a value that differs when the results of `provider_of` and `take_over` may differ. Costs a few `stat`s.
+    """Return a value that differs when the results of `provider_of` may differ. Costs a few `stat`s.
 
     It changes when a takeover begins or ends, and with the pointers CURRENT and NEXT.
     """
-    tokens = [_token(settings.indexes_path / agent.id / name) for name in (_FILE, CURRENT, NEXT)]
-    return tokens if any(tokens) else None
-
-
-def _token(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
+    generations = Generations.of(settings, agent.id)
+    return [generations.token(name) for name in (_FILE, CURRENT, NEXT)]
 
 
 def _first(
@@ -170,16 +153,13 @@ def _first(
 
 def _asked_for(settings: Settings, agent: AgentSettings) -> ProviderChoice:
     choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
-    return as_indexed(choice, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
-
-
-def _is_in_use(settings: Settings, agent: AgentSettings) -> bool:
-    return agent.provider in _in_use(settings, agent)
+    return as_indexed(choice, Generations.of(settings, agent.id))
 
 
 def _in_use(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> tuple[str, ...]:
-    options = StoreOptions.of(settings.store)
-    return providers_in_use(settings.indexes_path / agent.id, options, under_construction=not for_queries)
+    """Return the names of the providers of the agent's readable generations, NEXT first."""
+    pointers = [CURRENT] if for_queries else [NEXT, CURRENT]
+    return tuple(map(name_in, _identities(Generations.of(settings, agent.id), pointers)))
 
 
 def _holds(takeover: Takeover, agent: AgentSettings, first: ProviderChoice) -> bool:
@@ -206,9 +186,12 @@ def _digest(memory: MemorySettings) -> str:
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
-def _noted(folder: Path) -> Takeover | None:
+def _noted(generations: Generations) -> Takeover | None:
     try:
-        facts = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        raw = generations.note(_FILE)
+        if raw is None:
+            return None
+        facts = json.loads(raw)
         account = facts["account"]
         return Takeover(
             settings=str(facts["settings"]),
@@ -217,45 +200,23 @@ def _noted(folder: Path) -> Takeover | None:
             since=float(facts["since"]),
             provider=str(facts.get("provider", "")),
         )
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("fallback_note_unreadable", folder=str(folder), error=str(error))
+        log.warning("fallback_note_unreadable", error=str(error))
         return None
-
-
-def _note(folder: Path, takeover: Takeover) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{_FILE}.{secrets.token_hex(4)}.tmp"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(asdict(takeover), file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(folder / _FILE)
 
 
 #: Order in which `auto` tries the providers.
 ORDER = (*BY_KEY, "local", "none")
 
 
-def as_indexed(choice: ProviderChoice, folder: Path, options: StoreOptions) -> ProviderChoice:
+def as_indexed(choice: ProviderChoice, generations: Generations) -> ProviderChoice:
     """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt."""
     if choice.earlier is None or choice.provider is None:
         return choice
-    made = list(_identities(folder, options, [NEXT, CURRENT]))
+    made = list(_identities(generations, [NEXT, CURRENT]))
     if choice.earlier.identity not in made or choice.provider.identity in made:
         return choice
     return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
-
-
-def providers_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
-    """Return the names of the providers of an agent's readable generations, NEXT first if `under_construction`."""
-    return tuple(map(name_in, _identities(folder, options, [NEXT, CURRENT] if under_construction else [CURRENT])))
-
-
-def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
-    """Return the embedding identity of CURRENT; None if there is none, or if it cannot be read."""
-    return next(_identities(folder, options, [CURRENT]), None)
 
 
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
@@ -277,29 +238,28 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
 
 
-def _identities(folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+def _identities(generations: Generations, pointers: Iterable[str]) -> Iterator[str]:
     """Yield the embedding identities of an agent's readable generations."""
-    generations = Generations(folder, options)
     for pointer in pointers:
-        try:
+        with suppress(RecalldError):
             name = generations.next() if pointer == NEXT else generations.current()
             if name is not None:
-                yield _embedding_of(folder / name, options)
-        except RecalldError:
-            continue
+                yield _embedding_of(generations, name)
 
 
-@lru_cache(maxsize=1024)
-def _embedding_of(path: Path, options: StoreOptions) -> str:
+def _embedding_of(generations: Generations, name: str) -> str:
     """Return the embedding identity of a generation. It never changes, and names are never reused."""
-    reader = Generations(path.parent, options).open_named(path.name)
-    if reader is None:
-        raise _Gone(f"{path} is gone")
-    try:
-        return embedding_of(reader.meta("identity"))
-    finally:
-        reader.close()
+    known = (generations.place, name)
+    if known not in _known:
+        reader = generations.open_named(name)
+        if reader is None:
+            return NO_VECTORS
+        try:
+            _known[known] = embedding_of(reader.meta("identity"))
+        finally:
+            reader.close()
+    return _known[known]
 
 
-class _Gone(RecalldError):
-    """Failure that the cache must not remember."""
+#: Embedding identities of generations.
+_known: dict[tuple[object, str], str] = {}

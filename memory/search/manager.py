@@ -21,9 +21,8 @@ from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import SearchableMemory, with_corpora
 from memory.status.agent import agent_status
-from memory.status.sources import StatusSources
+from memory.status.index import StatusSources
 from memory.store.errors import StoreCorrupt
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
@@ -105,9 +104,7 @@ class SearchManager(SearchableMemory):
         self._inbox = inbox
         self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
         self._files = AgentFiles.of(settings, agent)
-        self.generations = Generations(
-            settings.indexes_path / agent.id, StoreOptions.of(settings.store), shelf=self._resources.shelf
-        )
+        self.generations = Generations.of(settings, agent.id, shelf=self._resources.shelf)
         self._reader = SharedReader(self.generations, open_readers=self._resources.open_readers)
         freshness = Freshness(settings, agent, pending=pending, inbox=inbox, threads=self._resources.asking)
         self._searched = AgentSearch(
@@ -134,7 +131,8 @@ class SearchManager(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, whatever hangs."""
-        return with_corpora(await self._found(request), request.corpus)
+        answer = await self._found(request)
+        return with_corpora(answer, request.corpus) if request.corpus is not None else answer
 
     async def _found(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)

@@ -1,7 +1,7 @@
 """Vectors of queries: cached, within the deadline, and without waiting twice for a provider that does not answer.
 
-A query passes the same gate as every request to its provider's account, and does not queue behind batches. Work runs on
-a few threads of each provider, so that a slow one does not delay the others.
+A query passes the same rate limiter as every request to its provider's account, and does not queue behind batches.
+Work runs on a few threads of each provider, so that a slow one does not delay the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import structlog
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Coordination, Item, Meter, alone
-from memory.embedding.gate import Urgency
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings
+from memory.embedding.rate_limit import Urgency
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
@@ -35,8 +35,8 @@ CACHED_QUERIES = 2048
 #: Queries that one provider embeds at a time.
 PROVIDER_THREADS = 4
 
-#: Seconds of back-off of a provider that failed, unless its gate knows better: after the first failure, and after many
-#: in a row; doubled in between.
+#: Seconds of back-off of a provider that failed, unless its rate limiter knows better: after the first failure, and
+#: after many in a row; doubled in between.
 FIRST_FAILURE_MEMORY_SECONDS = 1.0
 FAILURE_MEMORY_SECONDS = 30.0
 
@@ -59,9 +59,9 @@ class _Running:
 class QueryVectors:
     """Vectors of queries by one provider. Thread-safe.
 
-    `coordination` holds the gate that queries pass and their meter; by default this process is alone. A local model is
-    loaded in the background (`warm_up`); until then there is no vector and the answer says so. `model_wait_seconds`
-    makes a query wait that long for the model: for a process that searches once and ends.
+    `coordination` holds the rate limiter that queries pass and their meter; by default this process is alone. A local
+    model is loaded in the background (`warm_up`); until then there is no vector and the answer says so.
+    `model_wait_seconds` makes a query wait that long for the model: for a process that searches once and ends.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class QueryVectors:
     ) -> None:
         self.provider = provider
         coordination = coordination or alone(provider)
-        self._gate = coordination.gate
+        self._limiter = coordination.limiter
         self._asking = coordination.asking
         self._meter = Meter(provider, coordination.usage, queries=True)
         self._capacity = capacity
@@ -161,7 +161,7 @@ class QueryVectors:
         return failed or self._held_back()
 
     def probe(self, timeout_seconds: float, *, agent: str = "") -> Unavailable | None:
-        """Embed a word in spite of a back-off, but not past the gate; return None if that works."""
+        """Embed a word in spite of a back-off, but not past the rate limiter; return None if that works."""
         with self._lock:
             self._failure = None
             self._cache.pop("probe", None)
@@ -191,16 +191,14 @@ class QueryVectors:
         self._threads.shutdown()
 
     def _held_back(self) -> str | None:
-        """Return the reason why the account's gate lets no request pass now; None if it does."""
-        refused = self._gate.refusal()
-        if refused is not None:
-            return str(refused)
-        delay = self._gate.delay()
-        if delay <= 0:
-            return None
-        if self._gate.careful:
-            return f"requests to {self.provider.name} fail, and it is tried again in {math.ceil(delay)} s"
-        return f"{self.provider.name} asked to wait {math.ceil(delay)} s"
+        """Return the reason of the account's cool-down; None without one."""
+        hold = self._limiter.hold()
+        if hold is None or hold.refusal is not None:
+            return hold.refusal if hold is not None else None
+        seconds = math.ceil(hold.seconds)
+        if hold.failing:
+            return f"requests to {self.provider.name} fail, and it is tried again in {seconds} s"
+        return f"{self.provider.name} asked to wait {seconds} s"
 
     def _failed_lately(self) -> str | None:
         if self._failure is not None and self._clock() < self._failure[0]:
@@ -228,7 +226,7 @@ class QueryVectors:
             # The query caused this error, not the provider: there is no back-off.
             raise
         except Exception as error:
-            if not _known_to_the_gate(error):
+            if not _known_to_the_limiter(error):
                 self.note_failure(_sentence(error))
             raise
         else:
@@ -259,7 +257,7 @@ class QueryVectors:
             # The back-off began while this query waited for a thread.
             raise _HeldBack(failed)
         try:
-            admission = self._gate.enter(tokens=item.tokens, urgency=Urgency.QUERY)
+            self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
             raise _HeldBack(self._held_back() or str(error)) from error
         answer: Embeddings | None = None
@@ -272,7 +270,7 @@ class QueryVectors:
             ended = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
             raise
         finally:
-            self._gate.leave(admission, ended)
+            self._limiter.report(ended)
             billed = answer.tokens if answer is not None else None
             # Not on this query's time. At the end of the process the executor refuses it.
             with suppress(RuntimeError):
@@ -281,11 +279,11 @@ class QueryVectors:
 
 
 class _HeldBack(RecalldError):
-    """Refusal of a query by its gate or by a back-off, or because no search waits for it."""
+    """Refusal of a query by its rate limiter or by a back-off, or because no search waits for it."""
 
 
-def _known_to_the_gate(error: Exception) -> bool:
-    """Return True if the gate knows when the provider takes requests again."""
+def _known_to_the_limiter(error: Exception) -> bool:
+    """Return True if the rate limiter knows when the provider takes requests again."""
     told = isinstance(error, Transient) and error.retry_after is not None
     return told or isinstance(error, Throttled | Terminal | _HeldBack)
 

@@ -14,19 +14,18 @@ class NoRoom(StoreFull):
 
 
 class Superseded(Transient):
-    """The generation to write or its provider has changed meanwhile. The job repeats with the new one; nothing is
-    wrong."""
+    """The generation to write has changed meanwhile. The job repeats with the new one; nothing is wrong."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after=0.2)
 
 
-class SettingsOlder(Superseded):
-    """Processes with newer settings make the index, so this process leaves it to them."""
+class NotOwner(Superseded):
+    """Another process owns the indexes of the home, so this one does not replace a generation."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.retry_after = 2.0
+        self.retry_after = 1.0
 
 
 class StoreBusy(Transient):

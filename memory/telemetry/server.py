@@ -19,7 +19,7 @@ from memory.http.server import BoundedServer, ServerThread, listen
 log = structlog.get_logger(__name__)
 
 #: Limits of the port for its clients, which are probes and collectors of metrics.
-BOUNDS = Bounds(connections=8, head_seconds=5.0, body_seconds=5.0, answer_seconds=5.0)
+BOUNDS = Bounds(connections=32, head_seconds=5.0, body_seconds=5.0, answer_seconds=5.0)
 
 #: Seconds for running requests after a stop.
 _GRACE_SECONDS = 1

@@ -24,7 +24,7 @@ import structlog
 from memory.documents.roots import is_folder_name
 from memory.documents.scan import KnownFiles, packed
 from memory.documents.source import existing_folder
-from memory.status.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient
 
@@ -216,7 +216,7 @@ class Watcher:
         mounts: Path = MOUNTS,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("watching")
         self._listener = listener
         self._make_source = source or _native_source
         self._interval = poll_interval_seconds

@@ -195,7 +195,7 @@ class Service:
 
 
 class Client(Service):
-    """Client of one query service. Safe to use from several threads; connections are used again while they last.
+    """Client of one query service. Safe to use from several threads; every call has a connection of its own.
 
     with Client(url="http://127.0.0.1:7373") as memory:
         for result in memory.search("which port did we give the gateway?")["results"]:
@@ -211,8 +211,7 @@ class Client(Service):
         self.close()
 
     def close(self) -> None:
-        """Close the connections. The client can be used again."""
-        self._transport.close()
+        """Do nothing: no connection outlives its call. A `with` block marks where the client is used."""
 
     def search(
         self: Service,
@@ -359,8 +358,7 @@ class AsyncClient(Service):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections. The client can be used again."""
-        self._transport.close()
+        """Do nothing, as `Client.close`."""
 
     search = _awaited(Client.search)
     get = _awaited(Client.get)

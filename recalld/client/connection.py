@@ -1,4 +1,4 @@
-"""Connections to one service: a deadline for each exchange, proof of the home's service, connections kept for reuse.
+"""Exchanges with one service: a connection and a deadline for each, and the proof of the home's service.
 
 Clients import this module when they are made, so that a command that finds no service loads no `http.client`.
 """
@@ -12,9 +12,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from contextvars import ContextVar
-from http.client import HTTPConnection, HTTPException, IncompleteRead
+from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 #: Seconds and bytes that a service of this machine gets to prove that it is the one of its home.
 PROOF_SECONDS = 5.0
 PROOF_BYTES = 16 * 1024
-
-#: Seconds that a connection is kept unused. The service closes one after five.
-KEPT_SECONDS = 4.0
-
-#: Unused connections that are kept at most.
-MAX_KEPT = 8
 
 _HEADERS = {"Accept": "application/json", "User-Agent": "recalld-client"}
 _CLOSED = "the connection was closed without an answer"
@@ -53,11 +47,11 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """Answer to a request. `reusable`: the connection may carry another one. `location`: target of a redirect."""
+    """Answer to a request. `goes_on`: the connection carries another one. `location`: target of a redirect."""
 
     status: int
     body: bytes
-    reusable: bool
+    goes_on: bool
     location: str | None
 
     def json(self) -> Any:
@@ -69,26 +63,16 @@ class Response(NamedTuple):
 
 
 class Transport:
-    """Exchanges with one service. Safe to use from several threads; the newest connection is taken first."""
+    """Exchanges with one service, each over a connection of its own. Safe to use from several threads."""
 
     def __init__(
         self, address: Address, *, connect_timeout_seconds: float, ssl_context: SSLContext | None = None
     ) -> None:
         self.address = address
-        #: Folder whose service is asked: its address is looked up for each new connection, which must prove itself.
+        #: Folder whose service is asked: its address is looked up for each connection, which must prove itself.
         self.home: Path | None = None
         self._connect_timeout_seconds = connect_timeout_seconds
         self._ssl_context = ssl_context
-        self._kept: list[_Connection] = []
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the unused connections."""
-        with suppress(IndexError):  # a list's own methods are atomic: two threads never get the same connection
-            while True:
-                self._kept.pop().close()
 
     def exchange(self, request: Request, *, seconds: float) -> Response:
         """Send a request and read its answer, within so many seconds.
@@ -97,40 +81,18 @@ class Transport:
             ServiceUnavailable: no answer, not in time, or none of recalld's.
         """
         try:
-            kept = self._taken()
-            connection = kept or self._opened()
-            try:
-                response = connection.exchange(request, seconds=seconds)
-            except _Stale:
-                if kept is None:
-                    raise
-                # The service may close a connection just when it is used again. It only reads, so asking twice is safe.
-                connection = self._opened()
-                response = connection.exchange(request, seconds=seconds)
+            with closing(self._opened()) as connection:
+                return connection.exchange(request, seconds=seconds)
         except _NotHttp:
             raise self.not_recalld() from None
         except OSError as error:
             raise self._no_answer(error) from error
-        if response.reusable and len(self._kept) < MAX_KEPT:
-            self._kept.append(connection)
-        else:
-            connection.close()
-        return response
 
     def not_recalld(self) -> ServiceUnavailable:
         """Return the error for an answer of another program."""
         return ServiceUnavailable(
             f"what answers at {self.address.authority} is not a recalld service; correct the address"
         )
-
-    def _taken(self) -> _Connection | None:
-        with suppress(IndexError):
-            while True:
-                connection = self._kept.pop()
-                if connection.usable():
-                    return connection
-                connection.close()
-        return None
 
     def _opened(self) -> _Connection:
         service = None
@@ -204,16 +166,12 @@ class Call:
 CALL: ContextVar[Call | None] = ContextVar("recalld_call", default=None)
 
 
-class _Stale(ConnectionError):
-    """End of a connection before the first byte of an answer: it was too old, or nothing listens."""
-
-
 class _NotHttp(Exception):
     """Bytes that are no HTTP answer, or more than wanted."""
 
 
 class _Connection:
-    """Connection of this process. It is closed by the first exchange that fails."""
+    """Connection of one call. It is closed by the first exchange that fails."""
 
     def __init__(self, address: Address, ssl_context: SSLContext | None, *, timeout_seconds: float) -> None:
         _use(None)
@@ -228,15 +186,9 @@ class _Connection:
             plain.close()
             raise
         self._address = address
-        self._process = os.getpid()
-        self._used_at = time.monotonic()
         self._wire = _Wire(plain)
         self._http = HTTPConnection(address.host, address.port)
         self._http.sock = self._wire
-
-    def usable(self) -> bool:
-        """Return True unless it was unused for too long, or another process opened it and reads its answers."""
-        return self._process == os.getpid() and time.monotonic() - self._used_at < KEPT_SECONDS
 
     def close(self) -> None:
         """Close the socket."""
@@ -255,14 +207,13 @@ class _Connection:
             self.close()
             raise _too_late(self._address, PROOF_SECONDS)
         proof = {"proof": hmac.new(secret.encode(), nonce.encode(), "sha256").hexdigest()}
-        return response.status == 200 and response.json() == proof and response.reusable
+        return response.status == 200 and response.json() == proof and response.goes_on
 
     def exchange(self, request: Request, *, seconds: float, most_bytes: float = inf) -> Response:
         """Send a request and read its answer of at most `most_bytes`, both in so many seconds.
 
         Raises:
             ServiceTimedOut
-            _Stale: the connection ended before a byte of the answer came.
             _NotHttp: what came is no answer.
             OSError: the connection broke.
         """
@@ -274,8 +225,8 @@ class _Connection:
                 raise _too_late(self._address, seconds) from None
             if isinstance(error, IncompleteRead):
                 raise ConnectionError(_CLOSED) from None
-            if isinstance(error, ConnectionError) and not self._wire.received:
-                raise _Stale(_CLOSED) from None
+            if isinstance(error, RemoteDisconnected):
+                raise ConnectionError(_CLOSED) from None
             if isinstance(error, (HTTPException, ValueError)):
                 raise _NotHttp from None
             raise
@@ -291,10 +242,9 @@ class _Connection:
             raise _NotHttp
         if answer.length:
             raise IncompleteRead(bytes(body))
-        self._used_at = time.monotonic()
         _use(None)
-        reusable = answer.isclosed() and not answer.will_close
-        return Response(answer.status, bytes(body), reusable, answer.getheader("location"))
+        goes_on = answer.isclosed() and not answer.will_close
+        return Response(answer.status, bytes(body), goes_on, answer.getheader("location"))
 
 
 class _Wire(io.RawIOBase):
@@ -302,13 +252,11 @@ class _Wire(io.RawIOBase):
 
     def __init__(self, plain: socket.socket) -> None:
         self.socket = plain
-        self.received = 0
         self._deadline = 0.0
 
     def begin(self, seconds: float) -> None:
         """Begin an exchange that may take so long."""
         _use(self.socket)
-        self.received = 0
         self._deadline = time.monotonic() + seconds
 
     def sendall(self, data: bytes) -> None:
@@ -328,9 +276,7 @@ class _Wire(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read what has come, or wait for it."""
         self._limit()
-        size = self.socket.recv_into(buffer)
-        self.received += size
-        return size
+        return self.socket.recv_into(buffer)
 
     def close(self) -> None:
         """Do nothing: `http.client` closes its socket while the answer is unread. The connection closes it."""

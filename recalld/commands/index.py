@@ -22,8 +22,8 @@ _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Compare files and index, index what differs, and wait until it is done.
 
-    Uses the running daemon's workers, else its own for as long as it runs. With --dry-run nothing is written
-    and nothing is paid.
+    Uses the running daemon's workers. Without a daemon a few documents are indexed at once, and more of them by
+    workers that run as long as the command. With --dry-run nothing is written and nothing is paid.
     """
     if dry_run:
         from recalld.runs.estimate import run_estimate

@@ -14,7 +14,6 @@ from memory.documents.comparison import NOTED, file_state, left_out, noted
 from memory.documents.session_roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.options import StoreOptions
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store
 from producers.spool import write_event
@@ -190,7 +189,7 @@ def _readers(settings: Settings, agent: AgentSettings) -> Iterator[list[StoreRea
 
 @contextmanager
 def _stores(settings: Settings, agent: AgentSettings) -> Iterator[list[Store]]:
-    writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    writer = GenerationWriter.at(settings, agent.id)
     try:
         yield writer.open_existing()
     finally:

@@ -7,7 +7,7 @@ indexes with the functions that the actors call.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,9 @@ MOST_DOCUMENTS = 20
 
 #: Seconds after which the rest is left to workers, which show progress.
 IN_PROCESS_SECONDS = 3.0
+
+#: Seconds in which workers that own the indexes and have the same settings begin a generation by themselves.
+OWNER_SECONDS = 10.0
 
 
 def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False) -> int:
@@ -67,21 +70,28 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     """Begin a new generation.
 
     Raises:
-        UserError: there is no room for it.
+        UserError: there is no room for it, or workers with other settings own the indexes.
     """
-    from memory.index.generation_writer import GenerationWriter
-    from memory.store.errors import NoRoom
-    from memory.store.options import StoreOptions
+    from memory.index.generation_writer import GenerationWriter, HomeOwner
+    from memory.store.errors import NoRoom, NotOwner
 
-    writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    until = time.monotonic() + OWNER_SECONDS
+    owner = HomeOwner(settings.home)
+    writer = GenerationWriter.at(settings, agent.id, owner=owner)
+    identity = fingerprint_of(settings, agent, rebuild=True)
     try:
-        identity = fingerprint_of(settings, agent, rebuild=True)
-        begin = writer.start_rebuild if force else writer.go_on_rebuilding
-        begin(identity.digest, identity.description)
+        while True:
+            try:
+                return writer.begin(identity.digest, identity.description, force=force)
+            except NotOwner as error:
+                if time.monotonic() > until:
+                    raise UserError(str(error)) from error
+                time.sleep(0.1)
     except NoRoom as error:
         raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
     finally:
         writer.close()
+        owner.close()
 
 
 # Without broker and workers
@@ -158,6 +168,9 @@ class _Found:
         """See `JobQueue`."""
         self.documents += documents
 
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """Hold back nothing."""
+
     def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
         """See `JobQueue`."""
         self.needs_workers = True
@@ -195,9 +208,8 @@ def _indexer(index: AgentIndex) -> Iterator[Indexer]:
     from memory.documents.agent_files import AgentFiles
     from memory.embedding.cache import EmbeddingCache
     from memory.embedding.supply import EmbeddingSupply
-    from memory.index.generation_writer import GenerationWriter
+    from memory.index.generation_writer import GenerationWriter, HomeOwner
     from memory.index.indexer import Indexer
-    from memory.store.options import StoreOptions
 
     settings, agent = index.settings, index.agent
     cache = None
@@ -205,13 +217,15 @@ def _indexer(index: AgentIndex) -> Iterator[Indexer]:
         path = settings.home / "cache" / "embeddings.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         cache = EmbeddingCache(path, max_entries=settings.cache.max_entries)
-    supply = EmbeddingSupply(index.choice, cache)
-    generations = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    supply = EmbeddingSupply(index.choice, cache, home=settings.home)
+    owner = HomeOwner(settings.home)
+    generations = GenerationWriter.at(settings, agent.id, owner=owner)
     try:
         yield Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
     finally:
         supply.stop()
         supply.close(timeout_seconds=0.0)
         generations.close()
+        owner.close()
         if cache is not None:
             cache.close()

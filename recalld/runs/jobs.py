@@ -22,7 +22,7 @@ from recalld.wiring import open_broker
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
-from workers.queue.broker_errors import refusal
+from workers.queue.connection import refusal
 from workers.queue.job_queue import queued_jobs
 from workers.queue.private_server import AWAY
 
@@ -75,26 +75,28 @@ def cancel_job(invocation: Invocation, reference: str) -> str:
         UserError: there is no such job, or it is over.
     """
     settings = invocation.settings
-    path = ledger_path(settings.home)
-    if not path.exists():
+    job = next((one for one in _jobs(settings) if one.reference == reference), None)
+    if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
-    with BatchLedger(path) as ledger:
-        job = ledger.job(reference)
-        if job is None:
-            raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
-        if not job.open:
-            raise UserError(f"the batch job {reference} is over ({job.stage.value})")
+    if not job.open:
+        raise UserError(f"the batch job {reference} is over ({job.stage.value})")
+    with BatchLedger(ledger_path(settings.home)) as ledger:
         if not ledger.stop(reference, StopReason.CANCELLED.value):
             return f"{reference} is being stopped already"
-        asked = _ask_provider(settings, ledger, job)
-    _wake(settings, job.agent)
+        asked = _ask_provider(settings, job)
+        if asked is None:
+            ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
+    # Without the broker, the next worker that starts polls the job.
+    with open_broker(settings) as broker, suppress(BrokerUnavailable):
+        broker.queue.request_polling(job.agent)
     return (
-        f"{reference}: {asked}; what it did is kept, its other texts are embedded the normal way as soon as workers run"
+        f"{reference}: {asked or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts are "
+        "embedded the normal way as soon as workers run"
     )
 
 
-def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str:
-    """Ask the provider at once if the settings lead to it; else the next worker that polls the job asks."""
+def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
+    """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
     agent = next((one for one in settings.agents if one.id == job.agent), None)
     provider = provider_of(settings, agent).provider if agent is not None else None
     api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
@@ -106,14 +108,7 @@ def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str
         return f"{job.provider} did not take it now ({error}) and is asked again"
     finally:
         provider.close()
-    ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
-    return f"{job.provider} was asked to stop it"
-
-
-def _wake(settings: Settings, agent: str) -> None:
-    # Without the broker, the next worker that starts polls the job.
-    with open_broker(settings) as broker, suppress(BrokerUnavailable):
-        broker.queue.request_polling(agent)
+    return None
 
 
 def _jobs(settings: Settings) -> list[BatchJob]:

@@ -15,7 +15,6 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
-from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_json, printable_name
@@ -84,7 +83,7 @@ class AgentIndex:
     def __init__(self, settings: Settings, agent: AgentSettings) -> None:
         self.settings = settings
         self.agent = agent
-        self.generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+        self.generations = Generations.of(settings, agent.id)
         self._open: tuple[str, StoreReader] | None = None
 
     @property

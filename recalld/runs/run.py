@@ -151,7 +151,7 @@ class Run:
         Raises:
             UserError: workers of another home take from it.
         """
-        HomeLock(self.broker.client, self.broker.keys, self.settings).take(self.stop)
+        HomeLock(self.broker.client, self.broker.keys, self.settings).take()
 
     def compare(self) -> None:
         """Enqueue what differs between disk and index."""
@@ -241,22 +241,16 @@ class Run:
     def _stands_still(self, views: Sequence[_View]) -> bool:
         """Return True if the command's own work made no progress for too long.
 
-        A batch job may take a day. Other jobs may come first: the command has more patience while workers finish any,
-        except for a new index, which is never whole while its documents change all the time.
+        A batch job may take a day. Workers may do other jobs first: while they finish any, the command waits longer.
         """
         made = [(view.documents, view.oldest_chunk, view.building) for view in views]
         if self._jobs.progress() or made != self._progress_made:
             self._progress_made, self._progress_at = made, time.monotonic()
             return False
         still = time.monotonic() - self._progress_at
-        cool_down = _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0
-        if still < max(self._limit_seconds, cool_down):
-            return False
-        only_builds = not any(view.documents for view in views) and all(
-            view.building is not None for view in views if not view.unable and view.oldest_chunk is None
-        )
-        patient = not only_builds and still < _LONGEST_STILL * self._limit_seconds
-        if patient and self.broker.board.stalled_seconds() < self._limit_seconds:
+        limit = max(self._limit_seconds, _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0)
+        patience = limit if self.broker.board.stalled_seconds() >= limit else _LONGEST_STILL * limit
+        if still < patience:
             return False
         self._still_seconds = still
         return True

@@ -42,6 +42,11 @@ def test_a_note_and_a_transcript_written_a_moment_ago_are_found(daemon: Daemon, 
         assert "sessions/talk.jsonl" in paths(daemon, f"quokka{number}", wait_ms=20_000)
 
 
+def test_a_search_that_asks_for_nothing_finds_what_producers_hold_back(daemon: Daemon) -> None:
+    daemon.write("memory/late.md", "The bandicoot sleeps.\n")
+    wait_until(lambda: "memory/late.md" in paths(daemon, "bandicoot", wait_ms=None))
+
+
 @pytest.mark.long
 def test_who_waits_for_nothing_is_answered_from_what_is_there(daemon: Daemon) -> None:
     daemon.write("memory/late.md", "The numbat sleeps.\n")

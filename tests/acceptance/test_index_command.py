@@ -124,7 +124,7 @@ def test_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_anew
         writer = GenerationWriter(folder, StoreOptions())
         reader = writer.open_reader()
         assert reader is not None
-        writer.go_on_rebuilding(reader.meta("fingerprint") or "", reader.meta("identity") or "")
+        writer.begin(reader.meta("fingerprint") or "", reader.meta("identity") or "")
         reader.close()
         interrupted = writer.next()
         writer.close()

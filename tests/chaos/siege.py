@@ -31,7 +31,6 @@ from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, de
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from workers.queue.connection import connect, namespace
-from workers.queue.crash_counter import WORKER_DIED
 from workers.queue.job_queue import EventQueue
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
@@ -42,8 +41,6 @@ IMPATIENCE = {
     "workers.run:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
     "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,
-    "workers.limits.claims:LEASE_SECONDS": 4.0,
-    "workers.limits.claims:RENEWAL_SECONDS": 1.0,
     "producers.event_router:EPOCH_SECONDS": 1.0,
 }
 
@@ -347,7 +344,7 @@ class Siege:
         state = self.status()
         if "disk" not in state:
             return False
-        if {letter["errorClass"] for letter in state["deadLetters"]} == {WORKER_DIED}:
+        if {letter["errorClass"] for letter in state["deadLetters"]} == {"WorkerDied"}:
             # By chance this siege killed the worker of one document as often as a document would that kills workers.
             self.faults["a document is taken for what kills workers, and retried"] += 1
             recalld("--config", str(self.daemon.config), "dead", "retry", "--all", home=self.home)

@@ -26,9 +26,7 @@ from workers.queue.private_server import BrokerServer
 pytestmark = pytest.mark.long
 
 #: The processes' leases are over after this many seconds of sleep.
-PAST_EVERY_LEASE = 2 * max(
-    IMPATIENCE["workers.limits.claims:LEASE_SECONDS"], IMPATIENCE["workers.queue.broker:HEARTBEAT_TIMEOUT_MS"] / 1000
-)
+PAST_EVERY_LEASE = 2 * IMPATIENCE["workers.queue.broker:HEARTBEAT_TIMEOUT_MS"] / 1000
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_jobs import batch_step, file_batches
+from memory.embedding.batch_jobs import batch_step
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
@@ -17,8 +17,6 @@ from workers.queue import broker
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 

@@ -64,9 +64,7 @@ def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
 
 
 @pytest.fixture
-def api(name: str, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchApi]:
-    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
+def api(name: str, server: BatchServer) -> Iterator[BatchApi]:
     provider = _provider(name, server)
     found = batch_api_of(provider)
     assert found is not None
@@ -241,37 +239,21 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     api.clean_up("batch-of-nobody")
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_submission_is_tried_again_and_makes_one_job(api: BatchApi, server: BatchServer, status: int) -> None:
-    server.fail("POST", "/files", status)
-    server.fail("POST", "/batches", status, times=2)
-    job_id = _submitted(api)
-    assert list(server.jobs) == [job_id]
-
-
 @pytest.mark.parametrize("status", [500, None])
-def test_a_job_whose_answer_was_lost_is_found_and_not_made_twice(
-    api: BatchApi, server: BatchServer, status: int | None
-) -> None:
+def test_a_job_whose_answer_was_lost_is_found(api: BatchApi, server: BatchServer, status: int | None) -> None:
     server.fail("POST", "/batches", status, afterwards=True)
-    job_id = _submitted(api)
-    assert list(server.jobs) == [job_id]
+    with pytest.raises(Transient):
+        _submitted(api)
+    assert list(server.jobs) == [api.find("ours")]
 
 
-def test_long_waits_are_left_to_the_caller(api: BatchApi, server: BatchServer) -> None:
-    server.fail("POST", "/batches", 429, times=9, Retry_After="60")
+def test_a_provider_may_ask_for_a_pause(api: BatchApi, server: BatchServer) -> None:
+    server.fail("POST", "/batches", 429, Retry_After="60")
     with pytest.raises(Throttled) as caught:
         _submitted(api)
     assert caught.value.retry_after == 60
     assert server.calls["POST batches"] == 1
     assert not server.files, "the file of a job that is not there"
-
-
-def test_attempts_are_bounded(api: BatchApi, server: BatchServer) -> None:
-    server.fail("POST", "/batches", 500, times=9)
-    with pytest.raises(Transient):
-        _submitted(api)
-    assert server.calls["POST batches"] == 3
 
 
 def test_a_refused_key_and_a_missing_endpoint_are_told_apart(api: BatchApi, server: BatchServer) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs import batch_step, file_batches
+from memory.embedding.batch_jobs import batch_step
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
@@ -21,7 +21,7 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_jobs, run
+from workers import batch_jobs, failure_policy
 from workers import index_job as indexing_job
 from workers.queue import broker
 from workers.queue.private_server import BrokerServer
@@ -39,11 +39,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[BatchServer]:
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(batch_step, "SHORTEST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
-    monkeypatch.setattr(actors, "UNFORESEEN_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(failure_policy, "BACKOFF_SECONDS", 0.1)
     # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
     monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
@@ -122,6 +121,10 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         workers.mark("memory/today.md")
         wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
         assert server.paid_inline == Counter(["A kingfisher came by."])
+        workers.write("memory/copy.md", "The heron number 7 stands in the reeds.")
+        workers.mark("memory/copy.md")
+        wait_until(lambda: workers.settled() and workers.counts().chunks == NOTES + 2)
+        assert server.paid_inline == Counter(["A kingfisher came by."]), "the job brings the vector of its text"
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts + server.paid_inline
@@ -237,7 +240,7 @@ def test_an_endpoint_without_a_batch_api_is_asked_once(
 def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     with Workers(make(provider="mistral")) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
@@ -277,73 +280,6 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
         assert server.paid == texts
         assert sum(server.paid_inline.values()) == NOTES - 30
         assert not workers.conditions()
-
-
-@pytest.mark.parametrize("place", ["before the job is made", "after the job is made", "after the job is noted"])
-def test_a_crash_around_a_submission_makes_nobody_pay_twice(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    from memory.embedding.batch_jobs.file_batches import FileBatches
-
-    crashes = ["once"]
-    create, save = FileBatches._created, BatchLedger.save
-
-    def created(api: FileBatches, file_id: str, reference: str) -> str:
-        if crashes and place == "before the job is made":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-        found = create(api, file_id, reference)
-        if crashes and place == "after the job is made":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-        return found
-
-    def saved(ledger: BatchLedger, job: BatchJob, **more: Any) -> None:
-        save(ledger, job, **more)
-        if crashes and job.job_id is not None and place == "after the job is noted":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-
-    monkeypatch.setattr(FileBatches, "_created", created)
-    monkeypatch.setattr(BatchLedger, "save", saved)
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(lambda: not crashes)
-        workers.stop()
-        workers.start()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-        assert len(server.submitted) == 1
-
-
-def test_stopping_in_the_middle_of_taking_in_results_goes_on_where_it_was(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_jobs, "MAX_CHUNKS_PER_COMMIT", 10)
-    kept: list[int] = []
-    settle = BatchLedger.settle
-
-    def settle_some(ledger: BatchLedger, reference: str, hashes: Collection[str]) -> None:
-        settle(ledger, reference, hashes)
-        kept.append(len(hashes))
-        if len(kept) == 2:
-            raise ZeroDivisionError("the lights went out")
-
-    monkeypatch.setattr(BatchLedger, "settle", settle_some)
-    with Workers(make()) as workers:
-        texts = _backfill(workers)
-        wait_until(lambda: len(kept) == 2)
-        workers.stop()
-        assert workers.counts().vectors_ready >= 20
-        workers.start()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-        # The last ones are committed a moment before they are counted here.
-        wait_until(lambda: sum(kept) >= NOTES)
-        assert sum(kept) == NOTES, "nothing was taken twice"
 
 
 def test_a_lost_queue_forgets_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:

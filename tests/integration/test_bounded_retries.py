@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import dramatiq
-import pytest
-
-from memory.embedding import sender
-from memory.embedding.batcher import EmbeddingBatcher
+from memory.embedding.sender import TRIALS
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.queue.broker import DoorbellBroker
 from workers.queue.private_server import BrokerServer
 
 
 def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbours_are_embedded(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, broker_server: BrokerServer
 ) -> None:
-    monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.02)
-    monkeypatch.setattr(sender, "MOST_STRIKES", 2)
-    enqueue = DoorbellBroker.enqueue
-
-    def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
-        return enqueue(broker, message, delay=None if delay is None else min(delay, 50))
-
-    monkeypatch.setattr(DoorbellBroker, "enqueue", soon)
     with EmbeddingServer(breaking="crocodile") as server:
         remote = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-key"}}
         agent = {"id": "main", "workspace": settings.agents[0].workspace, **remote}
@@ -43,7 +28,7 @@ def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbour
                 assert reader is not None
                 (letter,) = reader.dead_letters()
             assert letter.key == key(paths[5])
-            assert "2 times while it answered others" in letter.reason
+            assert f"{TRIALS} times while it answered others" in letter.reason
             assert "HTTP 500" in letter.reason
             wait_until(lambda: not workers.conditions())
             asked = server.requests

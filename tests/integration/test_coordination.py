@@ -1,4 +1,4 @@
-"""What the processes of a home have in common about embedding, on a real Valkey."""
+"""What the processes of a home share about embedding, on a real Valkey."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 import redis
 
 from memory.embedding.coordination import NoClaims
-from memory.embedding.gate import LocalGate, Urgency
 from memory.embedding.providers.stub import StubProvider
-from schemas.errors import Throttled
+from memory.embedding.rate_limit import LocalRateLimiter, Urgency
+from schemas.errors import Throttled, Waiting
 from schemas.ports import Usage
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
 from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.coordination import BrokerCoordination, coordinating
-from workers.limits.rate_limit import BrokerGate
+from workers.limits.rate_limit import BrokerRateLimiter
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -34,38 +34,39 @@ def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[Br
         yield made
 
 
-def test_whoever_uses_the_same_account_and_model_passes_the_same_gate(coordination: BrokerCoordination) -> None:
-    gate = coordination(provider()).gate
-    assert isinstance(gate, BrokerGate)
-    assert coordination(provider(identity="with other dimensions")).gate is gate
-    assert coordination(provider(model="other")).gate is not gate
-    assert coordination(provider(account="other")).gate is not gate
+def test_the_same_account_and_model_have_the_same_limiter(coordination: BrokerCoordination) -> None:
+    limiter = coordination(provider()).limiter
+    assert isinstance(limiter, BrokerRateLimiter)
+    assert coordination(provider(identity="with other dimensions")).limiter is limiter
+    assert coordination(provider(model="other")).limiter is not limiter
+    assert coordination(provider(account="other")).limiter is not limiter
 
 
-def test_a_model_on_this_machine_has_a_gate_of_its_own_and_shares_its_claims(
+def test_a_model_on_this_machine_has_a_limiter_of_its_own_and_shares_its_claims(
     settings: Settings, coordination: BrokerCoordination
 ) -> None:
     local = coordination(provider(account=""))
-    assert isinstance(local.gate, LocalGate)
+    assert isinstance(local.limiter, LocalRateLimiter)
     with coordinating(settings) as other_process:
         assert local.claims.take(["a"]) == {"a"}
         assert other_process(provider(account="")).claims.take(["a", "b"]) == {"b"}
         assert other_process(provider(identity="other")).claims.take(["a"]) == {"a"}
 
 
-def test_homes_that_share_a_broker_share_an_account_s_gate_and_not_their_claims(
-    settings: Settings, client: redis.Redis, keys: Keys, coordination: BrokerCoordination
+def test_homes_that_share_a_broker_share_an_account_s_cool_down_and_not_their_claims(
+    client: redis.Redis, coordination: BrokerCoordination
 ) -> None:
     other_keys = Keys("another-home")
     other_home = BrokerCoordination(client, other_keys, HealthStore(client, other_keys), cache_scope="elsewhere")
     one, other = coordination(provider()), other_home(provider())
-    one.gate.leave(one.gate.enter(tokens=1, urgency=Urgency.LIVE), Throttled("slow down", retry_after=20))
-    assert other.gate.delay() == pytest.approx(20, abs=1)
+    one.limiter.report(Throttled("slow down", retry_after=20))
+    with pytest.raises(Waiting, match="asked to wait"):
+        other.limiter.acquire(tokens=1, urgency=Urgency.LIVE)
     assert one.claims.take(["a"]) == other.claims.take(["a"]) == {"a"}
     other_home.close()
 
 
-def test_without_a_cache_nobody_claims_what_others_could_not_have(settings: Settings) -> None:
+def test_without_a_cache_no_text_is_claimed(settings: Settings) -> None:
     without = settings.model_copy(update={"cache": settings.cache.model_copy(update={"enabled": False})})
     with coordinating(without) as coordination:
         assert isinstance(coordination(provider()).claims, NoClaims)
@@ -75,7 +76,7 @@ def test_what_was_spent_while_the_broker_was_away_is_counted_when_it_is_back(
     broker_server: BrokerServer, client: redis.Redis, keys: Keys
 ) -> None:
     board = HealthStore(client, keys)
-    coordination = BrokerCoordination(client, keys, board, cache_scope=None, reach=CircuitBreaker(rest_seconds=0.05))
+    coordination = BrokerCoordination(client, keys, board, cache_scope=None, breaker=CircuitBreaker(rest_seconds=0.05))
     usage = coordination(provider()).usage
     spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
     usage.record_usage(spent, agents={"main": spent})

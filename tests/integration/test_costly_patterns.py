@@ -45,7 +45,7 @@ def test_one_document_is_a_dead_letter_the_rest_is_indexed_and_other_settings_in
     server: EmbeddingServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
     workers = Workers(hiding(settings, r"FP-\d+", ENDLESS, url=server.url))
     with workers:
         workers.write("memory/bad.md", f"The bluebird FP-131 sings.\n{STUCK}\n")

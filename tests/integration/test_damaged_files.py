@@ -104,7 +104,7 @@ def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost
     assert said, "it does not look like a memory that never knew"
     writer = GenerationWriter(folder_of(paying), StoreOptions())
     writer.sweep(older_than_seconds=0.0, kept_corrupt=0)
-    writer.sweep_unused(older_than_seconds=0.0)
+    writer.sweep(older_than_seconds=0.0, kept_corrupt=None)
     assert file.exists(), "it is not swept for want of a pointer"
     with Workers(paying) as workers:
         workers.write("memory/2.md", "A stork came.\n")

@@ -120,8 +120,8 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     broker_server: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.2)
-    monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
 
     def with_key(key: str) -> Settings:
         provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": key}}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import GenerationWriter, HomeOwner
 from memory.index.generations import Generations
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
@@ -92,23 +91,23 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         assert workers.finds("otter")
 
 
-def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
+def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
     settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workers(settings) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
         wait_until(workers.complete)
-    monkeypatch.setattr("workers.actors.UNTAKEN_SECONDS", 0.0)
-    # The index was begun just now, whenever one looks: after these workers had read their settings.
-    monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: time.time())
+    monkeypatch.setattr("workers.failures.UNTAKEN_SECONDS", 0.0)
+    owner = HomeOwner(settings.home)
+    assert owner.owns()
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     with Workers(settings.model_copy(update={"agents": (agent,)})) as workers:
         workers.mark("memory/a.md")
         trouble = wait_until(workers.conditions)
         assert list(trouble) == [ConditionCode.SETTINGS_OLDER]
         assert not workers.settled()
-        monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: 0.0)
+        owner.close()
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
 
@@ -116,8 +115,8 @@ def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
 def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.1)
-    monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
     monkeypatch.setattr("memory.store.sqlite.writer.WAL_WORTH_CUTTING_BYTES", 1)
     sweep, broken = GenerationWriter.sweep, [True]
 

@@ -107,8 +107,6 @@ def test_what_was_asked_and_not_answered_is_asked_by_the_next_one_at_once_and_by
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
-    # Nor does the lease of a claim run out.
-    monkeypatch.setattr("workers.limits.claims.LEASE_SECONDS", 50.0)
     with EmbeddingServer() as server:
         workers = Workers(asking(settings, server.url))
         paths = [f"memory/{number}.md" for number in range(30)]

@@ -15,7 +15,7 @@ from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import failure_policy
 from workers.queue.private_server import BrokerServer
 
 
@@ -106,7 +106,7 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
         workers.mark("memory/a.md")
         wait_until(workers.conditions)
         assert identity(workers) == "openai"
-        monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
+        monkeypatch.setattr(failure_policy, "LOST_AFTER_SECONDS", 0.0)
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
         assert not workers.conditions()
 

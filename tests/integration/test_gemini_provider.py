@@ -12,8 +12,8 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.batcher import EmbeddingBatcher
-from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import Oversized
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from memory.index.provider_fallback import provider_of
@@ -209,7 +209,7 @@ def test_an_index_of_the_compatible_api_goes_on_with_it_until_a_person_rebuilds_
         assert (told.code, told.params["texts"]) == (ConditionCode.TASK_TYPES_MISSING, "2 texts")
         identity = fingerprint_of(old, agent, rebuild=True)
         with closing(writer_of(old)) as writer:
-            writer.start_rebuild(identity.digest, identity.description)
+            writer.begin(identity.digest, identity.description, force=True)
         with Workers(old) as workers:
             workers.mark("memory/1.md", "memory/2.md", lane=Lane.BACKFILL)
             wait_until(lambda: server.paid.total() == 4, what="the new index is made over the other API")

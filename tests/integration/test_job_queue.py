@@ -10,7 +10,6 @@ import sys
 import time
 from typing import Any
 
-import dramatiq
 import pytest
 import redis
 
@@ -20,11 +19,10 @@ from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from workers.queue import job_queue
-from workers.queue.clock_skew import take_turn
 from workers.queue.connection import connect
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import INDEX_PENDING, Keys
-from workers.queue.pending import Waiting
+from workers.queue.pending import LIVE_DOCUMENTS, Waiting
 from workers.queue.private_server import BrokerServer
 
 A = DocumentKey("memory", "MEMORY.md")
@@ -108,13 +106,13 @@ def test_more_documents_than_an_agent_may_have_in_the_live_lane_wait_in_the_othe
     queue: BrokerJobQueue, client: redis.Redis, keys: Keys
 ) -> None:
     def few(name: str) -> list[DocumentKey]:
-        return [DocumentKey("memory", f"memory/{name}-{number}.md") for number in range(job_queue.LIVE_DOCUMENTS // 4)]
+        return [DocumentKey("memory", f"memory/{name}-{number}.md") for number in range(LIVE_DOCUMENTS // 4)]
 
     # A storm comes in small portions.
     for name in ("a", "b", "c", "d", "e", "f"):
         queue.mark_changed("noisy", few(name), lane=Lane.LIVE)
     waiting = queue.marks.waiting("noisy")
-    assert (waiting.live, waiting.backfill) == (job_queue.LIVE_DOCUMENTS, 2 * len(few("")))
+    assert (waiting.live, waiting.backfill) == (LIVE_DOCUMENTS, 2 * len(few("")))
     assert [len(messages(client, keys, lane)) for lane in ("live", "backfill")] == [1, 1]
     queue.mark_changed("quiet", [A], lane=Lane.LIVE)
     assert queue.marks.waiting("quiet").live == 1
@@ -163,7 +161,7 @@ def test_two_homes_on_one_server_do_not_disturb_each_other(
     other = BrokerJobQueue(client, Keys("other"))
     queue.mark_changed("main", [A], lane=Lane.LIVE)
     assert other.marks.agents() == []
-    assert other.marks.claim("main", lane=Lane.LIVE, job="j", limit=1) == []
+    assert other.marks.claim("main", lane=Lane.LIVE, job="j", limit=1).documents == ()
     assert messages(client, Keys("other"), "live") == []
 
 
@@ -260,10 +258,10 @@ def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client:
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
     client.delete(keys.messages("vectors"), f"{keys.dramatiq}:vectors")
-    client.set(keys.queued("embed_pending", "main", "vectors"), f"{time.time() - 61:.3f}")
+    client.expire(keys.queued("embed_pending", "main", "vectors"), 3600 - 61)
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
-    client.set(keys.queued("embed_pending", "main", "vectors"), f"{time.time() - 61:.3f}")
+    client.expire(keys.queued("embed_pending", "main", "vectors"), 3600 - 61)
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1, "the message is alive"
 
@@ -290,29 +288,3 @@ def test_a_worker_that_died_before_the_clock_was_set_back_is_not_taken_to_live_u
     signs = {name.decode(): score / 1000 for name, score in client.zrange(keys.heartbeats, 0, -1, withscores=True)}
     assert signs["dead"] <= time.time()
     assert signs["ahead"] > time.time() + 1, "the clocks of machines differ a little"
-
-
-def test_a_document_whose_job_waits_by_a_clock_that_was_set_back_gets_another_job(
-    queue: BrokerJobQueue, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue.mark_changed("main", [A], lane=Lane.LIVE)
-    [job] = messages(client, keys, "live")
-    client.delete(keys.messages("live"), f"{keys.dramatiq}:live")
-    with monkeypatch.context() as ahead:
-        now = time.time() + 3600
-        ahead.setattr(time, "time", lambda: now)
-        queue.started(INDEX_PENDING, "main", "live", job=job["message_id"])
-        assert queue.may_retry(INDEX_PENDING, "main", "live", job=job["message_id"], seconds=60)
-        queue._broker.enqueue(dramatiq.Message(**job), delay=60_000)
-        assert queue.sweep() == 0, "it will be tried again"
-    assert queue.sweep() == 1
-    assert len(messages(client, keys, "live")) == 1
-    assert queue.may_retry(INDEX_PENDING, "main", "live", job="another", seconds=1)
-
-
-def test_turns_go_on_although_the_servers_clock_was_set_back(client: redis.Redis, keys: Keys) -> None:
-    assert take_turn(client, keys.sweeper, seconds=5)
-    assert not take_turn(client, keys.sweeper, seconds=5)
-    client.pexpire(keys.sweeper, 3_600_000)
-    assert not take_turn(client, keys.sweeper, seconds=5)
-    assert client.pttl(keys.sweeper) <= 5_000

@@ -9,9 +9,13 @@ import redis
 
 from schemas.documents import DocumentKey, Lane
 from workers.queue.names import Keys
-from workers.queue.pending import PendingSet
+from workers.queue.pending import ALONE_FROM, PendingSet
 
 A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
+
+
+def taken(marks: PendingSet, agent: str, lane: Lane, job: str) -> list[DocumentKey]:
+    return list(marks.claim(agent, lane=lane, job=job, limit=10).documents)
 
 
 @pytest.fixture
@@ -22,19 +26,19 @@ def marks(client: redis.Redis, keys: Keys) -> PendingSet:
 def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingSet) -> None:
     for _ in range(5):
         marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
-    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
-    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == []
+    assert taken(marks, "main", Lane.LIVE, "j") == [A]
+    assert taken(marks, "main", Lane.LIVE, "j") == []
     assert marks.pending("main").documents == 1
 
 
 def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=100.0)
-    assert marks.claim("main", lane=Lane.LIVE, job="first", limit=10) == [A]
+    assert taken(marks, "main", Lane.LIVE, "first") == [A]
     marks.mark("main", [A], lane=Lane.LIVE, now=101.0)
     marks.mark("main", [A], lane=Lane.LIVE, now=102.0)
-    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10) == []
+    assert taken(marks, "main", Lane.LIVE, "other") == []
     assert marks.finish("main", [A], job="first", now=103.0) == []
-    assert marks.claim("main", lane=Lane.LIVE, job="second", limit=10) == [A]
+    assert taken(marks, "main", Lane.LIVE, "second") == [A]
     assert marks.finish("main", [A], job="second", now=104.0) == [100.0]
     assert marks.pending("main").documents == 0
     assert marks.agents() == []
@@ -46,7 +50,7 @@ def test_documents_are_taken_in_the_order_they_were_given(marks: PendingSet, now
     many = [DocumentKey("memory", f"memory/{9999 - number}.md") for number in range(1300)]
     marks.mark("main", many, lane=Lane.BACKFILL, now=now)
     taken: list[DocumentKey] = []
-    while part := marks.claim("main", lane=Lane.BACKFILL, job="j", limit=64):
+    while part := marks.claim("main", lane=Lane.BACKFILL, job="j", limit=64).documents:
         taken += part
     assert taken == many
 
@@ -54,15 +58,15 @@ def test_documents_are_taken_in_the_order_they_were_given(marks: PendingSet, now
 def test_a_live_mark_overtakes_the_backfill(marks: PendingSet) -> None:
     marks.mark("main", [A, B], lane=Lane.BACKFILL, now=time.time())
     marks.mark("main", [B], lane=Lane.LIVE, now=time.time())
-    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [B]
-    assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == [A]
+    assert taken(marks, "main", Lane.LIVE, "j") == [B]
+    assert taken(marks, "main", Lane.BACKFILL, "j") == [A]
 
 
 def test_a_backfill_mark_does_not_slow_a_live_one_down(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
     marks.mark("main", [A], lane=Lane.BACKFILL, now=time.time())
-    assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == []
-    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
+    assert taken(marks, "main", Lane.BACKFILL, "j") == []
+    assert taken(marks, "main", Lane.LIVE, "j") == [A]
 
 
 def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingSet) -> None:
@@ -70,16 +74,16 @@ def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingSet) -
     marks.claim("main", lane=Lane.LIVE, job="dead", limit=1)
     marks.claim("main", lane=Lane.LIVE, job="alive", limit=1)
     assert marks.recover("main", alive=["alive"], now=60.0) == 1
-    assert marks.claim("main", lane=Lane.LIVE, job="next", limit=10) == [A]
+    assert taken(marks, "main", Lane.LIVE, "next") == [A]
     assert marks.pending("main").oldest_at == 50.0
 
 
 def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingSet) -> None:
     marks.mark("main", [A, B, C], lane=Lane.BACKFILL, now=time.time())
     marks.claim("main", lane=Lane.BACKFILL, job="same", limit=2)
-    assert sorted(marks.release("main", job="same")) == [A, B]
+    assert marks.recover_crashed("main", job="same") == 2
     marks.mark("main", [D], lane=Lane.BACKFILL, now=1.0)
-    claimed = marks.claim("main", lane=Lane.BACKFILL, job="same", limit=10)
+    claimed = taken(marks, "main", Lane.BACKFILL, "same")
     assert (sorted(claimed[:2]), sorted(claimed[2:])) == ([A, B], [C, D]), "they are first in line"
 
 
@@ -95,6 +99,44 @@ def test_a_job_cannot_finish_what_another_one_holds(marks: PendingSet) -> None:
 def test_agents_do_not_see_each_other(marks: PendingSet) -> None:
     marks.mark("one", [A], lane=Lane.LIVE, now=time.time())
     marks.mark("two", [A], lane=Lane.LIVE, now=time.time())
-    assert marks.claim("one", lane=Lane.LIVE, job="j", limit=10) == [A]
+    assert taken(marks, "one", Lane.LIVE, "j") == [A]
     assert marks.pending("two").running == 0
     assert marks.agents() == ["one", "two"]
+
+
+def crash(marks: PendingSet, job: str, times: int) -> None:
+    for _ in range(times):
+        assert marks.claim("main", lane=Lane.LIVE, job=job, limit=10).documents
+        marks.recover_crashed("main", job=job)
+
+
+def test_after_three_crashes_a_document_is_claimed_alone_and_by_one_job_at_a_time(marks: PendingSet) -> None:
+    marks.mark("main", [A, B], lane=Lane.LIVE, now=time.time())
+    crash(marks, "j", ALONE_FROM)
+    marks.mark("main", [C], lane=Lane.LIVE, now=time.time())
+    alone = marks.claim("main", lane=Lane.LIVE, job="j", limit=10)
+    assert (alone.documents, alone.alone, alone.crashes) == ((A,), True, ALONE_FROM)
+    assert taken(marks, "main", Lane.LIVE, "other") == [C]
+    marks.finish("main", [C], job="other", now=time.time())
+    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).busy
+    marks.finish("main", [A], job="j", now=time.time())
+    marks.end_alone("j")
+    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).documents == (B,)
+    marks.recover_crashed("main", job="other")
+    assert marks.claim("main", lane=Lane.LIVE, job="third", limit=10).crashes == ALONE_FROM + 1
+
+
+def test_a_document_that_is_indexed_has_no_crashes_any_more(marks: PendingSet) -> None:
+    for _ in range(ALONE_FROM):
+        marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+        crash(marks, "j", ALONE_FROM - 1)
+        assert taken(marks, "main", Lane.LIVE, "j") == [A]
+        marks.finish("main", [A], job="j", now=time.time())
+
+
+def test_what_is_given_back_in_order_is_no_crash(marks: PendingSet) -> None:
+    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+    for _ in range(ALONE_FROM):
+        marks.give_back("main", taken(marks, "main", Lane.LIVE, "j"), job="j", now=time.time())
+        marks.recover("main", alive=[], now=time.time())
+    assert not marks.claim("main", lane=Lane.LIVE, job="j", limit=10).alone

@@ -22,7 +22,7 @@ from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import vectors_job
 from workers.queue.private_server import BrokerServer
 
 CHECKOUT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     asked: dict[str, Any],
     change: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(actors, "UNABLE_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(vectors_job, "UNABLE_PAUSE_SECONDS", 0.2)
     with Workers(having(settings, server, **asked)) as workers:
         fill(workers)
         wait_until(workers.complete)
@@ -114,19 +114,20 @@ def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_someb
     monkeypatch: pytest.MonkeyPatch,
     asked: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(actors, "UNABLE_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(vectors_job, "UNABLE_PAUSE_SECONDS", 0.2)
     keyed, keyless = having(settings, server, **asked), having(settings, None, **asked)
     with Workers(keyless) as workers:
         fill(workers)
         wait_until(workers.complete)
         assert made_with(workers) in {"local", "stub"}
-        with Workers(keyed):
-            workers.write("memory/0.md", "The heron flew away.\n")
-            workers.mark("memory/0.md")
-            workers.mark("memory/1.md", "memory/2.md")
-            wait_until(lambda: made_with(workers) == "openai" and workers.complete())
-        settled = names(settings)
-        # Alone again, the one without a key adds keywords and begins nothing.
+    with Workers(keyed) as workers:
+        workers.write("memory/0.md", "The heron flew away.\n")
+        workers.mark("memory/0.md")
+        workers.mark("memory/1.md", "memory/2.md")
+        wait_until(lambda: made_with(workers) == "openai" and workers.complete())
+    settled = names(settings)
+    # Alone again, workers without a key add keywords and begin nothing.
+    with Workers(keyless) as workers:
         workers.write("memory/3.md", "A stork came.\n")
         workers.mark("memory/3.md")
         wait_until(lambda: workers.finds("stork") and workers.settled())

@@ -354,7 +354,7 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
         description = writer.open_reader().meta("identity")
         digest = writer.open_reader().meta("fingerprint")
         for _ in range(6):
-            writer.start_rebuild(digest, description)
+            writer.begin(digest, description, force=True)
             [store, *_] = writer.open_writer(digest, description)
             for key in files.scan().documents:
                 write_document(store, files, key, provider)

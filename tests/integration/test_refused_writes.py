@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import dramatiq
 import pytest
 import redis
 
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
+from workers.failure_policy import Postponed
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import INDEX_PENDING
@@ -48,9 +48,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     jobs: list[str | None] = []
     started = BrokerJobQueue.started
 
-    def noted(queue: BrokerJobQueue, *arguments: str, job: str | None = None) -> None:
-        started(queue, *arguments, job=job)
+    def noted(queue: BrokerJobQueue, *arguments: str, job: str = "") -> bool:
         jobs.append(job)
+        return started(queue, *arguments, job=job)
 
     monkeypatch.setattr(BrokerJobQueue, "started", noted)
     return jobs
@@ -159,11 +159,12 @@ def test_a_job_that_has_to_come_again_does_so_though_the_broker_did_not_take_tha
     refusing.error = redis.ResponseError("READONLY")
     started = BrokerJobQueue.started
 
-    def failing(queue: BrokerJobQueue, *arguments: str, job: str | None = None) -> None:
-        started(queue, *arguments, job=job)
+    def failing(queue: BrokerJobQueue, *arguments: str, job: str = "") -> bool:
+        begin = started(queue, *arguments, job=job)
         if not failed.is_set():
             failed.set()
-            raise dramatiq.Retry("not yet", delay=50)
+            raise Postponed("not yet", retry_in=0.05)
+        return begin
 
     monkeypatch.setattr(BrokerJobQueue, "started", failing)
     with Workers(settings) as workers:
@@ -183,7 +184,7 @@ def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
     begun: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.queue.broker.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.dramatiq_fixes.LOOK_SECONDS", 0.2)
     answers: list[object] = []
 
     def fetching(broker: DoorbellBroker) -> Callable[..., Any]:

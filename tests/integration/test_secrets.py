@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import structlog
 from pydantic import SecretStr
 
 from memory.embedding.providers.endpoint import ErrorReader
-from recalld.logs import RedactingFormatter, redact_fields
+from recalld.logs import redact_fields
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
@@ -179,8 +178,3 @@ def test_a_log_line_has_no_secret_in_its_fields_nor_in_its_exceptions(capsys: py
     assert "'bad key [redacted:anthropic-key]'" in line["exception"]
     assert (line["event"], line["count"], line["ready"], line["commit"]) == ("failed", 3, None, COMMIT)
     assert "/a/b.md" in line["path"]
-
-
-def test_what_libraries_log_has_no_secret() -> None:
-    record = logging.LogRecord("httpx", logging.WARNING, __file__, 1, "asked %s", (f"https://x/?token={TOKEN}",), None)
-    assert RedactingFormatter("%(message)s").format(record) == "asked https://x/?token=[redacted:github-token]"

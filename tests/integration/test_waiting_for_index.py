@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.index.provider_fallback import provider_of
 from recalld.invocation import Invocation
 from recalld.runs.outcome import Outcome
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.rate_limit import BrokerGate
+from workers.limits.rate_limit import BrokerRateLimiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 
@@ -182,9 +182,15 @@ def endure_an_outage(home: Path) -> None:
     assert provider is not None
     with running_broker(settings):
         side = open_broker(settings)
-        gate = BrokerGate(side.client, CircuitBreaker(), account=provider.account, model=provider.model)
-        for _ in range(OUTAGE_FAILURES + 10):
-            gate.leave(Admission.NORMAL, Transient("Connection refused"))
+        now = [time.time()]
+        limiter = BrokerRateLimiter(
+            side.client, CircuitBreaker(), account=provider.account, model=provider.model, clock=lambda: now[0]
+        )
+        for _ in range(10):
+            limiter.report(Transient("Connection refused"))
+            hold = limiter.hold()
+            now[0] += hold.seconds if hold is not None else 0.1
+        limiter.report(Transient("Connection refused"))
         side.queue.may_retry(EMBED_PENDING, "main", VECTORS_QUEUE, job="of an earlier run", seconds=9_000)
         side.board.report(ConditionCode.PROVIDER_FAILS, agent="main", subject="openai", error="Connection refused")
         side.client.close()

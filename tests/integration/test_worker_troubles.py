@@ -14,6 +14,7 @@ import redis
 from memory.embedding import coordination
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
+from memory.index.provider_fallback import provider_of
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite.writer import SqliteStore
@@ -24,16 +25,15 @@ from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import run
+from workers import maintenance, run
+from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.limits.rate_limit import BrokerGate
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.queue.pending import Waiting
 from workers.queue.private_server import BrokerServer
-from workers.runtime import Runtime
 
 
 @pytest.fixture
@@ -68,9 +68,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
     broker_server: BrokerServer,
     server: EmbeddingServer,
     pauses: list[tuple[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(BrokerGate.__init__.__kwdefaults__, "probe_seconds", 0.2)
     server.fail_next(Failure(status=401, message="Incorrect API key: a-secret-key"), times=10_000)
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
@@ -86,6 +84,9 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         wait_until(lambda: pauses)
         assert set(pauses) == {(EMBED_PENDING, 60.0)}
         server.recover()
+        provider = provider_of(remote, remote.agents[0]).provider
+        assert provider is not None
+        workers.board.ask_again(provider.account, provider.model)
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
 
@@ -276,9 +277,9 @@ def test_what_puts_things_right_outlives_whatever_goes_wrong(
         rounds.append("kept house")
         raise redis.ResponseError("MISCONF Errors writing to the AOF file")
 
-    monkeypatch.setattr(run, "_keep_house", refused)
-    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
+    monkeypatch.setattr(maintenance, "keep_house", refused)
+    monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(maintenance, "HOUSEKEEPING_SECONDS", 0.05)
     with Workers(settings):
         wait_until(lambda: len(rounds) >= 3)
 
@@ -289,9 +290,8 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
     def full(_: Indexer) -> None:
         raise NoRoom("a new index beside the present one needs about 71 MB")
 
-    monkeypatch.setattr(run, "takeover_token", lambda *_: "a fallback took over")
-    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
+    monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(maintenance, "HOUSEKEEPING_SECONDS", 0.05)
     with Workers(settings) as workers:
         with monkeypatch.context() as disk:
             disk.setattr(Indexer, "target", full)
@@ -304,20 +304,20 @@ def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_d
     settings: Settings, broker_server: BrokerServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Any = client
-    publish = Runtime.publish_counts
+    ended = Failures.after_process_message
 
-    def full(runtime: Runtime) -> None:
-        publish(runtime)
+    def full(failures: Failures, *arguments: Any, **options: Any) -> None:
+        ended(failures, *arguments, **options)
         asked.replicaof("127.0.0.1", "1")  # every write is refused from now on
 
     monkeypatch.setattr("dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.1)
     with Workers(settings) as workers:
-        monkeypatch.setattr(Runtime, "publish_counts", full)
+        monkeypatch.setattr(Failures, "after_process_message", full)
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
         wait_until(lambda: asked.info("replication")["role"] == "slave")
         assert asked.hlen(workers.keys.messages("live")) == 1
-        monkeypatch.setattr(Runtime, "publish_counts", publish)
+        monkeypatch.setattr(Failures, "after_process_message", ended)
         asked.replicaof("NO", "ONE")
         wait_until(lambda: asked.hlen(workers.keys.messages("live")) == 0)
         assert workers.finds("heron")
@@ -351,7 +351,7 @@ def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
 ) -> None:
     monkeypatch.setattr("memory.index.indexer.VECTOR_PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr(BrokerJobQueue, "request_vectors", lambda *_: None)
-    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 60.0)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 60.0)
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")

@@ -1,183 +1,80 @@
-"""Claims on texts to embed, over all processes that share a cache: a text that two processes want is paid once."""
+"""Claims on texts to embed, over all processes that share a cache: a text that two processes want is paid once.
+
+A claim is a key with the name of the process that embeds the text. It holds for as long as that process is connected
+to the broker: it subscribes to a channel of its name, and the server counts the subscribers. A process that dies loses
+its connection at once, and its claims with it.
+"""
 
 from __future__ import annotations
 
 import secrets
 import threading
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import redis
+import structlog
 
 from memory.embedding.coordination import Claims
 from schemas.errors import BrokerUnavailable
 from workers.limits.circuit_breaker import CircuitBreaker
 from workers.queue.names import Keys
 
-#: Seconds without a renewal after which a process counts as dead and its claims are free.
-LEASE_SECONDS = 10.0
+log = structlog.get_logger(__name__)
 
-#: Seconds between two renewals of the lease.
-RENEWAL_SECONDS = 3.0
+#: Seconds after which a claim ends in any case, for frozen processes and lost machines. A request takes at most 120.
+KEPT_SECONDS: Final = 180
 
-#: Seconds between two sweeps of the claims of dead processes.
-SWEEP_SECONDS = 60.0
+#: Seconds to wait for the server to confirm the subscription.
+_CONFIRMED_SECONDS = 1.0
 
-#: Seconds after which unused claims expire.
-_KEPT_SECONDS: Final = 3600
-
-#: Hashes handed to one script call: a command within Lua takes about 8,000 arguments, and two are needed for each.
-_SLICE = 2500
-
-# Hashes travel as one argument: packing thousands of them takes the client longer than all the rest.
-_WORDS: Final = """
-local function words(text)
-  local found = {}
-  for word in string.gmatch(text, '%S+') do found[#found + 1] = word end
-  return found
-end
-"""
-
-_ALIVE: Final = """
--- KEYS: ..., claimants last
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local alive = {}
-local function is_alive(owner)
-  if alive[owner] == nil then
-    local lease = redis.call('ZSCORE', KEYS[#KEYS], owner)
-    -- No lease is so long: the clock was set back.
-    alive[owner] = (lease and tonumber(lease) > now and tonumber(lease) < now + LONGEST_LEASE) or false
+_TAKE: Final = """
+-- KEYS: claims; ARGV: name, seconds kept. Returns the places (from 0) of the claims of other living processes.
+local denied, alive = {}, {}
+for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+  if holder and holder ~= ARGV[1] and alive[holder] == nil then
+    alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
   end
-  return alive[owner]
-end
-""".replace("LONGEST_LEASE", "60")
-
-_RENEW: Final = (
-    _ALIVE
-    + """
--- KEYS: claimants; ARGV: owner, lease (seconds)
-redis.call('ZADD', KEYS[1], string.format('%.3f', now + ARGV[2]), ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.3f', now))
-"""
-)
-
-_TAKE: Final = (
-    _ALIVE
-    + _WORDS
-    + """
--- KEYS: claims, claimants; ARGV: owner, lease (seconds), seconds kept, hashes
--- Returns the places (from 0) of the hashes that others claim.
-local owner, hashes = ARGV[1], words(ARGV[4])
-redis.call('ZADD', KEYS[2], string.format('%.3f', now + ARGV[2]), owner)
-local owners = redis.call('HMGET', KEYS[1], unpack(hashes))
-local denied, taken = {}, {}
-for i, hash in ipairs(hashes) do
-  local other = owners[i]
-  if other and other ~= owner and is_alive(other) then
+  if holder and holder ~= ARGV[1] and alive[holder] then
     denied[#denied + 1] = i - 1
-  elseif other ~= owner then
-    taken[#taken + 1] = hash
-    taken[#taken + 1] = owner
+  else
+    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])
   end
-end
-if #taken > 0 then
-  redis.call('HSET', KEYS[1], unpack(taken))
-  redis.call('EXPIRE', KEYS[1], ARGV[3])
 end
 return denied
 """
-)
-
-_RELEASE: Final = (
-    _WORDS
-    + """
--- KEYS: claims, claimants; ARGV: owner, hashes
-local hashes = words(ARGV[2])
-local owners = redis.call('HMGET', KEYS[1], unpack(hashes))
-local own = {}
-for i, hash in ipairs(hashes) do
-  if owners[i] == ARGV[1] then own[#own + 1] = hash end
-end
-if #own > 0 then redis.call('HDEL', KEYS[1], unpack(own)) end
-"""
-)
-
-_SWEEP: Final = (
-    _ALIVE
-    + """
--- KEYS: claims, claimants; ARGV: cursor. Returns the next cursor.
-local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', 1000)
-local dead = {}
-for i = 1, #found[2], 2 do
-  if not is_alive(found[2][i + 1]) then dead[#dead + 1] = found[2][i] end
-end
-if #dead > 0 then redis.call('HDEL', KEYS[1], unpack(dead, 1, math.min(#dead, 4000))) end
-return found[1]
-"""
-)
 
 
-class Claimant:
-    """Owner name of a process that claims texts, and the thread that renews its lease. Close it at the end."""
+class Presence:
+    """Name of this process, which the broker knows for as long as the process is connected. Thread-safe."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        reach: CircuitBreaker,
-        keys: Keys,
-        *,
-        lease_seconds: float = LEASE_SECONDS,
-        renewal_seconds: float = RENEWAL_SECONDS,
-    ) -> None:
-        self.owner = secrets.token_hex(8)
-        self.lease_seconds = lease_seconds
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self.name = f"{keys.prefix}:process:{secrets.token_hex(8)}"
         self._client: Any = client
-        self._reach = reach
-        self._key = keys.claimants
-        self._renewal_seconds = renewal_seconds
-        self._renew: Any = client.register_script(_RENEW)
         self._lock = threading.Lock()
-        self._claims: list[BrokerClaims] = []
-        self._thread: threading.Thread | None = None
-        self._ending = threading.Event()
+        self._subscription: Any = None
 
-    def keep_alive(self, claims: BrokerClaims) -> None:
-        """Renew the lease from now on, and release and sweep these claims, too."""
+    def ensure(self) -> None:
+        """Connect, or connect again after a loss. Raises `redis.RedisError`."""
         with self._lock:
-            if claims not in self._claims:
-                self._claims.append(claims)
-            if self._thread is None and not self._ending.is_set():
-                self._thread = threading.Thread(target=self._run, name="claims-alive", daemon=True)
-                self._thread.start()
+            if self._subscription is not None:
+                try:
+                    # A connection that was lost shows in reading.
+                    self._subscription.get_message(timeout=0)
+                except redis.RedisError:
+                    self._subscription.close()
+                    self._subscription = None
+            if self._subscription is None:
+                subscription = self._client.pubsub()
+                subscription.subscribe(self.name)
+                subscription.get_message(timeout=_CONFIRMED_SECONDS)
+                self._subscription = subscription
 
     def close(self) -> None:
-        """End the thread and free all claims at once."""
-        self._ending.set()
-        if self._thread is None:
-            return
-        self._thread.join()
-        try:
-            self._reach.ask(lambda: self._client.zrem(self._key, self.owner))
-        except BrokerUnavailable:
-            return  # they are free when the lease expires
-
-    def _run(self) -> None:
-        swept_at = time.monotonic()
-        while not self._ending.wait(self._renewal_seconds):
-            with self._lock:
-                claims = list(self._claims)
-            try:
-                self._reach.ask(lambda: self._renew(keys=[self._key], args=[self.owner, self.lease_seconds]))
-                for one in claims:
-                    one.release_again()
-                if time.monotonic() - swept_at >= SWEEP_SECONDS:
-                    swept_at = time.monotonic()
-                    for one in claims:
-                        one.sweep()
-            except BrokerUnavailable:
-                continue  # `CircuitBreaker` logs it once
+        """Disconnect: the claims of this process end."""
+        with self._lock:
+            if self._subscription is not None:
+                self._subscription.close()
 
 
 class BrokerClaims(Claims):
@@ -187,65 +84,43 @@ class BrokerClaims(Claims):
     """
 
     def __init__(
-        self, client: redis.Redis, reach: CircuitBreaker, keys: Keys, claimant: Claimant, *, scope: str
+        self, client: redis.Redis, breaker: CircuitBreaker, keys: Keys, presence: Presence, *, scope: str
     ) -> None:
-        self._reach = reach
-        self._claimant = claimant
-        self._keys = [keys.claims(scope), keys.claimants]
-        self._take: Any = client.register_script(_TAKE)
-        self._release: Any = client.register_script(_RELEASE)
-        self._sweep: Any = client.register_script(_SWEEP)
-        self._lock = threading.Lock()
-        self._unreleased: set[str] = set()
+        self._client: Any = client
+        self._breaker = breaker
+        self._keys = keys
+        self._presence = presence
+        self._scope = scope
+        self._said = False
+        self._script: Any = client.register_script(_TAKE)
 
     def take(self, hashes: Collection[str]) -> set[str]:
-        self._claimant.keep_alive(self)
-        granted = set(hashes)
-        with self._lock:
-            self._unreleased -= granted
-        own = [self._claimant.owner, self._claimant.lease_seconds, _KEPT_SECONDS]
+        wanted = list(hashes)
         try:
-            for part in _slices(hashes):
-                denied = self._ask(self._take, [*own, " ".join(part)])
-                granted.difference_update(part[place] for place in denied)
+            denied = self._breaker.ask(lambda: self._take(wanted)) if wanted else ()
         except BrokerUnavailable:
-            return granted  # `CircuitBreaker` logs it once
-        return granted
+            denied = ()  # `CircuitBreaker` logs it once
+        return set(wanted).difference(wanted[place] for place in denied)
 
-    def release(self, hashes: Iterable[str]) -> None:
-        ended = list(hashes)
+    def release(self, hashes: Collection[str]) -> None:
+        if hashes:
+            try:
+                self._breaker.ask(lambda: self._client.delete(*map(self._key, hashes)))
+            except BrokerUnavailable:
+                return  # they end with this process, or after `KEPT_SECONDS`
+
+    def _take(self, hashes: Sequence[str]) -> Sequence[int]:
         try:
-            self._let_go(ended)
-        except BrokerUnavailable:
-            with self._lock:
-                self._unreleased.update(ended)
+            self._presence.ensure()
+        except redis.exceptions.NoPermissionError as error:
+            if not self._said:
+                log.warning("claims_need_channels", error=str(error))
+            self._said = True
+            return ()
+        denied: Sequence[int] = self._script(
+            keys=[self._key(text_hash) for text_hash in hashes], args=[self._presence.name, KEPT_SECONDS]
+        )
+        return denied
 
-    def release_again(self) -> None:
-        """Release claims whose release failed before. Raises BrokerUnavailable."""
-        with self._lock:
-            late = list(self._unreleased)
-        if late:
-            self._let_go(late)
-            with self._lock:
-                self._unreleased.difference_update(late)
-
-    def sweep(self) -> None:
-        """Delete the claims of dead processes. Raises BrokerUnavailable."""
-        cursor = b"0"
-        while True:
-            cursor = self._ask(self._sweep, [cursor])
-            if cursor == b"0":
-                return
-
-    def _let_go(self, hashes: Collection[str]) -> None:
-        for part in _slices(hashes):
-            self._ask(self._release, [self._claimant.owner, " ".join(part)])
-
-    def _ask(self, script: Any, args: list[Any]) -> Any:
-        return self._reach.ask(lambda: script(keys=self._keys, args=args))
-
-
-def _slices(hashes: Collection[str]) -> Iterator[Sequence[str]]:
-    found = list(hashes)
-    for start in range(0, len(found), _SLICE):
-        yield found[start : start + _SLICE]
+    def _key(self, text_hash: str) -> str:
+        return self._keys.claim(self._scope, text_hash)

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 import redis
 
-from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
-from memory.embedding.gate import Gate, LocalGate
+from memory.embedding.coordination import Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Usage, UsageRecorder
 from schemas.settings import Settings
 from workers.health.health_store import HealthStore
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.claims import LEASE_SECONDS, RENEWAL_SECONDS, BrokerClaims, Claimant
-from workers.limits.rate_limit import BrokerGate
+from workers.limits.claims import BrokerClaims, Presence
+from workers.limits.rate_limit import BrokerRateLimiter
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 
@@ -30,8 +30,9 @@ MOST_UNCOUNTED = 10_000
 class BrokerCoordination:
     """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
 
-    A provider without an account has a gate of this process alone. `cache_scope` names the cache that the processes
-    share. Without a cache there are no claims: a process could not read the vectors that another one paid for.
+    A provider without an account has a rate limiter of this process alone. `cache_scope` names the cache that the
+    processes share. Without a cache there are no claims: a process could not read the vectors that another one paid
+    for.
     """
 
     def __init__(
@@ -41,56 +42,40 @@ class BrokerCoordination:
         board: HealthStore,
         *,
         cache_scope: str | None,
-        reach: CircuitBreaker | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        renewal_seconds: float = RENEWAL_SECONDS,
+        breaker: CircuitBreaker | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
         self._cache_scope = cache_scope
         #: Requests of this process in flight.
         self.asking = InFlightRequests()
-        self._reach = reach or CircuitBreaker()
-        self._usage = _SharedUsage(board, self._reach)
-        self._claimant = Claimant(
-            client, self._reach, keys, lease_seconds=lease_seconds, renewal_seconds=renewal_seconds
-        )
+        self._breaker = breaker or CircuitBreaker()
+        self._usage = _BrokerUsage(board, self._breaker)
+        self._presence = Presence(client, keys)
         self._lock = threading.Lock()
-        self._gates: dict[tuple[str, str], Gate] = {}
-        self._claims: dict[str, Claims] = {}
+        self._limiters: dict[tuple[str, str], RateLimiter] = {}
 
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
-        """Return the coordination of a provider: the same gate for the same account and model."""
+        """Return the coordination of a provider: the same rate limiter for the same account and model."""
+        key = (provider.account, provider.model)
         with self._lock:
-            return Coordination(
-                gate=self._gate(provider), claims=self._claims_of(provider), usage=self._usage, asking=self.asking
-            )
+            if not provider.account:
+                limiter: RateLimiter = LocalRateLimiter(provider.limits)
+            elif key in self._limiters:
+                limiter = self._limiters[key]
+            else:
+                limiter = self._limiters[key] = BrokerRateLimiter(
+                    self._client, self._breaker, account=key[0], model=key[1], limits=provider.limits
+                )
+        if self._cache_scope is None:
+            return Coordination(limiter, NoClaims(), self._usage, self.asking)
+        scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
+        claims = BrokerClaims(self._client, self._breaker, self._keys, self._presence, scope=scope)
+        return Coordination(limiter, claims, self._usage, self.asking)
 
     def close(self) -> None:
-        """Release all claims. The client stays open."""
-        self._claimant.close()
-
-    def _gate(self, provider: EmbeddingProvider) -> Gate:
-        if not provider.account:
-            return LocalGate(provider.limits)
-        key = (provider.account, provider.model)
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._gates[key] = BrokerGate(
-                self._client, self._reach, account=provider.account, model=provider.model, limits=provider.limits
-            )
-        return gate
-
-    def _claims_of(self, provider: EmbeddingProvider) -> Claims:
-        if self._cache_scope is None:
-            return NoClaims()
-        scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
-        claims = self._claims.get(scope)
-        if claims is None:
-            claims = self._claims[scope] = BrokerClaims(
-                self._client, self._reach, self._keys, self._claimant, scope=scope
-            )
-        return claims
+        """End all claims. The client stays open."""
+        self._presence.close()
 
 
 @contextmanager
@@ -106,12 +91,12 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
             coordination.close()
 
 
-class _SharedUsage(UsageRecorder):
+class _BrokerUsage(UsageRecorder):
     """Usage recorder that keeps requests while the broker is away and counts them later."""
 
-    def __init__(self, board: HealthStore, reach: CircuitBreaker) -> None:
+    def __init__(self, board: HealthStore, breaker: CircuitBreaker) -> None:
         self._board = board
-        self._reach = reach
+        self._breaker = breaker
         self._lock = threading.Lock()
         self._uncounted: list[tuple[Usage, Mapping[str, Usage], bool]] = []
 
@@ -119,7 +104,7 @@ class _SharedUsage(UsageRecorder):
         with self._lock:
             requests, self._uncounted = [*self._uncounted, (usage, agents, queries)], []
         try:
-            self._reach.ask(lambda: self._board.add_usage(requests))
+            self._breaker.ask(lambda: self._board.add_usage(requests))
         except BrokerUnavailable:
             with self._lock:
                 self._uncounted = [*requests, *self._uncounted][-MOST_UNCOUNTED:]

@@ -1,21 +1,32 @@
-"""Prometheus metrics of one worker process: its jobs and its use of the machine."""
+"""Middleware that measures and traces the jobs of a worker process."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from typing import Any
 
+import dramatiq
+import structlog
+from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from memory.telemetry import prometheus
+from memory.telemetry import prometheus, tracing
 from schemas.metrics import JOB_SECONDS, JOBS_RUNNING, WORKER_BUILD
 from schemas.version import recalld_version
+from workers.queue.names import TRACEPARENT
+
+#: Option of a message whose job is over: its outcome (done, again, dropped).
+OUTCOME = "outcome"
 
 
-class JobMetrics:
-    """Registry of one worker process. Thread-safe."""
+class JobMetrics(dramatiq.Middleware):
+    """Prometheus metrics of one worker process, a span for each job, and the job's name in its log lines.
+
+    It comes before every middleware that decides on outcomes. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -23,24 +34,40 @@ class JobMetrics:
         prometheus.gauge(WORKER_BUILD, self._registry).labels(recalld_version()).set(1)
         self._running = prometheus.gauge(JOBS_RUNNING, self._registry)
         self._seconds = prometheus.histogram(JOB_SECONDS, self._registry)
-
-    @contextmanager
-    def job(self, actor: str) -> Iterator[Callable[[str], None]]:
-        """Measure a job of this actor. Call the yielded function with the outcome, unless the job is done."""
-        outcome = "done"
-
-        def ended(how: str) -> None:
-            nonlocal outcome
-            outcome = how
-
-        begun = time.perf_counter()
-        self._running.labels(actor).inc()
-        try:
-            yield ended
-        finally:
-            self._running.labels(actor).dec()
-            self._seconds.labels(actor, outcome).observe(time.perf_counter() - begun)
+        self._current = threading.local()
 
     def scrape(self) -> bytes:
         """Return all metrics in Prometheus text format."""
         return generate_latest(self._registry)
+
+    def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:  # noqa: ARG002
+        """Begin the span of a job."""
+        actor, agent, job = message.actor_name, str(message.args[0]), str(message.message_id)
+        structlog.contextvars.bind_contextvars(agent=agent, job_id=job)
+        stack = ExitStack()
+        parent, lane = message.options.get(TRACEPARENT), message.queue_name
+        kind = SpanKind.CONSUMER
+        span = stack.enter_context(tracing.span(actor, kind=kind, parent=parent, agent=agent, lane=lane, job=job))
+        self._running.labels(actor).inc()
+        self._current.job = stack, span, time.perf_counter()
+
+    def after_process_message(
+        self,
+        broker: dramatiq.Broker,  # noqa: ARG002 - Dramatiq's signature
+        message: dramatiq.MessageProxy,
+        *,
+        result: Any = None,  # noqa: ARG002
+        exception: BaseException | None = None,
+    ) -> None:
+        """End the span of a job, and record its outcome."""
+        stack, span, begun = self._current.job
+        outcome = str(message.options.get(OUTCOME, "done"))
+        span.set_attribute("recalld.outcome", outcome)
+        self._running.labels(message.actor_name).dec()
+        self._seconds.labels(message.actor_name, outcome).observe(time.perf_counter() - begun)
+        structlog.contextvars.unbind_contextvars("agent", "job_id")
+        try:
+            stack.__exit__(type(exception) if exception is not None else None, exception, None)
+        except BaseException as again:
+            if again is not exception:
+                raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,10 +20,8 @@ from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import make_broker, message
-from workers.queue.broker_errors import in_words
-from workers.queue.clock_skew import is_to_come, mend_signs_of_life, waits_by_another_clock
-from workers.queue.counters import FleetCounters
-from workers.queue.crash_counter import CrashCounter
+from workers.queue.connection import in_words
+from workers.queue.counters import field_of
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -33,11 +31,7 @@ from workers.queue.names import (
     VECTORS_QUEUE,
     Keys,
 )
-from workers.queue.pending import PendingSet
-
-#: Documents of an agent that wait in the live lane at most. More of them (a checked-out branch, an unpacked archive)
-#: wait in the backfill lane: a note saved later does not wait behind them.
-LIVE_DOCUMENTS = 100
+from workers.queue.pending import PendingSet, Waiting
 
 #: Seconds of a job's lease on an agent's live documents: one turn.
 LIVE_JOB_SECONDS = 12
@@ -48,30 +42,44 @@ DOUBT_AFTER_SECONDS = 10.0
 #: Seconds after which a "message is queued" flag expires: a lost message delays its work and never strands it.
 _QUEUED_SECONDS = 3600
 
-_BEGIN_LIVE = """
--- KEYS: live job, queued; ARGV: job, seconds for which it is the only one, now, seconds that the flag is kept
--- Returns 1 for the agent's only job; 0 when another one is at work, which then queues a message at its end.
-local owner = redis.call('HGET', KEYS[1], 'job')
-if owner and owner ~= ARGV[1] then
-  redis.call('HSET', KEYS[1], 'again', 1)
-  redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
-  return 0
+_BEGIN = """
+-- KEYS: queued, retrying, live job; ARGV: job, live (1) or not, seconds for which it is the only one, now, seconds that
+-- the flag is kept. Returns 0 when another job is at work on the agent's live documents, which then queues a message.
+if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
+if ARGV[2] == '1' then
+  local owner = redis.call('HGET', KEYS[3], 'job')
+  if owner and owner ~= ARGV[1] then
+    redis.call('HSET', KEYS[3], 'again', 1)
+    redis.call('SET', KEYS[1], ARGV[4], 'NX', 'EX', ARGV[5])
+    return 0
+  end
+  redis.call('HSET', KEYS[3], 'job', ARGV[1])
+  redis.call('EXPIRE', KEYS[3], ARGV[3])
 end
-redis.call('HSET', KEYS[1], 'job', ARGV[1])
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-redis.call('DEL', KEYS[2])
+redis.call('DEL', KEYS[1])
 return 1
 """
 
 _END_LIVE = """
 -- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile, or may have.
-local owner = redis.call('HGET', KEYS[1], 'job')
+local owner, again = unpack(redis.call('HMGET', KEYS[1], 'job', 'again'))
 if not owner then return redis.call('EXISTS', KEYS[2]) end
 if owner ~= ARGV[1] then return 0 end
-local again = redis.call('HEXISTS', KEYS[1], 'again')
 redis.call('DEL', KEYS[1])
-return again
+return again and 1 or 0
 """
+
+_SERVER_TIME = """
+-- KEYS: Dramatiq's heartbeats; ARGV: seconds by which clocks may differ. Sets those of the future to the present: else
+-- a worker that died before its clock was set back would count as alive until then.
+local now = tonumber(redis.call('TIME')[1])
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], (now + ARGV[1]) * 1000, '+inf')) do
+  redis.call('ZADD', KEYS[1], 'XX', now * 1000, worker)
+end
+"""
+
+#: Seconds by which the clocks of machines that share a broker may differ.
+SKEW_SECONDS = 10
 
 #: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
 MAX_WAITING = 10_000
@@ -100,29 +108,28 @@ class BrokerJobQueue:
         self._client: Any = client
         self._keys = keys
         self.marks = PendingSet(client, keys)
-        self.deaths = CrashCounter(client, keys)
-        self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
-        self._begin_live = client.register_script(_BEGIN_LIVE)
+        self._begin = client.register_script(_BEGIN)
         self._end_live = client.register_script(_END_LIVE)
+        self._server_time = client.register_script(_SERVER_TIME)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
-        """Mark documents as pending and queue a job for them.
-
-        With more than `LIVE_DOCUMENTS` of an agent in the live lane, they wait in the backfill lane.
-        """
+        """Mark documents as pending and queue a job for them."""
         if not documents:
             return
         with _broker_errors():
-            if lane is Lane.LIVE and len(documents) + self.marks.waiting(agent).live > LIVE_DOCUMENTS:
-                lane = Lane.BACKFILL
             trace = tracing.traceparent()
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
-            self.marks.mark(agent, documents, lane=lane, now=time.time())
+            lane = self.marks.mark(agent, documents, lane=lane, now=time.time())
             self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
-        self._counters.add(CHANGES, len(documents), lane.value)
-        self._counters.flush()
+            self._client.hincrby(self._keys.counters, field_of(CHANGES, lane.value), len(documents))
+
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """See `JobQueue.hold_back`."""
+        with suppress(redis.RedisError):
+            if agents:
+                (self._client.sadd if held else self._client.srem)(self._keys.held_back, *agents)
 
     def request_vectors(self, agent: str) -> None:
         """Queue a job for chunks without vectors."""
@@ -145,10 +152,9 @@ class BrokerJobQueue:
         with _broker_errors():
             self._queue_once(COMPLETE_GENERATION, Lane.BACKFILL.value, agent, Lane.BACKFILL.value)
 
-    def continue_indexing(self, agent: str) -> None:
+    def continue_indexing(self, agent: str, waiting: Waiting) -> None:
         """Queue a message for each lane in which documents of this agent wait."""
         with _broker_errors():
-            waiting = self.marks.waiting(agent)
             for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
                 if count:
                     self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
@@ -169,17 +175,18 @@ class BrokerJobQueue:
     def started(self, actor: str, agent: str, lane: str, *, job: str) -> bool:
         """Record that a job begins: documents marked from now on need a new message.
 
+        A redelivered message finds the documents that its first delivery held when its process died: they wait again.
         Return False if another job works on the agent's live documents: then this one has nothing to do.
         """
-        retrying, queued = self._keys.retrying(actor, agent, lane), self._keys.queued(actor, agent, lane)
-        owner = self._client.get(retrying)
-        if owner is not None and owner.decode() == job:
-            self._client.delete(retrying)
-        if (actor, lane) != (INDEX_PENDING, Lane.LIVE):
-            self._client.delete(queued)
-            return True
-        arguments: list[str | int] = [job, LIVE_JOB_SECONDS, f"{time.time():.3f}", _QUEUED_SECONDS]
-        return bool(self._begin_live(keys=[self._keys.live_job(agent), queued], args=arguments))
+        if actor == INDEX_PENDING:
+            self.marks.recover_crashed(agent, job=job)
+        live = int((actor, lane) == (INDEX_PENDING, Lane.LIVE))
+        keys = [
+            self._keys.queued(actor, agent, lane),
+            self._keys.retrying(actor, agent, lane),
+            self._keys.live_job(agent),
+        ]
+        return bool(self._begin(keys=keys, args=[job, live, LIVE_JOB_SECONDS, f"{time.time():.3f}", _QUEUED_SECONDS]))
 
     def ended(self, agent: str, lane: Lane, *, job: str) -> None:
         """End an indexing job, and queue a message if another one came for the same live documents meanwhile."""
@@ -204,14 +211,17 @@ class BrokerJobQueue:
             return True
         return owner is None or owner.decode() == job
 
-    def sweep(self) -> int:
+    def sweep(self, *, every_seconds: float = 0.0) -> int:
         """Repair what crashed processes left: flags without a message, documents held by jobs that are gone.
 
-        Return the number of repairs. A job is alive while its message waits, runs or is delayed in the broker, but not
-        if it was delayed before the clock was set back.
+        One process of all does it in each period of `every_seconds`. Return the number of repairs. A job is alive while
+        its message waits, runs or is delayed in the broker.
         """
+        turn_ms = int(every_seconds * 900)  # a little less: its next round comes in time
         with _broker_errors():
-            mend_signs_of_life(self._client, self._keys)
+            if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
+                return 0
+            self._server_time(keys=[self._keys.heartbeats], args=[SKEW_SECONDS])
             jobs, queued = self._living()
             put_right = 0
             for agent in self.marks.agents():
@@ -243,10 +253,9 @@ class BrokerJobQueue:
         self._broker.enqueue(message(actor, queue, *arguments))
 
     def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:
-        since = self._client.get(self._keys.queued(actor, agent, lane))
-        if since is None or is_to_come(float(since)):
-            return True
-        return time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
+        """Return True if the flag is missing, or so old, by the server's clock, that its message should be there."""
+        left = self._client.pttl(self._keys.queued(actor, agent, lane)) / 1000
+        return bool(left < 0 or _QUEUED_SECONDS - left >= (DOUBT_AFTER_SECONDS if after is None else after))
 
     def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
         """Return the ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
@@ -256,21 +265,9 @@ class BrokerJobQueue:
             for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
                 for raw in self._client.hvals(key):
                     body = json.loads(raw)
-                    if waits_by_another_clock(body):
-                        self._forget_pause(body)
-                        continue
                     jobs.add(body["message_id"])
                     work.add((body["actor_name"], *map(str, body["args"])))
         return jobs, work
-
-    def _forget_pause(self, body: dict[str, Any]) -> None:
-        """Let another job of the kind be retried."""
-        actor, agent = body["actor_name"], str(body["args"][0])
-        lane = str(body["args"][1]) if actor == INDEX_PENDING else body["queue_name"].removesuffix(".DQ")
-        retrying = self._keys.retrying(actor, agent, lane)
-        owner = self._client.get(retrying)
-        if owner is not None and owner.decode() == body["message_id"]:
-            self._client.delete(retrying)
 
 
 @contextmanager

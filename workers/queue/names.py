@@ -11,6 +11,9 @@ VECTORS_QUEUE = "vectors"
 #: All queues, in the order of their importance.
 QUEUES = (Lane.LIVE.value, Lane.BACKFILL.value, VECTORS_QUEUE)
 
+#: Option of a message: the trace that its job continues (W3C Trace Context).
+TRACEPARENT = "traceparent"
+
 INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
@@ -32,10 +35,12 @@ class Keys:
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
+        #: Set: agents with changes that producers have not queued yet.
+        self.held_back = f"{self.prefix}:held-back"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
-        #: String: the job that tries a document of a crashed job.
-        self.suspects = f"{self.prefix}:suspects"
+        #: String: the job that tries alone what was there at several crashes.
+        self.alone = f"{self.prefix}:suspects"
         #: String: identity of the home whose workers take from the queues (`workers.queue.home_lock`).
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
@@ -43,8 +48,6 @@ class Keys:
         #: Hashes: agent -> commits to its index; agent -> commits at the last count, and the figures.
         self.commits = f"{self.prefix}:commits"
         self.figures = f"{self.prefix}:figures"
-        #: Sorted set: owner of claims -> Unix time at which its lease expires.
-        self.claimants = f"{self.prefix}:claimants"
         #: Hash: process -> JSON of its heartbeat.
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
@@ -72,17 +75,9 @@ class Keys:
         """Hash: document -> trace of its latest event, where processes trace."""
         return f"{self.prefix}:traces:{agent}"
 
-    def deaths(self, agent: str) -> str:
-        """Hash: document -> crashes of jobs that held it."""
+    def crashes(self, agent: str) -> str:
+        """Hash: document or job -> its crashes, or the look of a document that became a dead letter."""
         return f"{self.prefix}:deaths:{agent}"
-
-    def given_up(self, agent: str) -> str:
-        """Hash: quarantined document -> its file, settings and program then."""
-        return f"{self.prefix}:given-up:{agent}"
-
-    def embedding(self, agent: str) -> str:
-        """Hash: job -> JSON of its present round of embedding."""
-        return f"{self.prefix}:embedding:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
         """String: set while a message of this actor for this agent waits in a queue."""
@@ -112,9 +107,9 @@ class Keys:
         """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
 
-    def claims(self, scope: str) -> str:
-        """Hash: text hash -> owner of its claim, among the processes that share a cache."""
-        return f"{self.prefix}:claims:{scope}"
+    def claim(self, scope: str, text_hash: str) -> str:
+        """String: name of the process that embeds a text, among the processes that share a cache."""
+        return f"{self.prefix}:claim:{scope}:{text_hash}"
 
     def queue(self, queue: str) -> str:
         """Dramatiq's list of the queue's messages that no worker has taken."""

@@ -6,6 +6,7 @@ at its end are embedded the normal way and go into no job again.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -77,12 +78,12 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
 """
 INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# Another process may ask for a stop at any time, and vectors are counted as they are kept.
+# Another process may ask for a stop at any time, and vectors are counted as they are kept. What is over stays so.
 SAVE_JOB = """
 UPDATE jobs SET job_id = ?, state = ?, tried_at = ?, looked_at = ?, look_at = ?, ended_at = ?, attempts = ?,
     texts = ?, total = ?, completed = ?, failed = ?, message = ?,
     stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
-WHERE reference = ?
+WHERE reference = ? AND ended_at IS NULL
 """
 STOP_JOB = """
 UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
@@ -93,6 +94,10 @@ DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
 OPEN_TEXTS = f"""
 SELECT i.identity, t.hash FROM texts AS t JOIN identities AS i ON i.id = t.identity
 WHERE t.job IN (SELECT id FROM jobs WHERE state IN {_OPEN_STATES})
+"""  # noqa: S608 - constants
+SELECT_SENT = f"""
+SELECT hash FROM texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)
+    AND hash IN (SELECT value FROM json_each(?)) AND job IN (SELECT id FROM jobs WHERE state IN {_OPEN_STATES})
 """  # noqa: S608 - constants
 COUNT_TEXTS = f"""
 SELECT count(*) FROM texts WHERE job IN (
@@ -126,6 +131,19 @@ def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> in
     except RecalldError as error:
         log.debug("batch_ledger_unreadable", error=str(error))
         return 0
+
+
+def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
+    """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
+    path = ledger_path(home)
+    if not path.exists():
+        return set()
+    try:
+        with BatchLedger(path) as ledger:
+            return ledger.sent(identity, hashes)
+    except RecalldError as error:
+        log.debug("batch_ledger_unreadable", error=str(error))
+        return set()
 
 
 class Stage(StrEnum):
@@ -315,6 +333,11 @@ class BatchLedger:
     def hashes(self, identity: str) -> set[str]:
         """The texts of an identity that are in open jobs."""
         return self._hashes(f"SELECT hash FROM ({OPEN_TEXTS}) WHERE identity = ?", identity)  # noqa: S608 - constants
+
+    def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
+        """Those of some texts that are in open jobs."""
+        values = (identity, json.dumps(list(hashes)))
+        return self._read(lambda reader: {str(row[0]) for row in reader.execute(SELECT_SENT, values)})
 
     def known_hashes(self, identity: str) -> set[str]:
         """The texts of an identity that go into no new job: they are in one, or one ended without their vectors."""

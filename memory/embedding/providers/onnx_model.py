@@ -17,13 +17,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider, UnusableModel
 from memory.embedding.providers.provider import Matrix, ProviderLimits
+from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 #: Names of a graph in an export, in the order of preference.
 _GRAPHS = ("model.onnx", "model_quantized.onnx", "model_int8.onnx", "model_uint8.onnx", "model_fp16.onnx")

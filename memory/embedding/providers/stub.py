@@ -9,12 +9,16 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
+from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]|[^\W_]+")
 
@@ -24,7 +28,7 @@ _REMEMBERED = 1000
 T = TypeVar("T")
 
 #: An answer that a test scripts: an error to raise, a matrix to return, or what to make of the texts.
-Scripted = Exception | Matrix | Callable[[Sequence[str]], Matrix]
+Scripted: TypeAlias = "Exception | Matrix | Callable[[Sequence[str]], Matrix]"
 
 
 class StubProvider(EmbeddingProvider):

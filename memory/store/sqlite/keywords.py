@@ -21,7 +21,7 @@ from typing import TypeAlias
 import apsw
 
 from memory.store.reader import Hit
-from memory.store.sqlite.rows import as_json, fetch, meta_value
+from memory.store.sqlite.rows import OVER_FETCH, as_json, covers_all, fetch, meta_value, of_sources
 
 #: Number of chunks from which rare terms are searched first.
 LARGE_INDEX = 5_000
@@ -48,6 +48,18 @@ SELECT rowid, -score FROM (
 )
 """
 
+# For a source that is rare among the best hits: all of its matches, the best first.
+SELECT_TEXT_OF_SOURCES = """
+SELECT rowid, -score FROM (
+    SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts
+    WHERE chunks_fts MATCH ? AND EXISTS (
+        SELECT 1 FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+        WHERE c.id = chunks_fts.rowid AND f.source IN (SELECT value FROM json_each(?))
+    )
+    ORDER BY score, rowid LIMIT ?
+)
+"""
+
 # The plus keeps FTS5 from running the whole query once for every id. SQLite checks the ids before it scores.
 SELECT_SCORES = """
 SELECT rowid, -bm25(chunks_fts) FROM chunks_fts
@@ -68,8 +80,28 @@ class _Term:
     idf: float
 
 
-def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, holders: Holders) -> list[Hit]:
-    """Return the k best chunks by BM25 for any of the terms (quoted FTS5 expressions), best first, then by id."""
+def best_texts(
+    connection: apsw.Connection,
+    terms: Sequence[str],
+    k: int,
+    holders: Holders,
+    sources: Sequence[str] | None = None,
+) -> list[Hit]:
+    """Return the k chunks of these sources with the highest BM25 for any of the terms, best first, then by id.
+
+    `terms` are quoted FTS5 expressions.
+    """
+    if sources is None or covers_all(connection, sources):
+        return _best(connection, terms, k, holders)
+    candidates = _best(connection, terms, k * OVER_FETCH, holders)
+    hits = of_sources(connection, candidates, sources)
+    if len(hits) >= k or len(candidates) < k * OVER_FETCH:
+        return hits[:k]
+    rows = fetch(connection, SELECT_TEXT_OF_SOURCES, (_any(terms), as_json(sources), k))
+    return [Hit(int(row[0]), float(row[1])) for row in rows]
+
+
+def _best(connection: apsw.Connection, terms: Sequence[str], k: int, holders: Holders) -> list[Hit]:
     chunks = fetch(connection, SELECT_HIGHEST_ID)[0][0] or 0
     if chunks < LARGE_INDEX or len(terms) < 2:
         hits = _select(connection, _any(terms), k)

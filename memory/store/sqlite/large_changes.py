@@ -18,9 +18,8 @@ from typing import TypeAlias
 import apsw
 
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.sqlite.chunks import NOWHERE, make_stale, surplus
 from memory.store.sqlite.rows import SELECT_FILE_ID, current_revision, fetch, fetch_one, mark_of, name_of
-from memory.store.sqlite.transaction import PARTLY, WriteTransaction
+from memory.store.sqlite.transaction import NOWHERE, PARTLY, WriteTransaction, make_stale, surplus
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
 
 #: Largest numbers of chunks changed (added, moved, made stale, deleted) and added in one transaction, about 60 ms.

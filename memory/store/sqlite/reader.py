@@ -19,6 +19,7 @@ from memory.store.reader import (
     MOST_NAMED,
     ChunkRow,
     DeadLetterRow,
+    Flaw,
     Hit,
     IndexCounts,
     IndexedFile,
@@ -30,11 +31,10 @@ from memory.store.reader import (
     TranscriptMark,
     Vector,
 )
-from memory.store.sqlite import keywords, vec0_tables
-from memory.store.sqlite import search as sqlite_search
-from memory.store.sqlite.check import findings
+from memory.store.sqlite import keywords, vectors
 from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.keywords import TermFrequencies
+from memory.store.sqlite.maintenance import findings
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
@@ -55,7 +55,7 @@ from memory.store.sqlite.rows import (
     stored_chunk,
 )
 from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
-from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
+from memory.store.sqlite.vectors import HeldVectors, VectorShelf
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
@@ -262,34 +262,34 @@ class SqliteReader(StoreReader):
                 return {}
             rows = fetch(connection, SELECT_READY_BY_HASH, (as_json(text_hashes),))
             hashes = {int(row[0]): str(row[1]) for row in rows}
-            vectors = vec0_tables.vectors_of(connection, list(hashes), dimensions)
-        return {hashes[chunk_id]: vector for chunk_id, vector in vectors.items()}
+            found = vectors.vectors_of(connection, list(hashes), dimensions)
+        return {hashes[chunk_id]: vector for chunk_id, vector in found.items()}
 
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
-            return vec0_tables.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
+            return vectors.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
 
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
-            return sqlite_search.nearest(connection, vector, k, sources, self._held)
+            return vectors.nearest(connection, vector, k, sources, self._held)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         with self._readers.borrow() as connection:
             dimensions = self._searchable_dimensions(connection, vector)
             if dimensions is None or not ids:
                 return {}
-            vectors = vec0_tables.vectors_of(connection, ids, dimensions)
-        return sqlite_search.dot_products(vectors, vector)
+            found = vectors.vectors_of(connection, ids, dimensions)
+        return vectors.dot_products(found, vector)
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         terms = match_terms(query)
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return sqlite_search.best_texts(connection, terms, k, sources, partial(self._frequencies.of, connection))
+            return keywords.best_texts(connection, terms, k, partial(self._frequencies.of, connection), sources)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         terms = match_terms(query)
@@ -332,7 +332,7 @@ class SqliteReader(StoreReader):
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")
 
-    def check(self) -> list[str]:
+    def check(self) -> list[Flaw]:
         with self._readers.borrow() as connection:
             return findings(connection)
 

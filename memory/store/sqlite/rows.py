@@ -12,6 +12,7 @@ from memory.store.lazy_module import LazyModule
 from memory.store.reader import (
     ChunkRow,
     DeadLetterRow,
+    Hit,
     IndexedFile,
     RefusedChunk,
     StoredChunk,
@@ -178,3 +179,33 @@ def as_json(values: Iterable[int | str]) -> str:
 def as_blob(vector: Vector) -> bytes:
     """Return a vector in sqlite-vec's form: little-endian float32."""
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()
+
+
+#: Candidates per result that a search with a source filter takes first, before it reads all rows.
+OVER_FETCH = 4
+
+SELECT_IDS_OF_SOURCES = """
+SELECT c.id FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id IN (SELECT value FROM json_each(?)) AND f.source IN (SELECT value FROM json_each(?))
+"""
+
+# Repeated until NULL: one look-up for each source instead of a scan of all files.
+SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
+
+
+def of_sources(connection: apsw.Connection, hits: list[Hit], sources: Sequence[str]) -> list[Hit]:
+    """Return the hits in these sources."""
+    bindings = (as_json([hit.id for hit in hits]), as_json(sources))
+    wanted = {row[0] for row in fetch(connection, SELECT_IDS_OF_SOURCES, bindings)}
+    return [hit for hit in hits if hit.id in wanted]
+
+
+def covers_all(connection: apsw.Connection, sources: Sequence[str]) -> bool:
+    """Return True if the index has documents of these sources only."""
+    source = ""
+    while True:
+        [(source,)] = fetch(connection, SELECT_NEXT_SOURCE, (source,))
+        if source is None:
+            return True
+        if source not in sources:
+            return False

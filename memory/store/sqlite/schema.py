@@ -1,7 +1,7 @@
 """Tables of one SQLite generation, and their migrations.
 
 `chunks_vec` is not among the migrations: the transaction with the first vectors makes it, because it needs their number
-of dimensions (`create_chunks_vec`).
+of dimensions (`memory.store.sqlite.vectors`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ APPLICATION_ID = 0x72636C64
 
 #: Bytes. Vectors are kept in blobs of up to 1.5 MB; with SQLite's default of 4096 inserting is 30 times slower.
 PAGE_SIZE = 16_384
-
-#: Bytes of one vec0 chunk (rows times dimensions times 4): insert rates collapse with blobs much above it.
-MAX_VECTOR_BLOCK_BYTES = 1_572_864
 
 # Facts about the generation as name and value: fingerprint, identity, dimensions, and the counters below.
 CREATE_META = """
@@ -122,37 +119,6 @@ WHEN new.ctime_ns > 0 AND new.ctime_ns = old.ctime_ns
 BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
 """
 ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
-
-# The tables in which sqlite-vec 0.1 keeps a vec0 table
-# (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md).
-CREATE_CHUNKS_VEC_TABLES = """
-CREATE TABLE chunks_vec_info (key TEXT PRIMARY KEY, value ANY);
-CREATE TABLE chunks_vec_chunks (
-    chunk_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    size     INTEGER NOT NULL,
-    validity BLOB NOT NULL,
-    rowids   BLOB NOT NULL
-);
-CREATE TABLE chunks_vec_rowids (
-    rowid        INTEGER PRIMARY KEY AUTOINCREMENT,
-    id,
-    chunk_id     INTEGER,
-    chunk_offset INTEGER
-);
-CREATE TABLE chunks_vec_vector_chunks00 (rowid PRIMARY KEY, vectors BLOB NOT NULL);
-INSERT INTO chunks_vec_info (key, value) VALUES
-    ('CREATE_VERSION', 'v0.1.9'),
-    ('CREATE_VERSION_MAJOR', 0),
-    ('CREATE_VERSION_MINOR', 1),
-    ('CREATE_VERSION_PATCH', 9);
-"""
-
-SELECT_VEC0 = "SELECT 1 FROM pragma_module_list WHERE name = 'vec0'"
-
-# SQLite's own `.dump` restores a virtual table in this way, without its module.
-DECLARE_CHUNKS_VEC = """
-INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
-"""
 
 #: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
 #: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
@@ -256,36 +222,6 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
                 connection.execute("ROLLBACK")
             raise
     return applied
-
-
-def create_chunks_vec(connection: apsw.Connection, dimensions: int) -> None:
-    """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
-
-    Without sqlite-vec, the same tables are made by hand, and sqlite-vec can read them. L2 orders unit vectors like
-    cosine, and sqlite-vec computes it faster.
-    """
-    rows = vector_block_rows(dimensions)
-    declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
-    if has_sqlite_vec(connection):
-        connection.execute(declared)
-        return
-    connection.pragma("writable_schema", True)  # noqa: FBT003 - apsw's signature
-    try:
-        connection.execute(DECLARE_CHUNKS_VEC, (declared,))
-    finally:
-        connection.pragma("writable_schema", False)  # noqa: FBT003 - apsw's signature
-    connection.execute(CREATE_CHUNKS_VEC_TABLES)  # which makes other connections read the schema anew
-
-
-def has_sqlite_vec(connection: apsw.Connection) -> bool:
-    """Return True if sqlite-vec is loaded into the connection."""
-    return bool(connection.execute(SELECT_VEC0).fetchall())
-
-
-def vector_block_rows(dimensions: int) -> int:
-    """Return the rows of one vec0 chunk: a power of two from 8 to 1024 that keeps it below `MAX_VECTOR_BLOCK_BYTES`."""
-    rows = max(8, min(1024, MAX_VECTOR_BLOCK_BYTES // (dimensions * 4)))
-    return 1 << (rows.bit_length() - 1)
 
 
 def _user_version(connection: apsw.Connection) -> int:

@@ -1,15 +1,4 @@
-"""Write access to one SQLite generation, and its maintenance. Each call is one transaction over all tables.
-
-Replaced texts leave traces. With 30,000 chunks of 384 dimensions, half of them replaced, they cost:
-
-* Vectors go into the last block only, so deleted vectors leave holes that every search reads: half as much time again,
-a third more of the file. `compact_vectors` moves the rest of the emptiest blocks to the end. * FTS5 gathers segments
-and merges them during writes; searches by several words take a third longer over many of them. `merge_keywords` merges
-the rest.
-
-Maintenance works in interruptible steps of a few milliseconds. It changes no search result and counts no commit, so
-that cached answers and vectors stay valid.
-"""
+"""Write access to one SQLite generation. Each call is one transaction over all tables, of a bounded size."""
 
 from __future__ import annotations
 
@@ -24,7 +13,7 @@ import apsw
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector
-from memory.store.sqlite import large_changes, vec0_tables
+from memory.store.sqlite import large_changes
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -32,8 +21,14 @@ from memory.store.sqlite.connection import (
     refuse_strangers,
     translated,
 )
+from memory.store.sqlite.maintenance import (
+    compact_vectors,
+    is_worth_compacting,
+    is_worth_merging,
+    leave_deletions,
+    merge_keywords,
+)
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.rows import fetch, meta_value
 from memory.store.sqlite.schema import SET_META, migrate
 from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
@@ -255,95 +250,3 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
         connection.close()
-
-
-#: Vectors moved in one transaction, about 20 ms.
-MOVED_A_STEP = 128
-
-#: Smallest share of empty places for a compaction.
-WORTH_COMPACTING = 0.25
-
-#: Largest share of places in use of a block that is moved.
-FULL_ENOUGH = 0.75
-
-#: Pages of the keyword index written in one transaction, about 4 kB each.
-MERGED_PAGES_A_STEP = 64
-
-#: Smallest share and number of chunks added and deleted since the last merge for another one.
-WORTH_MERGING = 0.1
-WORTH_MERGING_CHUNKS = 1_000
-
-#: Entry of `meta`: number of all chunks ever added and deleted at the last merge of the keywords.
-MERGED_AT = "keywords_merged_at"
-
-# FTS5 merges a segment inside the transaction that deletes a tenth of it. For 200,000 chunks in transactions of 1,000
-# that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
-SELECT_MERGES_DELETIONS = "SELECT 1 FROM chunks_fts_config WHERE k = 'deletemerge' AND v = 0"
-LEAVE_DELETIONS = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0)"
-
-SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
-COUNT_CHUNKS = "SELECT count(*) FROM chunks"
-
-# A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
-MERGE = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('merge', ?)"
-
-#: SQLite counts fewer changes than this for a merge that had nothing to do.
-_NOTHING_MERGED = 2
-
-
-def is_worth_compacting(connection: apsw.Connection) -> bool:
-    """Return True if enough vectors are deleted to slow down searches."""
-    blocks = vec0_tables.fillings(connection)
-    places = sum(block.places for block in blocks)
-    used = sum(block.used for block in blocks)
-    return len(blocks) > 1 and places - used >= WORTH_COMPACTING * places and _emptiest(blocks) is not None
-
-
-def compact_vectors(connection: apsw.Connection) -> bool:
-    """Move some vectors in the open transaction; return False if there is nothing left to move."""
-    emptiest = _emptiest(vec0_tables.fillings(connection))
-    dimensions = meta_value(connection, "dimensions")
-    if emptiest is None or dimensions is None:
-        return False
-    ids = vec0_tables.ids_in(connection, emptiest)[:MOVED_A_STEP]
-    vectors = vec0_tables.vectors_of(connection, ids, int(dimensions))
-    vec0_tables.delete_vectors(connection, ids)
-    vec0_tables.insert_vectors(connection, [(id_, vectors[id_]) for id_ in ids])
-    return True
-
-
-def is_worth_merging(connection: apsw.Connection) -> bool:
-    """Return True if enough chunks were added and deleted since the last merge to slow down searches."""
-    [(now,)] = fetch(connection, COUNT_CHUNKS)
-    changed = _changes_ever(connection) - int(meta_value(connection, MERGED_AT) or 0)
-    return changed >= max(WORTH_MERGING_CHUNKS, int(WORTH_MERGING * int(now)))
-
-
-def leave_deletions(connection: apsw.Connection) -> None:
-    """Make FTS5 merge deletions on request only."""
-    if not fetch(connection, SELECT_MERGES_DELETIONS):
-        connection.execute(LEAVE_DELETIONS)
-
-
-def merge_keywords(connection: apsw.Connection) -> bool:
-    """Merge some pages in the open transaction; return False, and record the merge, if nothing is left to merge."""
-    before = connection.total_changes()
-    connection.execute(MERGE, (-MERGED_PAGES_A_STEP,))
-    if connection.total_changes() - before >= _NOTHING_MERGED:
-        return True
-    connection.execute(SET_META, (MERGED_AT, str(_changes_ever(connection))))
-    return False
-
-
-def _changes_ever(connection: apsw.Connection) -> int:
-    """Return the number of chunks ever added plus the number ever deleted."""
-    [(ever,)] = fetch(connection, SELECT_CHUNKS_EVER)
-    [(now,)] = fetch(connection, COUNT_CHUNKS)
-    return 2 * int(ever) - int(now)
-
-
-def _emptiest(blocks: Sequence[vec0_tables.Filling]) -> int | None:
-    """Return the number of the block to move next, None without one. Moved vectors go to the last block, which
-    stays."""
-    movable = [block for block in blocks[:-1] if block.used <= FULL_ENOUGH * block.places]
-    return min(movable, key=lambda block: block.used).number if movable else None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,12 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
-from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, require_room
+from memory.index.generation_writer import GenerationWriter, HomeOwner, Owner
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
-from memory.store.errors import NoRoom, SettingsOlder, Superseded
+from memory.store.errors import NoRoom, NotOwner, Superseded
 from memory.store.options import StoreOptions
+from memory.store.sqlite.folder_writer import RESERVE_BYTES, require_room
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 
@@ -54,7 +53,7 @@ class World:
         file.write_text(text, "utf-8")
         return DocumentKey("memory", path)
 
-    def indexer(self, *, lacking: str | None = None, read_at: float = math.inf, **settings: Any) -> Indexer:
+    def indexer(self, *, lacking: str | None = None, owner: Owner | None = None, **settings: Any) -> Indexer:
         provider = None if lacking else self.provider
         agent = AgentSettings.model_validate(
             {"id": "main", "workspace": self.workspace, "provider": "stub", **settings}
@@ -62,9 +61,7 @@ class World:
         made = Indexer(
             agent,
             files=AgentFiles(agent),
-            generations=GenerationWriter(
-                self.folder, StoreOptions(), free=lambda _: self.free, decided_at=lambda: read_at
-            ),
+            generations=GenerationWriter(self.folder, StoreOptions(), owner=owner, free=lambda _: self.free),
             supply=EmbeddingSupply(ProviderChoice(provider, "stub", "stub", None, lacking), None),
         )
         self._made.append(made)
@@ -152,14 +149,16 @@ def test_a_rebuild_that_was_asked_for_again_goes_on_unless_it_is_forced(world: W
     index(indexer)
     identity = indexer.fingerprint()
     writer = indexer.generations
-    assert not writer.go_on_rebuilding(identity.digest, identity.description)
+    writer.begin(identity.digest, identity.description)
     begun = writer.next()
     index(indexer, "MEMORY.md")
-    assert writer.go_on_rebuilding(identity.digest, identity.description)
+    writer.begin(identity.digest, identity.description)
     assert writer.next() == begun
-    assert not writer.go_on_rebuilding("other", "{}"), "one for other settings is another one"
-    writer.start_rebuild(identity.digest, identity.description)
-    assert writer.next() not in {begun, None}
+    writer.begin("other", "{}")
+    assert writer.next() not in {begun, None}, "one for other settings is another one"
+    other = writer.next()
+    writer.begin("other", "{}", force=True)
+    assert writer.next() not in {other, None}
 
 
 def test_new_redaction_rules_leave_no_file_behind_that_holds_the_text_unmasked(world: World) -> None:
@@ -246,42 +245,31 @@ def test_a_generation_that_begins_to_answer_in_the_middle_of_a_job_goes_on_being
     assert finds(other, "granite")
 
 
-def test_a_process_that_read_its_settings_earlier_leaves_the_generations_to_those_who_read_them_later(
-    world: World,
-) -> None:
-    older, newer = world.indexer(read_at=time.time() - 10), world.indexer(chunking={"tokens": 64, "overlap": 0})
-    index(older)
-    index(newer)
-    begun = newer.generations.next()
+def test_only_the_owner_replaces_an_index_and_other_workers_obey(world: World, tmp_path: Path) -> None:
+    first, second = HomeOwner(tmp_path), HomeOwner(tmp_path)
+    settings = {"chunking": {"tokens": 64, "overlap": 0}}
+    index(world.indexer(owner=second))
+    assert first.owns()
+    other = world.indexer(owner=second, **settings)
     done: list[DocumentKey] = []
+    with pytest.raises(NotOwner, match="start both with the same ones"):
+        other.index([world.write("MEMORY.md", "The gateway is called Granite.\n")], lane=Lane.LIVE, on_done=done.extend)
+    assert (done, other.generations.next()) == ([], None)
 
-    def edited(text: str) -> list[DocumentKey]:
-        with pytest.raises(SettingsOlder, match="start it again"):
-            older.index([world.write("MEMORY.md", text)], lane=Lane.LIVE, on_done=done.extend)
-        return done
+    mine = world.indexer(owner=first, **settings)
+    index(mine)
+    assert finds(mine, "granite")
+    index(other)
+    with pytest.raises(NotOwner):
+        complete_generation(other)
+    assert complete_generation(mine)
+    index(other)
 
-    assert edited("The gateway is called Granite.\n") == [], "the generation under construction lacks it"
-    assert (newer.generations.next(), finds(newer, "granite")) == (begun, True)
-    index(newer, "MEMORY.md")
-    assert complete_generation(newer)
-    assert finds(newer, "granite")
-
-    assert edited("The gateway is called Basalt.\n") == []
-    assert (newer.generations.current(), newer.generations.next()) == (begun, None)
-    assert not finds(newer, "basalt"), "nothing gets into it that other settings would have made of a document"
-    index(newer, "MEMORY.md")
-    assert finds(newer, "basalt")
-
-
-def test_a_generation_of_a_time_that_is_to_come_was_begun_before_the_clock_went_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index(world.indexer())
-    now = time.time() - 3600
-    monkeypatch.setattr("memory.index.generation_writer.time.time", lambda: now)
-    changed = world.indexer(read_at=now - 10, chunking={"tokens": 64, "overlap": 0})
-    index(changed)
-    assert changed.generations.next() is not None
+    first.close()
+    assert second.owns()
+    index(world.indexer(owner=second))
+    assert complete_generation(world.indexer(owner=second))
+    second.close()
 
 
 def test_without_space_no_build_is_begun_and_live_changes_reach_the_old_generation(world: World) -> None:
@@ -307,9 +295,9 @@ def test_a_rebuild_asks_for_space_and_a_forced_one_does_not(world: World) -> Non
     identity = indexer.fingerprint()
     world.free = 0
     with pytest.raises(NoRoom):
-        indexer.generations.go_on_rebuilding(identity.digest, identity.description)
+        indexer.generations.begin(identity.digest, identity.description)
     assert indexer.generations.next() is None
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     index(indexer)
     assert complete_generation(indexer)
 

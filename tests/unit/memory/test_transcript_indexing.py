@@ -20,7 +20,7 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.index import commit_batch as planned_groups
+from memory.index import changes as planned_groups
 from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation, differences
@@ -320,7 +320,7 @@ def test_what_is_kept_of_a_vanished_transcript_outlives_its_cut_compressed_self(
     (world.sessions / "a.jsonl").unlink()
     if rebuilt:
         identity = indexer.fingerprint()
-        indexer.generations.start_rebuild(identity.digest, identity.description)
+        indexer.generations.begin(identity.digest, identity.description, force=True)
         assert complete_generation(indexer)
     before = [text for *_, text in content(indexer, key)]
     frames = [compress(lines(20)), compress(lines(40, first=20))]
@@ -385,7 +385,7 @@ def test_a_session_that_went_on_before_it_was_archived_is_forgotten_once_its_arc
     (world.sessions / "a.jsonl").unlink()
     # Taken over from another index, so that nothing tells which lines were read.
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     assert complete_generation(indexer)
     archive = world.write(compress(lines(45)), f"a.jsonl{RESET}.zst")
     archive = DocumentKey(archive.source, archive.path.removesuffix(".zst"))
@@ -513,7 +513,7 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     times = [indexer.target().times_of([number]) for number in ids(indexer, gone)]
     (world.sessions / "gone.jsonl").unlink()
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     index(indexer, there)
     assert differences(indexer) == []
     assert complete_generation(indexer)
@@ -536,7 +536,7 @@ def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: 
     )
     indexer.target().write([written])
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     index(indexer, DocumentKey("sessions", "sessions/a.jsonl"))
     assert complete_generation(indexer)
     assert [file.key.path for file in indexer.target().files()] == ["sessions/a.jsonl"]
@@ -547,7 +547,7 @@ def test_a_rebuild_does_not_take_over_what_the_settings_leave_out_by_then(world:
     index(world.indexer(), kept, out)
     indexer = world.indexer(exclude=["out.jsonl"])
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     index(indexer, kept)
     assert differences(indexer) == []
     assert complete_generation(indexer)
@@ -563,7 +563,7 @@ def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, m
     assert len(before) > 6
     (world.sessions / "gone.jsonl").unlink()
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     store = indexer.target()
     write, left = store.write, 2
 

@@ -62,6 +62,19 @@ def test_a_touched_document_reaches_the_queue_after_its_quiet_time(bench: Bench)
     assert bench.queue.calls[0][2] is Lane.LIVE
 
 
+def test_the_queue_knows_whose_changes_are_held_back_until_they_are_marked(bench: Bench) -> None:
+    bench.hand_over.touch("slow", note("a"))
+    wait_until(lambda: bench.queue.held_back == {"slow"})
+    bench.hand_over.touch("main", note("b"))
+    wait_until(lambda: bench.queue.held_back == {"slow", "main"})
+    bench.pass_time(2)
+    wait_until(lambda: bench.queue.held_back == {"slow"})
+    assert bench.queue.marked("main") == ["memory/b.md"]
+    bench.hand_over.flush("slow")
+    wait_until(lambda: not bench.queue.held_back)
+    assert bench.queue.marked("slow") == ["memory/a.md"]
+
+
 def test_documents_due_together_are_one_call_with_the_most_important_first(bench: Bench) -> None:
     for key in (note("z"), note("a"), DocumentKey("memory", "MEMORY.md")):
         bench.hand_over.touch("main", key)

@@ -116,13 +116,22 @@ def test_a_log_on_a_full_disk_stops_nobody_and_goes_on_when_there_is_room(
     assert [line["event"] for line in logs.lines()] == ["documents_indexed"]
 
 
+def test_what_libraries_log_has_no_secret(configured: Any) -> None:
+    token = "ghp_" + "a1B2c3D4e5F6" * 3
+    logs = configured()
+    logging.getLogger("httpx").warning("asked %s", f"https://x/?token={token}")
+    [line] = logs.lines()
+    assert line["message"] == "asked https://x/?token=[redacted:github-token]"
+
+
 def test_a_terminal_gets_no_json(configured: Any) -> None:
     logs = configured(terminal=True)
     logs.log.info("documents_indexed", documents=3)
     logging.getLogger("httpx").warning("slow")
     said = logs.stream.getvalue()
     assert "documents_indexed" in said
-    assert "WARNING httpx: slow" in said
+    assert "httpx" in said
+    assert "slow" in said
     assert "{" not in said
 
 

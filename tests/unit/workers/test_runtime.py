@@ -7,9 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from memory.index import provider_fallback as taking_over
-from memory.index.indexer import Indexer
-from memory.store.errors import Superseded
+from memory.store.errors import NotOwner
 from schemas.settings import Settings
 from workers import runtime as runtime_module
 from workers.runtime import Runtime
@@ -87,14 +85,8 @@ def asking(settings: Settings, key: str | None, **asked: Any) -> Settings:
 
 
 @pytest.fixture(params=ASKED, ids=["auto", "by name"])
-def two(
-    settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Runtime, Runtime]]:
-    """A process without the key that has made the index, and one that has it.
-
-    No build is younger than what a process read: names of builds count whole seconds, and one may pass in between.
-    """
-    monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: 0.0)
+def two(settings: Settings, request: pytest.FixtureRequest) -> Iterator[tuple[Runtime, Runtime]]:
+    """A process without the key that has made the index and owns it, and one that has the key."""
     nothing = cast(Any, None)
     keyless, keyed = (Runtime(asking(settings, key, **request.param), nothing, nothing) for key in (None, "a-key"))
     with keyless.indexer("main") as indexer:
@@ -104,66 +96,25 @@ def two(
     keyed.close()
 
 
-def test_a_job_that_began_before_a_build_does_not_throw_that_away(two: tuple[Runtime, Runtime]) -> None:
+def test_the_next_owner_makes_the_index_with_its_key_and_no_process_takes_it_back(two: tuple[Runtime, Runtime]) -> None:
     keyless, keyed = two
-    with keyless.indexer("main") as lent:
+    with keyed.indexer("main") as lent, pytest.raises(NotOwner):
         lent.target()
-        with keyed.indexer("main") as building:
-            building.target()
-        begun = lent.generations.next()
-        assert begun is not None
-        with pytest.raises(Superseded):
-            lent.target()
-        assert lent.generations.next() == begun
+    keyless.close()
+    with keyed.indexer("main") as building:
+        building.target()
+        begun = building.generations.next()
+    assert begun is not None
+    keyed.close()
     with keyless.indexer("main") as anew:
         anew.target()
         assert anew.supply.choice.error is not None
         assert anew.generations.next() == begun, "it is left to those who have the key"
 
 
-def test_a_build_that_begins_while_the_provider_is_chosen_is_seen_by_the_next_job(
-    two: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keyless, keyed = two
-    keyless.forget("main")
-
-    make = keyless._make
-
-    def making(*of: Any) -> Indexer:
-        made = make(*of)
-        with keyed.indexer("main") as building:
-            building.target()
-        return made
-
-    monkeypatch.setattr(keyless, "_make", making)
-    with keyless.indexer("main") as lent, pytest.raises(Superseded):
-        lent.target()
-    monkeypatch.undo()
-    with keyless.indexer("main") as anew:
-        anew.target()
-        assert anew.supply.choice.error is not None
-        assert anew.generations.next() is not None
-
-
 @pytest.mark.parametrize("two", [ASKED[1]], ids=["by name"], indirect=True)
-def test_no_fallback_takes_over_from_a_build_that_began_meanwhile(
-    two: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_owner_lets_the_fallback_take_over(two: tuple[Runtime, Runtime]) -> None:
     keyless, keyed = two
-    keyless.forget("main")
-    with keyed.indexer("main"):
-        pass  # what took over is forgotten, and nothing is begun yet
-    note = taking_over._note
-
-    def noting(*of: Any) -> None:
-        with keyed.indexer("main") as building:
-            building.target()
-        note(*of)
-
-    monkeypatch.setattr(taking_over, "_note", noting)
-    with keyless.indexer("main") as indexer:
-        begun = indexer.generations.next()
-        indexer.target()
-        assert begun is not None
-        assert indexer.generations.next() == begun
-        assert indexer.supply.choice.error is not None
+    assert not keyed.take_over("main", reason="the key was refused")
+    keyless.close()
+    assert keyed.take_over("main", reason="the key was refused")

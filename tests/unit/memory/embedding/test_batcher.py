@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.backlog import Ticket
-from memory.embedding.batcher import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher, Ticket
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import Admission, LocalGate, Urgency
 from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import LocalRateLimiter
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
@@ -258,21 +257,6 @@ def test_an_endpoint_that_refuses_every_text_is_not_asked_for_each_of_them(make:
     assert provider.requests == 2
 
 
-def test_batches_shrink_to_what_the_endpoint_takes(make: Make) -> None:
-    provider = Provider(concurrency=1, inputs=128)
-
-    def rule(batch: Sequence[str]) -> None:
-        if len(batch) > 32:
-            raise Permanent("HTTP 413: at most 32 inputs")
-
-    provider.rule = rule
-    batcher = make(provider)
-    vectors_of(batcher.submit(texts("first", 128), lane=Lane.BACKFILL))
-    provider.batches.clear()
-    vectors_of(batcher.submit(texts("second", 128), lane=Lane.BACKFILL))
-    assert [len(batch) for batch in provider.batches] == [32] * 4
-
-
 def test_a_passing_failure_is_retried_within_the_request(make: Make) -> None:
     provider = Provider()
     provider.answer_next(Transient("HTTP 500"), Transient("connection reset"))
@@ -320,11 +304,11 @@ def test_a_long_retry_after_is_handed_to_the_job_and_nothing_leaves_meanwhile(ma
     assert batcher.estimate_seconds(1) > 50
 
 
-def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Make) -> None:
+def test_after_a_refusal_for_good_nothing_leaves_for_a_minute(make: Make) -> None:
     provider = Provider(concurrency=1, inputs=10)
     provider.answer_next(Terminal("no credit left: top it up"))
     now = [1000.0]
-    batcher = make(provider, coordination=Coordination(LocalGate(clock=lambda: now[0])))
+    batcher = make(provider, coordination=Coordination(LocalRateLimiter(clock=lambda: now[0])))
     tickets = [batcher.submit(texts(f"a {n}", 10), lane=Lane.BACKFILL) for n in range(3)]
     for ticket in tickets:
         assert done(ticket) == {}
@@ -336,27 +320,7 @@ def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Ma
     assert provider.requests == 1
     now[0] += 61
     assert batcher.estimate_seconds(1) < math.inf
-    provider.answer_next(Terminal("still no credit"))
-    probe = batcher.submit(texts("c", 30), lane=Lane.BACKFILL)
-    assert done(probe) == {}
-    assert provider.requests == 2, "one probe, not three requests"
-    now[0] += 61
     vectors_of(batcher.submit(texts("d", 30), lane=Lane.BACKFILL))
-
-
-def test_while_a_probe_is_out_nothing_else_leaves(make: Make) -> None:
-    provider = Provider(concurrency=4, inputs=10)
-    provider.answer_next(Terminal("key refused"))
-    batcher = make(provider, coordination=Coordination(LocalGate(probe_seconds=0.05)))
-    done(batcher.submit(texts("a", 1), lane=Lane.LIVE))
-    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
-    provider.open.clear()
-    waiting = batcher.submit(texts("b", 60), lane=Lane.BACKFILL)
-    wait_until(lambda: provider.requests == 2)
-    assert not waiting.wait(0.1)
-    assert provider.requests == 2
-    provider.open.set()
-    vectors_of(waiting)
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0])
@@ -384,7 +348,7 @@ def test_a_text_that_never_gets_a_usable_vector_is_refused_and_its_neighbours_ar
     provider.answer_next(*[spoilt] * 10)
     results = done(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
     assert [isinstance(results[text_hash(f"any {i}")], Refusal) for i in range(5)] == [False, False, False, True, False]
-    assert provider.requests == 3
+    assert provider.requests == 2
 
 
 def test_only_unusable_vectors_are_the_endpoint_s_failure_and_nobody_s_refusal(make: Make) -> None:
@@ -459,34 +423,15 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
     assert isinstance(late.error(), Transient)
 
 
-def test_a_probe_that_is_out_when_its_process_ends_lets_another_one_leave(make: Make) -> None:
-    gate = LocalGate(probe_seconds=0.0)
-    gate.leave(Admission.NORMAL, Terminal("the key is refused"))
-    provider = Provider()
-    provider.open.clear()
-    batcher = make(provider, coordination=Coordination(gate))
-    batcher.submit(texts("any", 3), lane=Lane.BACKFILL)
-    wait_until(lambda: provider.requests == 1)
-    with pytest.raises(Terminal):
-        gate.enter(tokens=1, urgency=Urgency.BACKFILL)
-    batcher.close(timeout_seconds=0.05)
-    assert gate.enter(tokens=1, urgency=Urgency.BACKFILL) is Admission.PROBE
-    provider.open.set()
-    wait_until(lambda: not batcher._entries)
-    with pytest.raises(Terminal):
-        gate.enter(tokens=1, urgency=Urgency.BACKFILL)  # the late answer gives back nobody else's probe
-
-
 def test_senders_end_when_there_is_nothing_to_do_and_come_back(make: Make) -> None:
     def senders() -> int:
         return sum(thread.name == "embedding-sender" for thread in threading.enumerate())
 
     before = senders()
-    batcher = make(Provider(), idle_seconds=0.05)
-    vectors_of(batcher.submit(texts("one", 3), lane=Lane.LIVE))
-    assert senders() > before
-    wait_until(lambda: senders() == before)
-    vectors_of(batcher.submit(texts("two", 3), lane=Lane.LIVE))
+    batcher = make(Provider())
+    for number in range(2):
+        vectors_of(batcher.submit(texts(f"{number}", 3), lane=Lane.LIVE))
+        wait_until(lambda: senders() == before)
 
 
 def test_the_estimate_follows_the_backlog_and_the_measured_rate(make: Make) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.coordination import Item, Meter, NoUsage
-from memory.embedding.gate import LocalGate, Urgency
+from memory.embedding.coordination import Item, alone
 from memory.embedding.providers.provider import Embeddings
 from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import Urgency
 from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces, mean_of
 from memory.store.writer import Refusal
 from schemas.errors import Permanent, TooLarge
@@ -42,8 +42,7 @@ def item(text: str) -> Item:
 
 
 def sent(provider: StubProvider, *texts: str) -> list[Outcome]:
-    meter = Meter(provider, NoUsage())
-    sender = BatchSender(provider, LocalGate(), meter, stopping=threading.Event(), patience_seconds=0.0)
+    sender = BatchSender(provider, alone(provider), stopping=threading.Event(), patience_seconds=0.0)
     return list(sender.outcomes([item(text) for text in texts], urgency=Urgency.LIVE))
 
 

@@ -10,13 +10,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from memory.index import generation_writer as generation_writing
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
@@ -168,7 +166,7 @@ def test_a_rebuild_starts_afresh_although_the_fingerprint_is_the_same(
     [old] = writer.open_writer("f1", "first")
     old.write([document(NOTE, "gateway")])
     before = generations.current()
-    writer.start_rebuild("f1", "first")
+    writer.begin("f1", "first", force=True)
     target, current = writer.open_writer("f1", "first")
     assert (target.counts().files, current.counts().files) == (0, 1)
     assert generations.current() == before
@@ -193,7 +191,6 @@ def test_a_replaced_store_stays_usable_for_those_in_the_middle_of_something(writ
     writer.open_writer("f2", "second")
     writer.complete("f2")
     writer.open_writer("f2", "second")
-    assert old not in writer.open_stores()
     old.write([document(NOTE, "late")])
 
 
@@ -305,20 +302,6 @@ def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
         GenerationWriter(tmp_path / "file" / "main", OPTIONS).open_writer("f1", "first")
 
 
-def test_stores_that_were_put_away_long_ago_are_closed(
-    writer: GenerationWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [old] = writer.open_writer("f1", "first")
-    monkeypatch.setattr(generation_writing, "RETIREMENT_SECONDS", 0.0)
-    writer.open_writer("f2", "second")
-    writer.complete("f2")
-    writer.open_writer("f2", "second")
-    writer.start_rebuild("f2", "second")
-    writer.open_writer("f2", "second")
-    with pytest.raises(StoreUnreadable, match="closed"):
-        old.counts()
-
-
 # Several processes -----------------------------------------------------------------------------------
 
 OPEN_AND_WRITE = """
@@ -368,75 +351,6 @@ def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder:
     assert writer.current() is not None
 
 
-FLIP_FOR_EVER = """
-    import itertools, sys
-    from pathlib import Path
-    from memory.index.generation_writer import GenerationWriter
-    from memory.store.options import StoreOptions
-    from tests.storing import document, key
-
-    writer = GenerationWriter(Path(sys.argv[1]), StoreOptions())
-    for number in itertools.count():
-        fingerprint = f"f{number}"
-        store = writer.open_writer(fingerprint, "")[0]
-        store.write([document(key("memory/note.md"), f"gateway {number}")])
-        writer.complete(fingerprint)
-        writer.sweep(older_than_seconds=0)
-        print(number, flush=True)
-"""
-
-
-def test_readers_find_a_whole_generation_however_fast_another_process_flips(
-    generations: Generations, folder: Path
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"0\n"
-    flips = threading.Thread(target=process.stdout.read)
-    flips.start()
-    seen = set()
-    looks = 0
-    deadline = time.monotonic() + 30
-    # On a busy machine the other process may not get far between two looks.
-    while looks < 150 or (len(seen) <= 3 and time.monotonic() < deadline):
-        looks += 1
-        reader = generations.open_reader()
-        assert reader is not None
-        assert [file.key for file in reader.files()] == [NOTE]
-        assert len(reader.search_text("gateway", 5)) == 1
-        seen.add(reader.meta("fingerprint"))
-        reader.close()
-    process.kill()
-    process.wait()
-    flips.join()
-    process.stdout.close()
-    assert len(seen) > 3
-
-
-def test_kills_while_flipping_leave_a_generation_that_answers(generations: Generations, folder: Path) -> None:
-    for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
-        )
-        assert process.stdout is not None
-        for _ in range(3):
-            process.stdout.readline()
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        reader = generations.open_reader()
-        assert reader is not None
-        assert reader.check() == []
-        reader.close()
-    survivor = GenerationWriter(folder, OPTIONS)
-    assert survivor.open_writer("f0", "")[0].meta("fingerprint") == "f0"
-    survivor.sweep(older_than_seconds=0)
-    assert files_in(folder) <= {generations.current(), generations.next()}
-    survivor.close()
-
-
 def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:
     writer = GenerationWriter(tmp_path / "indexes" / "main", StoreOptions())
     writer.open_writer("fingerprint", "{}")
@@ -450,7 +364,7 @@ def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_
 ) -> None:
     steps = {
         "begin": lambda: writer.open_writer("f2", "{}"),
-        "rebuild": lambda: writer.start_rebuild("f2", "{}"),
+        "rebuild": lambda: writer.begin("f2", "{}", force=True),
         "flip": lambda: writer.complete("f2"),
     }
     [old] = writer.open_writer("f1", "{}")
@@ -463,7 +377,7 @@ def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_
         def no_space(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patched.setattr("memory.index.generation_writer.os.fsync", no_space)
+        patched.setattr("memory.store.sqlite.folder_writer.os.fsync", no_space)
         with pytest.raises(StoreFull, match=r"no space left for .*; free some and indexing goes on"):
             steps[step]()
     assert (generations.current(), generations.next()) == before

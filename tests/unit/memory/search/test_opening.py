@@ -15,6 +15,7 @@ import pytest
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import call_tool
+from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient
 from schemas.ports import Event, Pending
@@ -192,6 +193,33 @@ def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, 
     impatient.close()
 
 
+def test_producers_are_asked_only_while_they_hold_something_back(settings: Settings, resources: SearchResources, notes):
+    class Inbox:
+        asked = 0
+
+        def ask(self, event: Event, timeout_seconds: float) -> bool:
+            assert event == Event(kind="flush", agent="main")
+            self.asked += 1
+            board.state = Pending()
+            return True
+
+    write_index(settings)
+    write_derived(settings.home / WATCH_STATE_PATH, {"main": {"mode": "events", **this_process()}})
+    board, inbox = HealthStore(Pending()), Inbox()
+    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board, inbox=inbox)
+    for state, wait_ms, asked in (
+        (Pending(), None, 0),
+        (Pending(held_back=True), 0, 0),
+        (Pending(held_back=True), None, 1),
+        (Pending(documents=1), None, 2),
+        (Pending(), 1_000, 3),
+    ):
+        board.state = state
+        assert manager.search(SearchRequest(query="dentist", wait_ms=wait_ms)).results
+        assert inbox.asked == asked
+    manager.close()
+
+
 def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: Path, monkeypatch):
     write_index(settings)
 
@@ -365,7 +393,7 @@ def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: SearchMan
     writer = writer_of(settings)
     old = writer.current()
     digest = write_index(settings).meta("fingerprint")
-    writer.start_rebuild(digest, "{}")
+    writer.begin(digest, "{}", force=True)
     write_index(settings)
     assert writer.complete(digest)
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate, Urgency
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
+from memory.embedding.rate_limit import REFUSED_SECONDS, LocalRateLimiter, RateLimiter
 from memory.search.query_vectors import (
     FAILURE_MEMORY_SECONDS,
     FIRST_FAILURE_MEMORY_SECONDS,
@@ -267,14 +267,14 @@ class Recorder:
         self.counted.append((usage, dict(agents)))
 
 
-def shared(gate: LocalGate, recorder: Recorder | None = None) -> Coordination:
-    return Coordination(gate, usage=recorder or Recorder())
+def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordination:
+    return Coordination(limiter, usage=recorder or Recorder())
 
 
 def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(gate))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
     assert got(vectors, "a") == Unavailable("slow down")
@@ -291,52 +291,55 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm:
 
 def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(warm: Warm):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(gate))
-    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Throttled("slow down", retry_after=3))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, clock=clock, coordination=shared(limiter))
+    limiter.report(Throttled("slow down", retry_after=3))
     assert got(vectors, "a") == Unavailable("fake asked to wait 3 s")
     assert provider.asked == []
 
     clock.now += 3
     provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
     got(vectors, "a")
-    assert str(gate.refusal()) == "the key is refused: set FAKE_API_KEY"
+    hold = limiter.hold()
+    assert hold is not None
+    assert hold.refusal == "the key is refused: set FAKE_API_KEY"
     assert got(vectors, "b") == Unavailable("the key is refused: set FAKE_API_KEY")
     assert provider.asked == ["a"]
 
 
-def test_a_query_may_be_the_probe_that_closes_the_breaker(warm: Warm):
+def test_a_query_may_leave_a_minute_after_a_refusal(warm: Warm):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(gate))
-    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Terminal("the quota is used up"))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, clock=clock, coordination=shared(limiter))
+    limiter.report(Terminal("the quota is used up"))
     assert got(vectors, "a") == Unavailable("the quota is used up")
 
-    clock.now += PROBE_SECONDS
+    clock.now += REFUSED_SECONDS
     assert not isinstance(got(vectors, "a"), Unavailable)
-    assert not gate.careful
+    assert limiter.hold() is None
     assert vectors.failure() is None
 
 
 def test_an_endpoint_that_is_out_says_when_it_is_tried_again(warm: Warm):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(gate))
-    for _ in range(OUTAGE_FAILURES):
-        gate.leave(Admission.NORMAL, Transient("broken connection"))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, clock=clock, coordination=shared(limiter))
+    for _ in range(4):
+        clock.now += 1
+        limiter.report(Transient("broken connection"))
     assert got(vectors, "a") == Unavailable("requests to fake fail, and it is tried again in 1 s")
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), coordination=shared(LocalGate(limits)))
+    vectors = warm(Provider(), coordination=shared(LocalRateLimiter(limits)))
     for query in ("one", "two", "three"):
         assert not isinstance(got(vectors, query), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, coordination=shared(LocalGate(), recorder))
+    vectors = warm(provider, coordination=shared(LocalRateLimiter(), recorder))
     got(vectors, "where is the dentist", agent="ada")
     got(vectors, "where is the dentist", agent="bob")
     wait_until(lambda: recorder.counted)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 from pathlib import Path
 
 import apsw
@@ -23,13 +24,13 @@ from memory.store.errors import (
 )
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
-from memory.store.sqlite import check as sqlite_check
 from memory.store.sqlite import connection as sqlite_connection
+from memory.store.sqlite import maintenance as sqlite_check
 from memory.store.sqlite import reader as sqlite_reader
-from memory.store.sqlite import vec0_tables
+from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.schema import MIGRATIONS, Migration, migrate, vector_block_rows
+from memory.store.sqlite.schema import MIGRATIONS, Migration, migrate
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.errors import Permanent
@@ -86,6 +87,7 @@ def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: SqliteStore, 
 WRITE_WITHOUT_SQLITE_VEC = """
 import sys
 sys.modules["sqlite_vec"] = None  # as where there is no wheel
+from importlib.metadata import version
 from pathlib import Path
 from memory.store.options import StoreOptions
 from memory.store.sqlite.writer import SqliteStore, create_generation
@@ -113,6 +115,10 @@ def test_an_index_made_where_sqlite_vec_is_missing_has_its_vectors_and_sqlite_ve
     connection.close()
 
 
+def test_the_layout_of_vectors_is_that_of_the_installed_sqlite_vec() -> None:
+    assert version("sqlite-vec") == sqlite_vectors.SQLITE_VEC_VERSION
+
+
 def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=1)
     ours = with_sqlite_vec(index_path)
@@ -136,7 +142,7 @@ def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Sql
 
 def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=1, chunks=3)
-    rows = vec0_tables.fillings(with_sqlite_vec(index_path))[0].places
+    rows = sqlite_vectors.fillings(with_sqlite_vec(index_path))[0].places
     other, plain = with_sqlite_vec(index_path), apsw.Connection(str(index_path))
     choice = random.Random(3)
     expected = sqlite_store.vectors_of([1, 2, 3])
@@ -145,12 +151,12 @@ def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store:
         new = {10_000 * (turn + 1) + number: vector(number) for number in range(choice.choice([1, 9, rows]))}
         writing = other if turn % 2 else plain
         with writing:
-            vec0_tables.delete_vectors(writing, gone)
-            vec0_tables.insert_vectors(writing, list(new.items()))
+            sqlite_vectors.delete_vectors(writing, gone)
+            sqlite_vectors.insert_vectors(writing, list(new.items()))
         expected = {id_: made for id_, made in (expected | new).items() if id_ not in gone}
         held = dict(other.execute("SELECT rowid, embedding FROM chunks_vec").fetchall())
         assert held == {id_: made.tobytes() for id_, made in expected.items()}
-        in_blocks, listed = vec0_tables.stored_ids(other)
+        in_blocks, listed = sqlite_vectors.stored_ids(other)
         assert in_blocks == listed == set(expected)
     assert {id_: made.tobytes() for id_, made in sqlite_store.vectors_of(list(expected)).items()} == held
     other.close()
@@ -168,7 +174,7 @@ def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteSto
     assert sqlite_store.vectors_of([5])[5].tobytes() in vectors
     left = key("memory/1.md")
     sqlite_store.write([DocumentDelete(left, sqlite_store.revision(left))])
-    assert vec0_tables.fillings(connection) == []
+    assert sqlite_vectors.fillings(connection) == []
     assert connection.execute("SELECT count(*) FROM chunks_vec_vector_chunks00").fetchall() == [(0,)]
     connection.close()
 
@@ -193,7 +199,7 @@ def test_a_query_of_other_dimensions_is_an_error_in_words(sqlite_store: SqliteSt
     ("dimensions", "rows"), [(384, 1024), (512, 512), (768, 512), (1536, 256), (3072, 128), (8, 1024)]
 )
 def test_a_block_of_vectors_stays_below_its_limit(dimensions: int, rows: int) -> None:
-    assert vector_block_rows(dimensions) == rows
+    assert sqlite_vectors.block_rows(dimensions) == rows
     assert rows * dimensions * 4 <= 1_572_864
 
 

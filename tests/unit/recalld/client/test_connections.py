@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import ssl
 import threading
@@ -24,7 +23,6 @@ from recalld.client import (
     ServiceTimedOut,
     ServiceUnavailable,
 )
-from recalld.client.connection import MAX_KEPT
 from tests.client_talk import KINDS, Talk
 from tests.raw_server import DROP, HANG, REFUSE_EARLY, answer, raw_server
 from tests.waiting import wait_until
@@ -37,46 +35,31 @@ def talk(request: pytest.FixtureRequest) -> Talk:
     return KINDS[request.param]
 
 
-def test_a_connection_is_used_again(talk: Talk):
-    with raw_server([OK, OK, OK]) as server:
-        assert talk(server.url, "a", "b", "c") == [{"results": []}] * 3
-    assert [len(requests) for requests in server.connections] == [3]
-
-
-def test_a_connection_that_the_service_wants_closed_is_not_used_again(talk: Talk):
-    last = answer(b'{"results": []}', "Connection: close")
-    with raw_server([last, OK], [OK]) as server:
-        talk(server.url, "a", "b")
+def test_every_call_has_a_connection_of_its_own_which_it_closes(talk: Talk):
+    with raw_server([OK], [OK]) as server:
+        assert talk(server.url, "a", "b") == [{"results": []}] * 2
+        wait_until(lambda: server.closed == 2)
     assert [len(requests) for requests in server.connections] == [1, 1]
 
 
-def test_a_request_over_a_connection_that_was_just_closed_is_sent_once_more(talk: Talk):
-    with raw_server([OK, DROP], [OK], [OK]) as server:
-        assert len(talk(server.url, "a", "b", "c")) == 3
-    assert [len(requests) for requests in server.connections] == [2, 1, 1]
+def test_a_connection_that_ends_without_an_answer_is_said_to(talk: Talk):
+    with raw_server([DROP], [OK]) as server, pytest.raises(ServiceUnavailable, match="without an answer"):
+        talk(server.url, "a")
+    assert len(server.connections) == 1
 
 
-def test_it_is_sent_once_more_only_and_never_over_a_new_connection(talk: Talk):
-    with raw_server([OK, DROP], [DROP], [OK]) as server, pytest.raises(ServiceUnavailable, match="without an answer"):
-        talk(server.url, "a", "b")
-    assert [len(requests) for requests in server.connections] == [2, 1]
-    with raw_server([DROP], [OK]) as server, pytest.raises(ServiceUnavailable, match="start it with `recalld up`"):
+def test_half_an_answer_is_no_reason_to_ask_again(talk: Talk):
+    with raw_server([OK[:-4]], [OK]) as server, pytest.raises(ServiceUnavailable, match="closed without"):
         talk(server.url, "a")
     assert len(server.requests) == 1
 
 
-def test_half_an_answer_is_no_reason_to_ask_again(talk: Talk):
-    with raw_server([OK, OK[:-4]], [OK]) as server, pytest.raises(ServiceUnavailable, match="closed without"):
-        talk(server.url, "a", "b")
-    assert len(server.requests) == 2
-
-
 def test_a_service_that_does_not_answer_is_given_up_and_its_connection_closed(talk: Talk):
-    with raw_server([OK, HANG], [OK]) as server:
+    with raw_server([HANG], [OK]) as server:
         with pytest.raises(ServiceTimedOut, match=r"timed out: no answer within 0\.1 seconds"):
-            talk(server.url, "a", "b", answer_timeout_seconds=0.1)
+            talk(server.url, "a", answer_timeout_seconds=0.1)
         assert server.gone.wait(60)
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
 
 
 def test_the_time_is_for_the_whole_answer(talk: Talk):
@@ -98,9 +81,8 @@ def test_an_answer_in_chunks_is_read(talk: Talk):
         b'2\r\n{"\r\n',
         b'c\r\nresults":[1]\r\n1\r\n}\r\n0\r\n\r\n',
     ]
-    with raw_server([pieces, OK]) as server:
-        assert talk(server.url, "a", "b") == [{"results": [1]}, {"results": []}]
-    assert len(server.connections) == 1
+    with raw_server([pieces]) as server:
+        assert talk(server.url, "a") == [{"results": [1]}]
 
 
 def test_what_is_not_recalld_is_said_to_be_something_else(talk: Talk):
@@ -146,13 +128,10 @@ def test_a_service_behind_a_path_is_asked_there(talk: Talk):
     assert server.requests[0].startswith(b"POST /team/memory/v1/search HTTP/1.1\r\n")
 
 
-def test_a_trusted_certificate_is_enough_and_its_connection_is_used_again(
-    talk: Talk, certificate: Path, tls: ssl.SSLContext
-):
+def test_a_trusted_certificate_is_enough(talk: Talk, certificate: Path, tls: ssl.SSLContext):
     trusting = ssl.create_default_context(cafile=str(certificate))
-    with raw_server([OK, OK], tls=tls) as server:
-        assert talk(server.url, "a", "b", ssl_context=trusting) == [{"results": []}] * 2
-    assert len(server.connections) == 1
+    with raw_server([OK], tls=tls) as server:
+        assert talk(server.url, "a", ssl_context=trusting) == [{"results": []}]
 
 
 def test_an_unknown_certificate_is_refused_before_anything_is_sent(talk: Talk, tls: ssl.SSLContext):
@@ -203,19 +182,6 @@ def test_cancelling_a_call_closes_its_connection():
     assert [len(requests) for requests in server.connections] == [1, 1]
 
 
-def test_a_cancelled_call_over_a_kept_connection_is_not_asked_again():
-    async def run(url: str) -> None:
-        async with AsyncClient(url=url) as client:
-            await client.search("a")
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.search("b"), 0.05)
-
-    with raw_server([OK, HANG], [OK]) as server:
-        asyncio.run(run(server.url))
-        assert server.gone.wait(60)
-    assert [len(requests) for requests in server.connections] == [2]
-
-
 def test_a_call_that_is_cancelled_during_the_tls_handshake_ends():
     async def run(url: str) -> None:
         async with AsyncClient(url=url, connect_timeout_seconds=600) as client:
@@ -224,47 +190,6 @@ def test_a_call_that_is_cancelled_during_the_tls_handshake_ends():
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asyncio.run(run(f"https://127.0.0.1:{silent.getsockname()[1]}"))  # waits for its threads
-
-
-def test_event_loops_share_the_connections_of_a_client():
-    with raw_server([OK] * 2) as server:
-        client = AsyncClient(url=server.url)
-        for query in ("a", "b"):
-            asyncio.run(client.search(query))
-        asyncio.run(client.aclose())
-    assert [len(requests) for requests in server.connections] == [2]
-
-
-def test_a_forked_process_opens_connections_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    with raw_server([OK, OK], [OK]) as server, Client(url=server.url) as client:
-        client.search("a")
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        client.search("b")
-    assert [len(requests) for requests in server.connections] == [1, 1]
-
-
-def test_a_client_that_was_not_closed_leaves_nothing_open():
-    with raw_server([OK, OK]) as server:
-        client = Client(url=server.url)
-        client.search("a")
-        del client
-        wait_until(lambda: server.closed == 1)
-
-
-def test_few_unused_connections_are_kept():
-    everyone = threading.Barrier(2 * MAX_KEPT)
-
-    def together(_: bytes) -> bytes:
-        everyone.wait()
-        return OK
-
-    with (
-        raw_server(*[[together, OK]] * 2 * MAX_KEPT) as server,
-        Client(url=server.url) as client,
-        ThreadPoolExecutor(2 * MAX_KEPT) as threads,
-    ):
-        list(threads.map(client.search, ["a"] * 2 * MAX_KEPT))
-        wait_until(lambda: server.closed == MAX_KEPT)
 
 
 @pytest.fixture

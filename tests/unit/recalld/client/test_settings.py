@@ -92,7 +92,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 def sent(*calls: Any, **settings: Any) -> list[dict[str, Any]]:
     """The bodies of these calls."""
-    with raw_server([OK] * len(calls)) as server, Client(url=server.url, **settings) as client:
+    with raw_server(*[[OK]] * len(calls)) as server, Client(url=server.url, **settings) as client:
         for call in calls:
             call(client)
     return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
@@ -130,7 +130,7 @@ def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> 
 
 
 def test_each_call_has_its_address_and_status_its_agent() -> None:
-    with raw_server([OK] * 5) as server, Client(url=server.url, agent="a", token="secret") as client:
+    with raw_server(*[[OK]] * 5) as server, Client(url=server.url, agent="a", token="secret") as client:
         client.status()
         client.status(agent="x&y", deep=True)
         client.get("p")

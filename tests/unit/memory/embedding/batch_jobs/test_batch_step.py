@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from memory.embedding.batch_jobs.batch_api import (
-    BatchApi,
     BatchLine,
     BatchUnavailable,
     JobFile,
@@ -27,6 +26,7 @@ from memory.embedding.batch_jobs.batch_step import (
     JobRules,
     step,
 )
+from memory.embedding.batch_jobs.file_batches import OpenAIBatches
 from memory.store.errors import StoreBusy
 from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
@@ -35,7 +35,7 @@ NOW = 1_000_000.0
 RULES = JobRules(poll_seconds=2.0, timeout_seconds=3600.0)
 
 
-class Provider(BatchApi):
+class Provider(OpenAIBatches):
     """Provider of one job that exists if it is `known`; every call raises `error` if there is one."""
 
     limits = JobLimits(inputs=10, file_bytes=1000)

@@ -11,9 +11,10 @@ import sqlite_vec
 
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
+from memory.store.sqlite import maintenance as sqlite_maintenance
 from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.vector_cache import VectorShelf
+from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import SqliteStore
 from memory.store.writer import DocumentWrite, Maintained, NewChunk
 from tests.storing import STAT, key, text_hash, vector
@@ -137,7 +138,7 @@ def test_a_dense_index_is_left_alone(sqlite_store: SqliteStore, monkeypatch: pyt
 def test_keywords_are_merged_when_many_chunks_came_and_not_again_before_many_more(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "WORTH_MERGING_CHUNKS", 100)
+    monkeypatch.setattr(sqlite_maintenance, "WORTH_MERGING_CHUNKS", 100)
     for number in range(30):
         note(sqlite_store, number, count=3, seed=number)
     assert sqlite_store.maintain(go_on=always).keyword_steps == 0, "too few"
@@ -153,7 +154,7 @@ def test_keywords_are_merged_when_many_chunks_came_and_not_again_before_many_mor
 def test_keywords_of_chunks_that_went_are_merged_by_maintenance_and_not_while_they_are_deleted(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "WORTH_MERGING_CHUNKS", 100)
+    monkeypatch.setattr(sqlite_maintenance, "WORTH_MERGING_CHUNKS", 100)
     for number in range(20):
         note(sqlite_store, number, count=10, seed=number)
     sqlite_store.maintain(go_on=always)

@@ -14,9 +14,9 @@ from memory.chunking.segmenting import index_text
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk
-from memory.store.sqlite import chunks as sqlite_transcripts
 from memory.store.sqlite import connection as sqlite_connection
 from memory.store.sqlite import rows as sqlite_rows
+from memory.store.sqlite import transaction as sqlite_transcripts
 from memory.store.sqlite.reader import SELECT_NAMED, SqliteReader
 from memory.store.sqlite.rows import as_blob
 from memory.store.sqlite.schema import MIGRATIONS, migrate

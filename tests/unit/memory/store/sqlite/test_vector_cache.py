@@ -19,11 +19,10 @@ from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorState
-from memory.store.sqlite import schema as sqlite_schema
-from memory.store.sqlite import vec0_tables
+from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import open_for_reading
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
+from memory.store.sqlite.vectors import HeldVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Store
 from schemas.documents import DocumentKey
 from tests.storing import STAT, chunk, document, key, mark, piece
@@ -43,7 +42,7 @@ def exact_vector(seed: int) -> Vector:
 def blocks_of_eight_rows() -> Iterator[None]:
     """So that a few vectors are several blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_schema, "MAX_VECTOR_BLOCK_BYTES", 8 * 16 * 4)
+        patch.setattr(sqlite_vectors, "MAX_BLOCK_BYTES", 8 * 16 * 4)
         yield
 
 
@@ -215,9 +214,9 @@ def test_searches_in_many_threads_read_the_vectors_of_their_own_transaction_whil
         try:
             connection = open_for_reading(path, StoreOptions())
             while not done.is_set():
-                with vec0_tables.snapshot(connection):
-                    expected = vec0_tables.cosines(connection, exact_vector(1))
-                    view = held._view(connection, 16)
+                with sqlite_vectors.snapshot(connection):
+                    expected = sqlite_vectors.cosines(connection, exact_vector(1))
+                    view = held.view_of(connection, 16)
                     if view is None:
                         continue
                     from_memory.append(view.transaction)
@@ -255,10 +254,10 @@ def test_who_reads_an_older_transaction_is_not_answered_from_a_newer_one(store: 
     [path] = tmp_path.glob("*.sqlite")
     held = HeldVectors(VectorShelf(hot_at_search=1))
     old, new = open_for_reading(path, StoreOptions()), open_for_reading(path, StoreOptions())
-    with vec0_tables.snapshot(old):
+    with sqlite_vectors.snapshot(old):
         assert len(held.cosines(old, exact_vector(1))[0]) == 1
         store.write([document(key("b.md"), "b", vectors=[exact_vector(2)])])
-        with vec0_tables.snapshot(new):
+        with sqlite_vectors.snapshot(new):
             assert len(held.cosines(new, exact_vector(1))[0]) == 2
         assert len(held.cosines(old, exact_vector(1))[0]) == 1
     assert held.view is not None
@@ -274,14 +273,14 @@ def test_a_commit_that_changes_one_block_reads_one_block(store: Store, tmp_path:
     assert reader is not None
     reader.search_vectors(exact_vector(1), 4)
     read: list[int] = []
-    matrices = vec0_tables.matrices
+    matrices = sqlite_vectors.matrices
 
     def counted(connection, numbers, blocks, dimensions):
         for number, block, matrix in matrices(connection, numbers, blocks, dimensions):
             read.append(number)
             yield number, block, matrix
 
-    monkeypatch.setattr(vec0_tables, "matrices", counted)
+    monkeypatch.setattr(sqlite_vectors, "matrices", counted)
     store.write([document(key("b.md"), "new", vectors=[exact_vector(1)])])
     assert reader.search_vectors(exact_vector(1), 2)[1].id == 81
     assert len(read) == 1
@@ -329,24 +328,3 @@ def test_the_vectors_searched_longest_ago_make_room_unless_they_are_in_use() -> 
     assert shelf.reserve(third, 50)
     assert set(shelf._held) == {first, third}
     assert shelf.held_bytes == 100
-
-
-def test_what_found_no_room_does_not_look_for_it_at_every_search() -> None:
-    now = 0.0
-    shelf = VectorShelf(max_bytes=100, hot_at_search=1, clock=lambda: now)
-    large = HeldVectors(shelf)
-    assert shelf.is_hot(large)
-    assert not shelf.reserve(large, 101)
-    assert not shelf.is_hot(large)
-    now = 31.0
-    assert shelf.is_hot(large)
-
-
-def test_an_index_counts_its_searches_anew_after_a_long_rest() -> None:
-    now = 0.0
-    shelf = VectorShelf(hot_at_search=2, clock=lambda: now)
-    held = HeldVectors(shelf)
-    assert not shelf.is_hot(held)
-    now = 1_000.0
-    assert not shelf.is_hot(held)
-    assert shelf.is_hot(held)

@@ -1,0 +1,216 @@
+"""Maintenance of one SQLite generation, and the check of its tables.
+
+Replaced texts leave traces. With 30,000 chunks of 384 dimensions, half of them replaced, they cost:
+
+* Vectors go into the last block only, so deleted vectors leave holes that every search reads: half as much time again,
+  a third more of the file. `compact_vectors` moves the rest of the emptiest blocks to the end.
+* FTS5 gathers segments and merges them during writes; searches by several words take a third longer over many of them.
+  `merge_keywords` merges the rest.
+
+Maintenance works in interruptible steps of a few milliseconds. It changes no search result and counts no commit, so
+that cached answers and vectors stay valid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import apsw
+
+from memory.store.errors import CheckUnfinished
+from memory.store.reader import Flaw
+from memory.store.sqlite import vectors
+from memory.store.sqlite.connection import missing_keywords
+from memory.store.sqlite.rows import fetch, fetch_one, meta_value
+from memory.store.sqlite.schema import SET_META, TRANSCRIPTS_SCHEMA_NUMBER
+
+#: Vectors moved in one transaction, about 20 ms.
+MOVED_A_STEP = 128
+
+#: Smallest share of empty places for a compaction.
+WORTH_COMPACTING = 0.25
+
+#: Largest share of places in use of a block that is moved.
+FULL_ENOUGH = 0.75
+
+#: Pages of the keyword index written in one transaction, about 4 kB each.
+MERGED_PAGES_A_STEP = 64
+
+#: Smallest share and number of chunks added and deleted since the last merge for another one.
+WORTH_MERGING = 0.1
+WORTH_MERGING_CHUNKS = 1_000
+
+#: Entry of `meta`: number of all chunks ever added and deleted at the last merge of the keywords.
+MERGED_AT = "keywords_merged_at"
+
+# FTS5 merges a segment inside the transaction that deletes a tenth of it. For 200,000 chunks in transactions of 1,000
+# that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
+SELECT_MERGES_DELETIONS = "SELECT 1 FROM chunks_fts_config WHERE k = 'deletemerge' AND v = 0"
+LEAVE_DELETIONS = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0)"
+
+SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
+COUNT_CHUNKS = "SELECT count(*) FROM chunks"
+
+# A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
+MERGE = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('merge', ?)"
+
+#: SQLite counts fewer changes than this for a merge that had nothing to do.
+_NOTHING_MERGED = 2
+
+
+def is_worth_compacting(connection: apsw.Connection) -> bool:
+    """Return True if enough vectors are deleted to slow down searches."""
+    blocks = vectors.fillings(connection)
+    places = sum(block.places for block in blocks)
+    used = sum(block.used for block in blocks)
+    return len(blocks) > 1 and places - used >= WORTH_COMPACTING * places and _emptiest(blocks) is not None
+
+
+def compact_vectors(connection: apsw.Connection) -> bool:
+    """Move some vectors in the open transaction; return False if there is nothing left to move."""
+    emptiest = _emptiest(vectors.fillings(connection))
+    dimensions = meta_value(connection, "dimensions")
+    if emptiest is None or dimensions is None:
+        return False
+    ids = vectors.ids_in(connection, emptiest)[:MOVED_A_STEP]
+    moved = vectors.vectors_of(connection, ids, int(dimensions))
+    vectors.delete_vectors(connection, ids)
+    vectors.insert_vectors(connection, [(id_, moved[id_]) for id_ in ids])
+    return True
+
+
+def is_worth_merging(connection: apsw.Connection) -> bool:
+    """Return True if enough chunks were added and deleted since the last merge to slow down searches."""
+    [(now,)] = fetch(connection, COUNT_CHUNKS)
+    changed = _changes_ever(connection) - int(meta_value(connection, MERGED_AT) or 0)
+    return changed >= max(WORTH_MERGING_CHUNKS, int(WORTH_MERGING * int(now)))
+
+
+def leave_deletions(connection: apsw.Connection) -> None:
+    """Make FTS5 merge deletions on request only."""
+    if not fetch(connection, SELECT_MERGES_DELETIONS):
+        connection.execute(LEAVE_DELETIONS)
+
+
+def merge_keywords(connection: apsw.Connection) -> bool:
+    """Merge some pages in the open transaction; return False, and record the merge, if nothing is left to merge."""
+    before = connection.total_changes()
+    connection.execute(MERGE, (-MERGED_PAGES_A_STEP,))
+    if connection.total_changes() - before >= _NOTHING_MERGED:
+        return True
+    connection.execute(SET_META, (MERGED_AT, str(_changes_ever(connection))))
+    return False
+
+
+def _changes_ever(connection: apsw.Connection) -> int:
+    """Return the number of chunks ever added plus the number ever deleted."""
+    [(ever,)] = fetch(connection, SELECT_CHUNKS_EVER)
+    [(now,)] = fetch(connection, COUNT_CHUNKS)
+    return 2 * int(ever) - int(now)
+
+
+def _emptiest(blocks: Sequence[vectors.Filling]) -> int | None:
+    """Return the number of the block to move next, None without one. Moved vectors go to the last block, which
+    stays."""
+    movable = [block for block in blocks[:-1] if block.used <= FULL_ENOUGH * block.places]
+    return min(movable, key=lambda block: block.used).number if movable else None
+
+
+#: Time limit of a check in seconds; a million chunks take about ten.
+CHECK_SECONDS = 120.0
+
+#: Steps of SQLite between two checks of the time limit.
+_STEPS = 10_000
+
+#: Ids listed in a finding.
+MAX_LISTED_IDS = 5
+
+# FTS5 checks its own structure, too.
+MAX_INTEGRITY_MESSAGES = 20
+
+SELECT_CHUNK_IDS = "SELECT id FROM chunks"
+SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
+SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
+
+# The table behind it, readable without FTS5.
+SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
+
+SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_ORPHANED_MARKS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN (SELECT file_id FROM transcripts)"
+SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
+
+
+def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[Flaw]:
+    """Check all tables in one snapshot; return one sentence per finding.
+
+    Raises:
+        CheckUnfinished: the check exceeded its time limit. During a check, the write-ahead log keeps growing.
+    """
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    connection.execute("BEGIN")
+    try:
+        # Keywords first: reading chunks_fts makes FTS5 see other processes' commits. Its part of the integrity check
+        # does not (SQLite 3.54): it would compare with an earlier state and call a sound index damaged.
+        keywords = list(_keywords(connection))
+        return [*map(Flaw, _integrity(connection)), *keywords, *_vectors(connection), *_files(connection)]
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        return [Flaw(f"the database is damaged: {error}")]
+    except apsw.InterruptError:
+        raise CheckUnfinished(f"the index was not looked at whole: that takes longer than {seconds:.0f} s") from None
+    finally:
+        connection.set_progress_handler(None)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _integrity(connection: apsw.Connection) -> Iterator[str]:
+    for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
+        # SQLite cannot check a table whose module is missing.
+        if message != "ok" and not any(f"no such module: {module}" in message for module in ("vec0", "fts5")):
+            yield f"integrity_check: {message}"
+
+
+def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
+    chunks = _ids(connection, SELECT_CHUNK_IDS)
+    past_fts5 = missing_keywords(connection) is not None
+    indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
+    yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
+    yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
+
+
+def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
+    ready = _ids(connection, SELECT_READY_IDS)
+    exists = fetch_one(connection, SELECT_HAS_VECTORS) is not None
+    if exists != (meta_value(connection, "dimensions") is not None):
+        yield Flaw("chunks_vec and the dimensions in meta do not agree")
+    if not exists:
+        yield from _difference("ready chunks without a row in chunks_vec", ready)
+        return
+    in_blocks, listed = vectors.stored_ids(connection)
+    yield from _difference("ready chunks without a row in chunks_vec", ready - in_blocks)
+    yield from _difference("rows of chunks_vec without a ready chunk", in_blocks - ready)
+    yield from _difference("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
+
+
+def _files(connection: apsw.Connection) -> Iterator[Flaw]:
+    yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
+    if int(connection.pragma("user_version")) >= TRANSCRIPTS_SCHEMA_NUMBER:
+        yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
+        yield from _difference(
+            "stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE)
+        )
+
+
+def _ids(connection: apsw.Connection, statement: str) -> set[int]:
+    return {int(row[0]) for row in fetch(connection, statement)}
+
+
+def _difference(what: str, ids: set[int]) -> Iterator[Flaw]:
+    if ids:
+        shown = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
+        flaw = Flaw(f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
+        flaw.rows = len(ids)
+        yield flaw

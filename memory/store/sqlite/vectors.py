@@ -1,0 +1,600 @@
+"""Vectors of one generation: the tables behind `chunks_vec`, and their copy in the memory of a searching process.
+
+`chunks_vec` is a vec0 table. Its vectors are written through sqlite-vec where that can be loaded. They are read past
+it, from its shadow tables with numpy: that is three times as fast for a search, and sixty times for one vector by its
+id. So an index can be searched without sqlite-vec, and this module also writes the same tables without it. This is the
+only module that knows the layout, that of sqlite-vec 0.1.9
+(https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md):
+
+    chunks_vec_chunks           a row per block: bitmap of the rows in use, and array of their ids (int64)
+    chunks_vec_vector_chunks00  the block's vectors (float32), under the same number
+    chunks_vec_rowids           the place of each id
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import apsw
+
+from memory.store.errors import VectorSearchUnavailable
+from memory.store.lazy_module import LazyModule
+from memory.store.reader import Hit, Vector
+from memory.store.sqlite.rows import (
+    OVER_FETCH,
+    as_blob,
+    as_json,
+    covers_all,
+    fetch,
+    fetch_one,
+    meta_value,
+    of_sources,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
+
+#: The version whose layout this module knows. A test compares it with the installed one.
+SQLITE_VEC_VERSION = "0.1.9"
+
+#: Bytes of one block: insert rates collapse with blobs much above it.
+MAX_BLOCK_BYTES = 1_572_864
+
+SELECT_VEC0 = "SELECT 1 FROM pragma_module_list WHERE name = 'vec0'"
+
+# The shadow tables as sqlite-vec makes them.
+CREATE_TABLES = """
+CREATE TABLE chunks_vec_info (key TEXT PRIMARY KEY, value ANY);
+CREATE TABLE chunks_vec_chunks (
+    chunk_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    size     INTEGER NOT NULL,
+    validity BLOB NOT NULL,
+    rowids   BLOB NOT NULL
+);
+CREATE TABLE chunks_vec_rowids (
+    rowid        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id,
+    chunk_id     INTEGER,
+    chunk_offset INTEGER
+);
+CREATE TABLE chunks_vec_vector_chunks00 (rowid PRIMARY KEY, vectors BLOB NOT NULL);
+INSERT INTO chunks_vec_info (key, value) VALUES
+    ('CREATE_VERSION', 'v0.1.9'),
+    ('CREATE_VERSION_MAJOR', 0),
+    ('CREATE_VERSION_MINOR', 1),
+    ('CREATE_VERSION_PATCH', 9);
+"""
+
+# SQLite's own `.dump` restores a virtual table in this way, without its module.
+DECLARE_TABLE = """
+INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
+"""
+
+SELECT_BLOCKS = "SELECT chunk_id, validity, rowids FROM chunks_vec_chunks"
+SELECT_BLOCK = "SELECT validity, rowids FROM chunks_vec_chunks WHERE chunk_id = ?"
+SELECT_LAST_BLOCK = "SELECT chunk_id, validity, rowids FROM chunks_vec_chunks ORDER BY chunk_id DESC LIMIT 1"
+SELECT_VALIDITIES = "SELECT chunk_id, validity FROM chunks_vec_chunks ORDER BY chunk_id"
+SELECT_HAS_BLOCKS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec_chunks'"
+SELECT_LISTED_IDS = "SELECT rowid FROM chunks_vec_rowids"
+SELECT_PLACES = """
+SELECT rowid, chunk_id, chunk_offset FROM chunks_vec_rowids
+WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY chunk_id
+"""
+
+INSERT_VECTOR = "INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)"
+DELETE_VECTOR = "DELETE FROM chunks_vec WHERE rowid = ?"
+
+INSERT_BLOCK = "INSERT INTO chunks_vec_chunks (size, validity, rowids) VALUES (?, ?, ?) RETURNING chunk_id"
+INSERT_BLOCK_VECTORS = "INSERT INTO chunks_vec_vector_chunks00 (_rowid_, rowid, vectors) VALUES (?1, ?1, zeroblob(?2))"
+UPDATE_BLOCK = "UPDATE chunks_vec_chunks SET validity = ?, rowids = ? WHERE chunk_id = ?"
+DELETE_BLOCK = "DELETE FROM chunks_vec_chunks WHERE chunk_id = ?"
+DELETE_BLOCK_VECTORS = "DELETE FROM chunks_vec_vector_chunks00 WHERE rowid = ?"
+INSERT_LISTED_ID = "INSERT INTO chunks_vec_rowids (rowid, chunk_id, chunk_offset) VALUES (?, ?, ?)"
+DELETE_LISTED_ID = "DELETE FROM chunks_vec_rowids WHERE rowid = ?"
+
+# By `chunks_by_file` alone, without reading the chunks.
+SELECT_ALL_IDS_OF_SOURCES = """
+SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id
+WHERE f.source IN (SELECT value FROM json_each(?))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bitmap of the rows in use of one block, and the ids of all its rows as an array of int64."""
+
+    validity: bytes
+    id_array: bytes
+
+    def used(self) -> npt.NDArray[np.bool_]:
+        """Return True for every row in use."""
+        bits: npt.NDArray[np.uint8] = np.unpackbits(np.frombuffer(self.validity, dtype=np.uint8), bitorder="little")
+        return bits.astype(np.bool_)
+
+    def rowids(self) -> npt.NDArray[np.int64]:
+        """Return the ids of all rows, used or not."""
+        return np.frombuffer(self.id_array, dtype="<i8")
+
+    def ids(self) -> npt.NDArray[np.int64]:
+        """Return the ids of the rows in use."""
+        return self.rowids()[self.used()]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Number of places in a block, and number of places in use."""
+
+    number: int
+    places: int
+    used: int
+
+
+# Reading ---------------------------------------------------------------------------------------------
+
+
+def nearest(
+    connection: apsw.Connection,
+    vector: Vector,
+    k: int,
+    sources: Sequence[str] | None,
+    held: HeldVectors | None = None,
+) -> list[Hit]:
+    """Return the k chunks of these sources with the highest cosine, best first. Exact.
+
+    `held` may hold the vectors in memory.
+    """
+    with snapshot(connection):
+        ids, scores = cosines(connection, vector) if held is None else held.cosines(connection, vector)
+        if sources is None or covers_all(connection, sources):
+            return _top(ids, scores, k)
+        hits = of_sources(connection, _top(ids, scores, k * OVER_FETCH), sources)
+        if len(hits) >= k or len(ids) <= k * OVER_FETCH:
+            return hits[:k]
+        wanted = np.isin(
+            ids, np.array(fetch(connection, SELECT_ALL_IDS_OF_SOURCES, (as_json(sources),)), dtype=np.int64)
+        )
+        return _top(ids[wanted], scores[wanted], k)
+
+
+def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return all ids, shape (n,), and the dot products of their vectors with this one, shape (n,).
+
+    Reads block after block into one buffer, without a copy of the matrix.
+
+    Raises:
+        VectorSearchUnavailable: the blocks have an unexpected layout.
+    """
+    ids: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    products: list[npt.NDArray[np.float32]] = [np.empty(0, dtype=np.float32)]
+    with snapshot(connection):
+        blocks = _blocks(connection)
+        for _, block, matrix in matrices(connection, blocks, blocks, vector.size):
+            used = block.used()
+            ids.append(block.rowids()[used])
+            products.append((matrix @ vector)[used])
+    return np.concatenate(ids), np.concatenate(products)
+
+
+def matrices(
+    connection: apsw.Connection, numbers: Iterable[int], blocks: Mapping[int, Block], dimensions: int
+) -> Iterator[tuple[int, Block, npt.NDArray[np.float32]]]:
+    """Yield these blocks with their vectors, shape (rows, dimensions). The next block overwrites the vectors.
+
+    Raises:
+        VectorSearchUnavailable: the blocks have an unexpected layout.
+    """
+    with ExitStack() as stack:
+        blob: apsw.Blob | None = None
+        buffer = bytearray()
+        for number in numbers:
+            block = blocks[number]
+            if blob is None:
+                blob = stack.enter_context(_open_block(connection, number))
+                buffer = bytearray(blob.length())
+                if len(buffer) != len(block.id_array) // 8 * dimensions * 4:
+                    raise VectorSearchUnavailable("the stored vectors have a layout that this program does not know")
+                matrix = np.frombuffer(buffer, dtype="<f4").reshape(-1, dimensions)
+            else:
+                blob.reopen(number)
+            blob.read_into(buffer)
+            yield number, block, matrix
+
+
+def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int) -> dict[int, Vector]:
+    """Return vectors by id, without ids that have none."""
+    found: dict[int, Vector] = {}
+    size = dimensions * 4
+    with snapshot(connection):
+        places = fetch(connection, SELECT_PLACES, (as_json(ids),))
+        for block, in_block in groupby(places, key=itemgetter(1)):
+            with _open_block(connection, block) as blob:
+                for rowid, _, offset in in_block:
+                    blob.seek(offset * size)
+                    found[rowid] = np.frombuffer(blob.read(size), dtype="<f4")
+    return found
+
+
+def dot_products(vectors: dict[int, Vector], vector: Vector) -> dict[int, float]:
+    """Return the cosines of unit vectors with another one."""
+    if not vectors:
+        return {}
+    return dict(zip(vectors, (np.stack(list(vectors.values())) @ vector).tolist(), strict=True))
+
+
+def fillings(connection: apsw.Connection) -> list[Filling]:
+    """Return the filling of every block, oldest first; none without a table of vectors."""
+    if fetch_one(connection, SELECT_HAS_BLOCKS) is None:
+        return []
+    rows = fetch(connection, SELECT_VALIDITIES)
+    return [Filling(number, len(bits) * 8, int.from_bytes(bits, "little").bit_count()) for number, bits in rows]
+
+
+def ids_in(connection: apsw.Connection, number: int) -> list[int]:
+    """Return the ids of the vectors in one block, ascending; none without such a block."""
+    rows = fetch(connection, SELECT_BLOCK, (number,))
+    return sorted(Block(*rows[0]).ids().tolist()) if rows else []
+
+
+def stored_ids(connection: apsw.Connection) -> tuple[set[int], set[int]]:
+    """Return the ids in the blocks and the ids in the list of places. They are equal in a sound table."""
+    in_blocks = {id_ for block in _blocks(connection).values() for id_ in block.ids().tolist()}
+    return in_blocks, {int(row[0]) for row in fetch(connection, SELECT_LISTED_IDS)}
+
+
+@contextmanager
+def snapshot(connection: apsw.Connection) -> Iterator[None]:
+    """One state of the database for several steps: a place that is free now may soon belong to another chunk.
+
+    An open transaction provides it already.
+    """
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _blocks(connection: apsw.Connection) -> dict[int, Block]:
+    return {number: Block(validity, ids) for number, validity, ids in fetch(connection, SELECT_BLOCKS)}
+
+
+def _open_block(connection: apsw.Connection, block: int, *, write: bool = False) -> apsw.Blob:
+    return connection.blob_open("main", "chunks_vec_vector_chunks00", "vectors", block, write)
+
+
+def _top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> list[Hit]:
+    """Return the k best of two arrays of equal length, best first, equal scores by id."""
+    if len(ids) > k:
+        # Includes all that score like the last one, so that their ids decide.
+        best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        ids, scores = ids[best], scores[best]
+    order = np.lexsort((ids, -scores))[:k]
+    return [Hit(int(ids[index]), float(scores[index])) for index in order]
+
+
+# Writing ---------------------------------------------------------------------------------------------
+
+
+def create_table(connection: apsw.Connection, dimensions: int) -> None:
+    """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
+
+    L2 orders unit vectors like cosine, and sqlite-vec computes it faster.
+    """
+    rows = block_rows(dimensions)
+    declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+    if has_sqlite_vec(connection):
+        connection.execute(declared)
+        return
+    connection.pragma("writable_schema", True)  # noqa: FBT003 - apsw's signature
+    try:
+        connection.execute(DECLARE_TABLE, (declared,))
+    finally:
+        connection.pragma("writable_schema", False)  # noqa: FBT003 - apsw's signature
+    connection.execute(CREATE_TABLES)  # which makes other connections read the schema anew
+
+
+def has_sqlite_vec(connection: apsw.Connection) -> bool:
+    """Return True if sqlite-vec is loaded into the connection."""
+    return bool(connection.execute(SELECT_VEC0).fetchall())
+
+
+def block_rows(dimensions: int) -> int:
+    """Return the rows of one block: a power of two from 8 to 1024 that keeps it below `MAX_BLOCK_BYTES`."""
+    rows = max(8, min(1024, MAX_BLOCK_BYTES // (dimensions * 4)))
+    return 1 << (rows.bit_length() - 1)
+
+
+def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vector]]) -> None:
+    """Add vectors of equal dimensions. Without sqlite-vec, they go into the last block and then into new ones."""
+    if has_sqlite_vec(connection):
+        connection.executemany(INSERT_VECTOR, ((id_, as_blob(vector)) for id_, vector in vectors))
+        return
+    row = fetch_one(connection, SELECT_LAST_BLOCK)
+    while vectors:
+        number, block = (row[0], Block(row[1], row[2])) if row is not None else _added_block(connection, vectors[0][1])
+        row = None
+        used, rowids = block.used(), block.rowids().copy()
+        free = np.flatnonzero(~used)[: len(vectors)]
+        used[free] = True
+        rowids[free] = [id_ for id_, _ in vectors[: len(free)]]
+        _update_block(connection, number, used, rowids)
+        with _open_block(connection, number, write=True) as blob:
+            for place, (_, vector) in zip(free.tolist(), vectors, strict=False):
+                blob.seek(place * vector.size * 4)
+                blob.write(as_blob(vector))
+        connection.executemany(INSERT_LISTED_ID, zip(rowids[free].tolist(), repeat(number), free.tolist()))
+        vectors = vectors[len(free) :]
+
+
+def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
+    """Delete vectors. Without sqlite-vec, their places are zeroed and empty blocks are deleted, as it does."""
+    if has_sqlite_vec(connection):
+        connection.executemany(DELETE_VECTOR, [(id_,) for id_ in ids])
+        return
+    places = fetch(connection, SELECT_PLACES, (as_json(ids),))
+    for number, in_block in groupby(places, key=itemgetter(1)):
+        offsets = [offset for _, _, offset in in_block]
+        block = Block(*fetch(connection, SELECT_BLOCK, (number,))[0])
+        used, rowids = block.used(), block.rowids().copy()
+        used[offsets] = False
+        rowids[offsets] = 0
+        if not used.any():
+            connection.execute(DELETE_BLOCK, (number,))
+            connection.execute(DELETE_BLOCK_VECTORS, (number,))
+            continue
+        _update_block(connection, number, used, rowids)
+        with _open_block(connection, number, write=True) as blob:
+            size = blob.length() // used.size
+            for offset in offsets:
+                blob.seek(offset * size)
+                blob.write(bytes(size))
+    connection.executemany(DELETE_LISTED_ID, [(id_,) for id_, _, _ in places])
+
+
+def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Block]:
+    """Add an empty block for vectors like this one; return its number and the block."""
+    rows = block_rows(vector.size)
+    block = Block(bytes(rows // 8), bytes(rows * 8))
+    [(number,)] = fetch(connection, INSERT_BLOCK, (rows, block.validity, block.id_array))
+    connection.execute(INSERT_BLOCK_VECTORS, (number, rows * vector.size * 4))
+    return number, block
+
+
+def _update_block(
+    connection: apsw.Connection, number: int, used: npt.NDArray[np.bool_], rowids: npt.NDArray[np.int64]
+) -> None:
+    validity = np.packbits(used, bitorder="little").tobytes()
+    connection.execute(UPDATE_BLOCK, (validity, rowids.tobytes(), number))
+
+
+# In memory -------------------------------------------------------------------------------------------
+
+#: Free rows for new vectors, as a share of the rows in use. A full array is read again.
+GROWTH_SHARE = 1 / 8
+
+#: Largest share of deleted rows; above it, all vectors are read again.
+MOST_DELETED_SHARE = 1 / 4
+
+#: Bytes of a row beside its vector: its id, in the array and in its block.
+_ID_BYTES = 16
+
+#: Placeholder for the id of a deleted vector. Real ids are positive.
+_DELETED = -1
+
+#: Bytes of all vectors held by a process, over all agents: 300,000 of 384 dimensions.
+MAX_HELD_BYTES = 512 * 1024 * 1024
+
+#: The search of an index from which on its vectors are held.
+HOT_AT_SEARCH = 3
+
+#: Seconds after a search in which its vectors stay: exchanging two indexes in turn costs more than it saves.
+KEPT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class VectorView:
+    """All vectors of one transaction: ids of shape (n,), vectors of shape (n, dimensions), float32.
+
+    `vectors` are the first rows of the array `room`; `blocks` are their origins, by block number. A view never changes:
+    deleted vectors are missing in the next view only, and new ones go to rows that no view has yet.
+    """
+
+    transaction: int
+    blocks: dict[int, Block]
+    ids: npt.NDArray[np.int64]
+    vectors: npt.NDArray[np.float32]
+    room: npt.NDArray[np.float32]
+    deleted: int
+
+    def cosines(self, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return all ids, and the dot products of their vectors with this one."""
+        products = self.vectors @ vector
+        if not self.deleted:
+            return self.ids, products
+        held = self.ids != _DELETED
+        return self.ids[held], products[held]
+
+    def updated(self, connection: apsw.Connection, transaction: int, blocks: dict[int, Block]) -> VectorView | None:
+        """Return the view of a later transaction; None if it has no room, or if too many rows are deleted.
+
+        Reads the blocks with new ids only. Ids are never reused (`chunks.id` is AUTOINCREMENT), and a chunk keeps its
+        vector until it is deleted.
+        """
+        none = np.empty(0, dtype=np.int64)
+        gone: list[npt.NDArray[np.int64]] = [none]
+        added: dict[int, npt.NDArray[np.int64]] = {}
+        for number in blocks.keys() | self.blocks.keys():
+            old, new = self.blocks.get(number), blocks.get(number)
+            if old == new:
+                continue
+            held = old.ids() if old is not None else none
+            wanted = new.ids() if new is not None else none
+            gone.append(np.setdiff1d(held, wanted))
+            fresh = np.setdiff1d(wanted, held)
+            if fresh.size:
+                added[number] = fresh
+        without = np.concatenate(gone)
+        ids = np.where(np.isin(self.ids, without), _DELETED, self.ids) if without.size else self.ids
+        deleted = int(np.count_nonzero(ids == _DELETED)) if without.size else self.deleted
+        used = ids.size
+        total = used + sum(fresh.size for fresh in added.values())
+        if total > len(self.room) or deleted > total * MOST_DELETED_SHARE:
+            return None
+        gathered = [ids]
+        for number, block, matrix in matrices(connection, sorted(added), blocks, self.room.shape[1]):
+            chosen = np.flatnonzero(block.used() & np.isin(block.rowids(), added[number]))
+            self.room[used : used + chosen.size] = matrix[chosen]
+            gathered.append(block.rowids()[chosen])
+            used += chosen.size
+        return VectorView(transaction, blocks, np.concatenate(gathered), self.room[:used], self.room, deleted)
+
+
+@dataclass(eq=False, slots=True)
+class HeldVectors:
+    """Vectors of one generation while they have a place on the shelf. Thread-safe.
+
+    `view`, `searches` and `last` belong to the shelf.
+    """
+
+    shelf: VectorShelf
+    view: VectorView | None = None
+    searches: int = 0
+    last: float = 0.0
+    _refreshing: threading.Lock = field(default_factory=threading.Lock)
+
+    def cosines(
+        self, connection: apsw.Connection, vector: Vector
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return the result of the function `cosines` in the open transaction, from memory if possible.
+
+        Raises:
+            VectorSearchUnavailable: like `cosines`.
+        """
+        view = self.view_of(connection, vector.size) if self.shelf.is_hot(self) else None
+        return view.cosines(vector) if view is not None else cosines(connection, vector)
+
+    def close(self) -> None:
+        """Return the memory after the last search."""
+        self.shelf.drop(self)
+
+    def view_of(self, connection: apsw.Connection, dimensions: int) -> VectorView | None:
+        """Return the vectors of the connection's transaction; None if they are not held and cannot be now."""
+        transaction = int(meta_value(connection, "transactions") or 0)
+        view = self.view
+        if view is not None and view.transaction == transaction:
+            return view
+        # A reader of an older state, or one beside a thread at work, searches the blocks: no slower than waiting.
+        if (view is not None and view.transaction > transaction) or not self._refreshing.acquire(blocking=False):
+            return None
+        try:
+            return self._refreshed(connection, transaction, dimensions)
+        finally:
+            self._refreshing.release()
+
+    def _refreshed(self, connection: apsw.Connection, transaction: int, dimensions: int) -> VectorView | None:
+        blocks = _blocks(connection)
+        before = self.view
+        if before is not None and before.transaction > transaction:
+            return None
+        view = before.updated(connection, transaction, blocks) if before is not None else None
+        if view is None:
+            # The old array is freed first: two of them would take twice the memory.
+            self.shelf.drop(self)
+            del before
+            rows = sum(block.ids().size for block in blocks.values())
+            capacity = rows + int(rows * GROWTH_SHARE) + 1
+            if not self.shelf.reserve(self, capacity * (dimensions * 4 + _ID_BYTES)):
+                return None
+            try:
+                room = np.empty((capacity, dimensions), dtype=np.float32)
+                empty = VectorView(transaction, {}, np.empty(0, dtype=np.int64), room[:0], room, 0)
+                view = empty.updated(connection, transaction, blocks)
+            except BaseException:
+                self.shelf.drop(self)
+                raise
+        return self.shelf.replace(self, view) if view is not None else None
+
+
+class VectorShelf:
+    """Allocator of the memory for vectors; the least recently searched ones make room. Thread-safe.
+
+    One array takes half the memory traffic of reading the blocks.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_HELD_BYTES,
+        hot_at_search: int = HOT_AT_SEARCH,
+        kept_seconds: float = KEPT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._hot_at_search = hot_at_search
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Least recently searched first.
+        self._held: OrderedDict[HeldVectors, int] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes in use."""
+        with self._lock:
+            return sum(self._held.values())
+
+    def is_hot(self, vectors: HeldVectors) -> bool:
+        """Count a search; return True if there were enough of them to hold the vectors."""
+        with self._lock:
+            vectors.searches, vectors.last = vectors.searches + 1, self._clock()
+            if vectors in self._held:
+                self._held.move_to_end(vectors)
+            return vectors.searches >= self._hot_at_search
+
+    def reserve(self, vectors: HeldVectors, size: int) -> bool:
+        """Reserve memory for an index that holds none yet; return False if there is no room."""
+        now = self._clock()
+        with self._lock:
+            free = self._max_bytes - sum(self._held.values())
+            resting = []
+            for other, held in self._held.items():
+                if free >= size or now - other.last < self._kept_seconds:
+                    break
+                resting.append(other)
+                free += held
+            if free < size:
+                return False
+            for other in resting:
+                self._drop(other)
+            self._held[vectors] = size
+            return True
+
+    def replace(self, vectors: HeldVectors, view: VectorView) -> VectorView:
+        """Publish the view to other searches, unless its memory was taken back meanwhile."""
+        with self._lock:
+            if vectors in self._held:
+                vectors.view = view
+        return view
+
+    def drop(self, vectors: HeldVectors) -> None:
+        """Take back an index's memory. Running searches finish with it."""
+        with self._lock:
+            self._drop(vectors)
+
+    def _drop(self, vectors: HeldVectors) -> None:
+        self._held.pop(vectors, None)
+        vectors.view = None

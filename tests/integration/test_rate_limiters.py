@@ -1,0 +1,233 @@
+"""Promises of every rate limiter: the one of a process, and the one in a real Valkey that all processes share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+import redis
+
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter, Urgency
+from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, Transient
+from schemas.settings import Settings
+from workers.limits.circuit_breaker import CircuitBreaker
+from workers.limits.rate_limit import BrokerRateLimiter
+from workers.queue.connection import connect
+from workers.queue.private_server import BrokerServer
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limits(*, requests: int | None = None, tokens: int | None = None) -> ProviderLimits:
+    return ProviderLimits(
+        inputs=100,
+        tokens=10_000,
+        input_bytes=8000,
+        concurrency=4,
+        chunks_per_second=100,
+        requests_per_minute=requests,
+        tokens_per_minute=tokens,
+    )
+
+
+class Make(Protocol):
+    def __call__(self, wanted: ProviderLimits | None = None) -> RateLimiter: ...
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    """A client of a real server that all tests of this module share, each with an account of its own."""
+    settings = Settings.model_validate({"home": tmp_path_factory.mktemp("broker")})
+    server = BrokerServer(settings)
+    server.ensure()
+    with connect(settings) as client:
+        yield client
+    server.stop()
+
+
+@pytest.fixture(params=["local", "broker"])
+def make(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Make]:
+    """Makes the one limiter of an account and model."""
+    if request.param == "local":
+        yield lambda wanted=None: LocalRateLimiter(wanted, clock=clock)
+        return
+    valkey, account = request.getfixturevalue("valkey"), secrets.token_hex(8)
+    yield lambda wanted=None: BrokerRateLimiter(
+        valkey, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
+    )
+
+
+@pytest.fixture
+def limiter(make: Make) -> RateLimiter:
+    return make()
+
+
+def acquire(limiter: RateLimiter, *, tokens: float = 10.0, urgency: Urgency = Urgency.LIVE) -> None:
+    limiter.acquire(tokens=tokens, urgency=urgency)
+
+
+def ended(limiter: RateLimiter, error: RecalldError | None) -> None:
+    """One request that ends so."""
+    acquire(limiter)
+    limiter.report(error)
+
+
+def cool_down(limiter: RateLimiter) -> float:
+    hold = limiter.hold()
+    return hold.seconds if hold is not None else 0.0
+
+
+def count_admitted(limiter: RateLimiter, clock: Clock, *, seconds: int, tokens: float = 10.0) -> int:
+    """Requests that leave within so many seconds, of a sender that always has more."""
+    admitted = 0
+    until = clock.now + seconds
+    while clock.now < until:
+        try:
+            acquire(limiter, tokens=tokens)
+            admitted += 1
+        except Paced as wait:
+            clock.now += max(wait.retry_after or 0.0, 0.001)
+    return admitted
+
+
+def fill(limiter: RateLimiter, urgency: Urgency) -> int:
+    """Requests that may leave at once."""
+    count = 0
+    try:
+        while True:
+            acquire(limiter, urgency=urgency)
+            count += 1
+    except Paced:
+        return count
+
+
+class TestCoolDown:
+    def test_requests_pass_while_nothing_is_wrong(self, limiter: RateLimiter) -> None:
+        for _ in range(20):
+            ended(limiter, None)
+        assert limiter.hold() is None
+
+    def test_nothing_leaves_before_the_time_that_the_provider_named(self, limiter: RateLimiter, clock: Clock) -> None:
+        ended(limiter, Throttled("slow down", retry_after=12.0))
+        for urgency in Urgency:
+            with pytest.raises(Transient, match="asked to wait") as refused:
+                acquire(limiter, urgency=urgency)
+            assert refused.value.retry_after == pytest.approx(12.0, abs=0.2)
+        assert cool_down(limiter) == pytest.approx(12.0, abs=0.2)
+        clock.now += 12.1
+        assert limiter.hold() is None
+        acquire(limiter)
+
+    def test_a_shorter_cool_down_never_shortens_a_longer_one(self, limiter: RateLimiter) -> None:
+        for _ in range(3):
+            acquire(limiter)
+        limiter.report(Throttled("slow down", retry_after=30.0))
+        limiter.report(Throttled("slow down", retry_after=2.0))
+        limiter.report(None)
+        assert cool_down(limiter) == pytest.approx(30.0, abs=0.2)
+
+    @pytest.mark.parametrize(
+        ("error", "backoff"),
+        [
+            (Throttled("slow down"), [1, 2, 4, 8, 16, 32, 60, 60]),
+            (Transient("broken connection"), [0, 0.25, 0.5, 1, 2, 4, 4]),
+        ],
+    )
+    def test_without_a_time_the_backoff_doubles_until_an_answer_comes(
+        self, limiter: RateLimiter, clock: Clock, error: Transient, backoff: list[float]
+    ) -> None:
+        pauses = []
+        for _ in backoff:
+            ended(limiter, error)
+            pauses.append(cool_down(limiter))
+            clock.now += cool_down(limiter) + 0.01
+        assert pauses == pytest.approx(backoff, abs=0.1)
+        ended(limiter, None)
+        ended(limiter, error)
+        assert cool_down(limiter) == pytest.approx(backoff[0], abs=0.1)
+
+    def test_requests_that_fail_together_are_few_failures(self, limiter: RateLimiter) -> None:
+        for _ in range(8):
+            acquire(limiter)
+        for _ in range(8):
+            limiter.report(Transient("broken connection"))
+        assert cool_down(limiter) < 1
+
+    def test_a_refusal_for_good_stops_all_requests_for_a_minute(self, limiter: RateLimiter, clock: Clock) -> None:
+        ended(limiter, Terminal("the key is refused: set OPENAI_API_KEY"))
+        for urgency in Urgency:
+            with pytest.raises(Terminal, match="the key is refused: set OPENAI_API_KEY"):
+                acquire(limiter, urgency=urgency)
+        hold = limiter.hold()
+        assert hold is not None
+        assert (hold.refusal, hold.seconds) == ("the key is refused: set OPENAI_API_KEY", pytest.approx(60, abs=0.2))
+        limiter.report(None)
+        assert limiter.hold() is not None, "an answer to a request from before"
+        clock.now += 60.1
+        ended(limiter, None)
+        assert limiter.hold() is None
+
+    def test_a_refused_text_says_nothing_of_the_account(self, limiter: RateLimiter) -> None:
+        ended(limiter, Permanent("too long"))
+        assert limiter.hold() is None
+
+
+class TestLimitsAMinute:
+    @pytest.mark.parametrize("per_minute", [60, 300])
+    def test_in_no_minute_more_requests_leave_than_the_limit(self, make: Make, clock: Clock, per_minute: int) -> None:
+        limiter = make(limits(requests=per_minute))
+        # A second less: the server's own clock goes on while the test runs.
+        first = count_admitted(limiter, clock, seconds=59)
+        assert per_minute * 0.9 < first <= per_minute
+        assert count_admitted(limiter, clock, seconds=59) <= per_minute
+
+    def test_in_no_minute_more_tokens_leave_than_the_limit(self, make: Make, clock: Clock) -> None:
+        limiter = make(limits(tokens=60_000))
+        sent = 5000 * count_admitted(limiter, clock, seconds=59, tokens=5000)
+        assert 50_000 <= sent <= 60_000
+
+    def test_a_text_larger_than_the_burst_leaves_when_nothing_else_is_in_the_way(self, make: Make) -> None:
+        limiter = make(limits(tokens=1000))
+        acquire(limiter, tokens=900)
+        with pytest.raises(Paced):
+            acquire(limiter, tokens=900)
+
+    def test_backfill_leaves_some_room_for_live_texts(self, make: Make) -> None:
+        limiter = make(limits(requests=200))
+        assert 10 <= fill(limiter, Urgency.BACKFILL) <= 15
+        assert fill(limiter, Urgency.LIVE) >= 5
+
+    def test_a_query_is_charged_and_never_waits(self, make: Make) -> None:
+        limiter = make(limits(requests=10))
+        for _ in range(5):
+            acquire(limiter, urgency=Urgency.QUERY)
+        with pytest.raises(Paced) as paced:
+            acquire(limiter)
+        assert paced.value.retry_after is not None
+        assert paced.value.retry_after > 20, "the five queries were charged"
+
+    def test_a_request_that_has_to_wait_costs_nothing(self, make: Make) -> None:
+        limiter = make(limits(requests=10))
+        fill(limiter, Urgency.LIVE)
+        waits: list[float] = []
+        for _ in range(5):
+            with pytest.raises(Paced) as paced:
+                acquire(limiter)
+            waits.append(paced.value.retry_after or 0.0)
+        assert waits == pytest.approx([waits[0]] * 5, abs=0.2)

@@ -1,0 +1,125 @@
+"""Policy for the failures of jobs: one table from an error to what happens next.
+
+`decide` is pure. `workers.failures` carries its decisions out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+from dramatiq.middleware import Interrupt
+
+from memory.store.errors import (
+    KeywordsUnavailable,
+    NoRoom,
+    NotOwner,
+    StoreCorrupt,
+    StoreFull,
+    Superseded,
+)
+from schemas.conditions import ConditionCode
+from schemas.errors import BrokerUnavailable, Paced, Permanent, RecalldError, Terminal, Throttled, Transient, Waiting
+from workers.queue.pending import ALONE_FROM
+
+#: Seconds until the second attempt after an unexpected error, doubled each time up to the maximum.
+BACKOFF_SECONDS = 2.0
+BACKOFF_MAX_SECONDS = 300.0
+
+#: Minimum seconds between two attempts after a passing error.
+PAUSE_MIN_SECONDS = 0.5
+
+#: Seconds between two attempts while a provider refuses requests.
+TERMINAL_PAUSE_SECONDS = 60.0
+
+#: Seconds between two attempts in a process that cannot write keywords or vectors; another process may.
+UNABLE_PAUSE_SECONDS = 60.0
+
+#: Seconds of passing failures without a success after which a configured fallback provider takes over.
+LOST_AFTER_SECONDS = 300.0
+
+#: Crashes after which a document becomes a dead letter, and a text is refused.
+MOST_CRASHES = 5
+
+
+class WorkerDied(Permanent):
+    """Crash of a worker, once more, while it worked on a document. Counted with the claim, never raised."""
+
+
+class Postponed(RecalldError):
+    """End of a job without a failure: it comes again after `retry_in` seconds. `condition` says why, if a user should
+    know."""
+
+    def __init__(self, message: str, *, retry_in: float, condition: ConditionCode | None = None) -> None:
+        super().__init__(message)
+        self.retry_in = retry_in
+        self.condition = condition
+
+
+class ProviderFailed(Transient):
+    """Passing failure of the provider, `reason`, for a job that embeds."""
+
+    def __init__(self, reason: Transient) -> None:
+        super().__init__(str(reason), retry_after=reason.retry_after)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Consequence of a failure.
+
+    `retry_in`: seconds until the next attempt, None for no other one. `condition`: code to report; `news` is False if
+    an earlier report says more. `dead_letter`: True if the input is given up; `alone`: True if it is tried without
+    others. `fallback_after`: seconds of this failure after which a configured fallback provider takes over, None for
+    never. `rebuild`: True if the index is set aside and made again.
+    """
+
+    retry_in: float | None
+    condition: ConditionCode | None = None
+    news: bool = True
+    dead_letter: bool = False
+    alone: bool = False
+    fallback_after: float | None = None
+    rebuild: bool = False
+
+
+def decide(error: BaseException, attempts: int) -> Decision:
+    """Return the consequence of a job's error after `attempts` earlier failures in a row, or of a number of crashes."""
+    match error:
+        case WorkerDied():
+            given_up = attempts >= MOST_CRASHES
+            return Decision(None if given_up else 0.0, dead_letter=given_up, alone=attempts >= ALONE_FROM)
+        case Postponed():
+            return Decision(error.retry_in, error.condition)
+        case Interrupt() | redis.RedisError() | BrokerUnavailable():
+            return Decision(1.0)
+        case StoreCorrupt():
+            return Decision(None, ConditionCode.INDEX_SET_ASIDE, rebuild=True)
+        case KeywordsUnavailable():
+            return Decision(UNABLE_PAUSE_SECONDS, ConditionCode.KEYWORDS_UNAVAILABLE)
+        case NoRoom():
+            return Decision(UNABLE_PAUSE_SECONDS, ConditionCode.NO_SPACE)
+        case StoreFull():
+            return Decision(10.0, ConditionCode.STORE_FULL)
+        case Terminal():
+            return Decision(TERMINAL_PAUSE_SECONDS, ConditionCode.PROVIDER_REFUSES, fallback_after=0.0)
+        case NotOwner():
+            return Decision(error.retry_after, ConditionCode.SETTINGS_OLDER)
+        case Superseded() | Paced() | ProviderFailed(reason=Paced()):
+            return Decision(error.retry_after or 1.0)
+        case ProviderFailed():
+            lost = None if isinstance(error.reason, Throttled) else LOST_AFTER_SECONDS
+            news = not isinstance(error.reason, Waiting)
+            return Decision(_pause(error, attempts), ConditionCode.PROVIDER_FAILS, news=news, fallback_after=lost)
+        case Transient():
+            return Decision(_pause(error, attempts), ConditionCode.JOB_FAILED)
+    return Decision(_backoff(attempts), ConditionCode.JOB_FAILED)
+
+
+def _pause(error: Transient, attempts: int) -> float:
+    asked = error.retry_after if error.retry_after is not None else _backoff(attempts)
+    return max(asked, PAUSE_MIN_SECONDS)
+
+
+def _backoff(attempts: int) -> float:
+    return float(min(BACKOFF_SECONDS * 2 ** min(attempts, 10), BACKOFF_MAX_SECONDS))

@@ -1,0 +1,160 @@
+"""Middleware that carries out the decisions of `workers.failure_policy`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dramatiq
+import structlog
+
+from memory.index.provider_fallback import fallback_problem
+from memory.store.errors import StoreCorrupt
+from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
+from schemas.errors import RecalldError
+from schemas.metrics import JOBS
+from workers.failure_policy import BACKOFF_MAX_SECONDS, Decision, Postponed, decide
+from workers.middleware.metrics import OUTCOME
+from workers.queue.broker import DoorbellBroker
+from workers.queue.names import INDEX_PENDING
+from workers.recovery import set_aside_and_mark, take_over_and_mark
+from workers.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+#: Conditions that end with a successful indexing job.
+_ENDED_BY_INDEXING = (
+    ConditionCode.KEYWORDS_UNAVAILABLE,
+    ConditionCode.NO_SPACE,
+    ConditionCode.SETTINGS_OLDER,
+    ConditionCode.STORE_FULL,
+)
+
+#: Seconds after which a process reports documents that it leaves to others: there may be no others.
+UNTAKEN_SECONDS = 10.0
+
+
+class Failures(dramatiq.Middleware):
+    """Turn every failure into a delay and a condition for status.
+
+    While one message of a kind is delayed, other failed ones are dropped: they would do the same work.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def actor_options(self) -> set[str]:
+        """Options of actors: errors that Dramatiq logs without a traceback, which may quote a note."""
+        return {"throws"}
+
+    def after_process_message(
+        self,
+        broker: Any,
+        message: dramatiq.MessageProxy,
+        *,
+        result: Any = None,  # noqa: ARG002 - Dramatiq's signature
+        exception: BaseException | None = None,
+    ) -> None:
+        """Report the end of a job, and let a failed one come again."""
+        outcome = "done"
+        try:
+            if exception is None:
+                self._over(message)
+            else:
+                outcome = self._failed(broker, message, exception)
+        except Exception:
+            # Dramatiq would ignore it and drop the message.
+            log.exception("failure_not_handled", actor=message.actor_name)
+            broker.retry(message, seconds=BACKOFF_MAX_SECONDS)
+        message.options[OUTCOME] = outcome
+        self._runtime.board.counters.add(JOBS, 1, message.actor_name, outcome)
+
+    def _over(self, message: dramatiq.MessageProxy) -> None:
+        """End the conditions that a successful job disproves."""
+        board, agent = self._runtime.board, message.args[0]
+        if not board.has_conditions(agent):
+            return
+        board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
+        ended = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
+        board.resolve(*ended, agent=agent)
+
+    def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
+        """Carry out the decision on an error; return the outcome of the job."""
+        agent, attempts = message.args[0], int(message.options.get("retries", 0))
+        decision = decide(error, attempts)
+        if not isinstance(error, RecalldError) and decision.condition is ConditionCode.JOB_FAILED:
+            log.exception("job_failed", actor=message.actor_name)
+        try:
+            if self._recovered(agent, decision, error):
+                return "done"
+        except Exception as later:
+            if not isinstance(later, RecalldError):
+                log.exception("recovery_failed", agent=agent)
+            error, decision = later, decide(later, attempts)
+        if isinstance(error, Postponed):
+            self._runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
+        self._report(message, decision, error)
+        pause = decision.retry_in if decision.retry_in is not None else BACKOFF_MAX_SECONDS
+        job, lane = str(message.message_id), message.queue_name
+        if not self._runtime.queue.may_retry(message.actor_name, agent, lane, job=job, seconds=pause):
+            return "dropped"
+        broker.retry(message, seconds=pause)
+        return "again"
+
+    def _recovered(self, agent: str, decision: Decision, error: BaseException) -> bool:
+        """Set a damaged index aside, or let the fallback take over from a lost provider; return True if either did."""
+        if decision.rebuild and isinstance(error, StoreCorrupt):
+            set_aside_and_mark(self._runtime, agent, error)
+            return True
+        if decision.fallback_after is None or self._runtime.settings.agent(agent).fallback == "none":
+            return False
+        since = self._fails_since(agent) if decision.fallback_after else 0.0
+        if since is None or time.time() - since <= decision.fallback_after:
+            return False
+        return take_over_and_mark(self._runtime, agent, reason=str(error))
+
+    def _report(self, message: dramatiq.MessageProxy, decision: Decision, error: BaseException) -> None:
+        board, agent, code = self._runtime.board, message.args[0], decision.condition
+        if code is None or (code is ConditionCode.SETTINGS_OLDER and not self._waits_for_long(agent)):
+            return
+        if code in OF_PROVIDER:
+            if decision.news or self._fails_since(agent) is None:
+                board.replace(OF_PROVIDER, self._of_provider(agent, code, error), agent=agent)
+        elif isinstance(error, Postponed):
+            board.report(code, agent=agent, reason=str(error))
+        else:
+            known = isinstance(error, RecalldError)
+            text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+            subject = _subject(message) if code is ConditionCode.JOB_FAILED else ""
+            board.report(code, agent=agent, subject=subject, error=text)
+
+    def _of_provider(self, agent: str, code: ConditionCode, error: BaseException) -> list[Condition]:
+        provider = self._provider(agent)
+        found = [Condition(code, provider, params={"error": str(error)})]
+        problem = fallback_problem(self._runtime.settings, self._runtime.settings.agent(agent))
+        if code is ConditionCode.PROVIDER_REFUSES and problem is not None:
+            found.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
+        return found
+
+    def _provider(self, agent: str) -> str:
+        with self._runtime.indexer(agent) as indexer:
+            return indexer.supply.choice.name
+
+    def _fails_since(self, agent: str) -> float | None:
+        """Return the Unix time of the provider's first failure since its last success; None without one."""
+        provider = self._provider(agent)
+        failures = [one for one in self._runtime.board.conditions(agent) if one.code in OF_PROVIDER]
+        return min((one.since for one in failures if one.subject == provider and one.since is not None), default=None)
+
+    def _waits_for_long(self, agent: str) -> bool:
+        """Return True if no other process has taken the documents that this one leaves to others."""
+        pending = self._runtime.board.pending(agent)
+        oldest_at = pending.oldest_at if pending is not None else None
+        return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
+
+
+def _subject(message: dramatiq.MessageProxy) -> str:
+    """Return the subject of the condition that a job failed."""
+    of_lane = message.actor_name == INDEX_PENDING
+    return f"{message.actor_name} {message.queue_name}" if of_lane else str(message.actor_name)

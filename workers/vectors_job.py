@@ -1,0 +1,159 @@
+"""One turn of embedding an agent's chunks without vectors, and the completion of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import structlog
+
+from memory.index import completion as completing
+from memory.index.vector_fill import MOST, Rounds, fill_vectors
+from memory.store.reader import PendingChunk
+from memory.store.writer import Refusal, Store
+from schemas.conditions import ConditionCode
+from schemas.documents import Lane
+from schemas.errors import Transient
+from schemas.metrics import COMMITS, VECTORS
+from workers.batch_jobs import note_batch_jobs, step_batch_jobs
+from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
+from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
+from workers.middleware.pulses import got_on
+from workers.queue.pending import ALONE_FROM, PendingSet
+from workers.recovery import resolve_provider_conditions
+from workers.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+#: Seconds of a turn in which each text is embedded alone: long enough to reach the culprit.
+ALONE_TURN_SECONDS = 300.0
+
+
+def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
+    """Embed an agent's chunks without vectors, for one turn.
+
+    Raises:
+        Postponed: there is nothing to do now, and there will be.
+        ProviderFailed, Terminal: the provider failed.
+    """
+    with runtime.indexer(agent) as indexer:
+        target = indexer.target()
+        if indexer.supply.available and target.vector_reason is not None:
+            # Embedding them would cost money for nothing.
+            code = ConditionCode.VECTORS_UNWRITABLE
+            raise Postponed(target.vector_reason, retry_in=UNABLE_PAUSE_SECONDS, condition=code)
+        lacking = indexer.supply.choice.error
+        if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
+            # A worker with the key may take the message next time.
+            raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
+        runtime.board.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
+        if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
+            # The model would compete with keywords for the processor, and keywords come first.
+            raise Postponed("keywords first", retry_in=0.5)
+        wanted = f"the vectors of {indexer.supply.choice.name}"
+
+        def joined(count: int, seconds: float) -> None:
+            got_on(waits_for=wanted)
+            runtime.board.counters.add(COMMITS, 1, "vectors")
+            runtime.board.counters.add(VECTORS, count)
+            runtime.board.record_vectors(agent, count=count, seconds=seconds)
+            runtime.board.committed(agent)
+            runtime.count(indexer)
+
+        turn = note_batch_jobs(runtime, indexer)
+        got_on(waits_for=wanted)
+        with CrashSafeRounds(runtime.queue.marks, agent, job) as rounds:
+            rounds.refuse(target)
+            report = fill_vectors(
+                target,
+                indexer.supply,
+                agent=agent,
+                seconds=TURN_SECONDS if rounds.most > 1 else ALONE_TURN_SECONDS,
+                held=indexer.held_vectors,
+                only=turn.inline,
+                stopping=runtime.stopping.is_set,
+                rounds=rounds,
+                on_ready=joined,
+            )
+        building = indexer.generations.next() is not None
+    if report.error is not None:
+        raise ProviderFailed(report.error) if isinstance(report.error, Transient) else report.error
+    if report.ready or not report.left:
+        resolve_provider_conditions(runtime, agent)
+    if report.left:
+        runtime.queue.request_vectors(agent)
+    elif turn.again_seconds is not None:
+        raise Postponed("a batch job is under way", retry_in=turn.again_seconds)
+    elif building and turn.inline is None:
+        runtime.queue.request_completion(agent)
+
+
+def poll_batches(runtime: Runtime, agent: str) -> None:
+    """Take an agent's batch jobs one step further. Raises Postponed while there are any."""
+    with runtime.indexer(agent) as indexer:
+        seconds = step_batch_jobs(runtime, indexer)
+    if seconds is not None:
+        raise Postponed("a batch job is under way", retry_in=seconds)
+
+
+def complete_generation(runtime: Runtime, agent: str) -> None:
+    """Check the generation under construction; put it in place, or mark the documents that it lacks."""
+    with runtime.indexer(agent) as indexer:
+        if indexer.generations.next() is None:
+            return
+        if completing.complete_generation(indexer):
+            runtime.count(indexer)
+            return
+        lacking = completing.differences(indexer)
+        hidden = completing.hidden_notes(indexer)
+        pending = runtime.queue.marks.pending(agent)
+    if lacking:
+        if not pending.documents:
+            runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
+    elif not hidden:
+        # It waits while notes cannot be read: housekeeping asks again, and status shows the condition.
+        runtime.queue.request_vectors(agent)
+
+
+class CrashSafeRounds(Rounds):
+    """Rounds of embedding of one job, which counts in advance that it crashes.
+
+    After `ALONE_FROM` crashes each text is embedded alone. The text that was alone at the last of `MOST_CRASHES` is
+    refused.
+    """
+
+    def __init__(self, marks: PendingSet, agent: str, job: str) -> None:
+        self._marks = marks
+        self._agent = agent
+        self._job = job
+        self._count, self._text = f"job {job}", f"text of job {job}"
+        self._crashes = marks.count_crash(agent, self._count) - 1
+        self.most = MOST if self._crashes < ALONE_FROM else 1
+        if self.most == 1 and not marks.begin_alone(job):
+            marks.note_crashes(agent, self._count, self._crashes)
+            raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
+
+    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+        """Record a text before it is embedded alone."""
+        if self.most == 1:
+            self._marks.note_crashes(self._agent, self._text, chunks[0].text_hash)
+
+    def refuse(self, store: Store) -> None:
+        """Refuse the text that crashed this job, embedded alone, if it crashed too often."""
+        if self._crashes < MOST_CRASHES:
+            return
+        reason = f"the worker died {self._crashes} times while it embedded this, at last alone"
+        for chunk in store.pending_chunks(1, among=[self._marks.crashes(self._agent, self._text)]):
+            store.write_vectors({chunk.id: (chunk.text_hash, Refusal(reason))})
+            log.error("text_given_up", agent=self._agent, chunk=chunk.id, crashes=self._crashes)
+        self._marks.note_crashes(self._agent, self._count, 1)
+        self.most = MOST
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget the crashes: the job ends without one."""
+        self._marks.survived(self._agent, [self._count, self._text])
+        if self._crashes >= ALONE_FROM:
+            self._marks.end_alone(self._job)
