@@ -22,7 +22,7 @@ from recalld.wiring import open_broker
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
-from workers.queue.broker_errors import refusal
+from workers.queue.connection import refusal
 from workers.queue.job_queue import queued_jobs
 from workers.queue.private_server import AWAY
 
