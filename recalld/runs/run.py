@@ -151,7 +151,7 @@ class Run:
         Raises:
             UserError: workers of another home take from it.
         """
-        HomeLock(self.broker.client, self.broker.keys, self.settings).take(self.stop)
+        HomeLock(self.broker.client, self.broker.keys, self.settings).take()
 
     def compare(self) -> None:
         """Enqueue what differs between disk and index."""
