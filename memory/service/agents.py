@@ -13,7 +13,7 @@ import structlog
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Generations, Looks
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory

@@ -31,8 +31,7 @@ from schemas.status import BrokerState, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.stall_detector import StallDetector
-from workers.queue.broker_errors import refusal
-from workers.queue.broker_facts import broker_facts
+from workers.queue.connection import broker_facts, refusal
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MarkedBefore, PendingSet

@@ -27,8 +27,7 @@ from schemas.ports import OutdatedState, Unanswered
 from schemas.settings import Settings
 from schemas.status import ProcessState
 from schemas.version import recalld_version
-from workers.queue.broker_errors import refusal
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, refusal
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ import redis
 import structlog
 
 from schemas.errors import BrokerUnavailable
-from workers.queue.broker_errors import in_words, refusal
+from workers.queue.connection import in_words, refusal
 
 log = structlog.get_logger(__name__)
 
