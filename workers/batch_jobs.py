@@ -24,7 +24,7 @@ from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
