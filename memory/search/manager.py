@@ -21,7 +21,7 @@ from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import SearchableMemory, with_corpora
 from memory.status.agent import agent_status
-from memory.status.sources import StatusSources
+from memory.status.index import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
