@@ -11,7 +11,7 @@ import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.documents.agent_files import priority
-from memory.status.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse
 from memory.telemetry import tracing
 from producers.debouncing import Debouncer
 from schemas.conditions import ConditionCode
@@ -78,7 +78,7 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("hand-over")
         self._queue = queue
         self._reporter = reporter
         self._on_recovered = on_recovered

@@ -1,6 +1,6 @@
 """Producers of one machine: a constant number of threads, however many agents.
 
-watch-inotify / watch-polling   events of the files                       -> tail, hand-over
+watch-events / watch-polling   events of the files                       -> tail, hand-over
 tail                            looks at growing transcripts              -> hand-over
 hand-over                       debounce, then the queue
 inbox                           events of clients                         -> tail, hand-over, schedule
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from memory.status.pulses import Pulse, Pulses, unwatched
+from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
-from producers.watching.fallback_watcher import open_watcher
+from producers.watching.watcher import Watcher
 from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from producers.hook_server import HookServer
 
 log = structlog.get_logger(__name__)
-
-#: Seconds that handling one event from the inbox may take.
-INBOX_LIMIT_SECONDS = 60.0
 
 #: Seconds that one look into the inbox waits; stopping takes about as long.
 TAKE_SECONDS = 1.0
@@ -72,8 +69,8 @@ def run_producers(
         pulses=pulses,
     )
     hooks = _hook_server(settings, producers, reporter)
-    watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
-    reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox", limit_seconds=INBOX_LIMIT_SECONDS))
+    watcher = Watcher(producers, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
+    reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox"))
     producers.start_threads()
     try:
         producers.start(watcher, stop)
@@ -106,7 +103,7 @@ class InboxReader:
     """Thread that calls `handle` with every event. It survives an absent broker and unreadable events."""
 
     def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("inbox")
         self._inbox = inbox
         self._handle = handle
         self._stop = threading.Event()

@@ -20,7 +20,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
 from memory.documents.session_roots import archived_path
-from memory.status.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
 from producers.debouncing import Debouncer
@@ -137,7 +137,7 @@ class Tailer:
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or unwatched()
+        self._pulse = pulse or Pulse("tail")
         self._files = files
         self._sync = sync
         self._indexed = indexed

@@ -10,10 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, Lane
+
+if TYPE_CHECKING:
+    from schemas.status import BrokerState, ProcessState
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,46 +180,6 @@ class WatchingState:
         return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSign:
-    """Last heartbeat of a process that should run. A process that ends in order takes its heartbeat back.
-
-    `role` is the command it runs (up, watch, work, serve), or "index" for the workers of a command that ends by itself.
-    `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` the time since.
-    `awoke_seconds` is the time since the process found that it had stood still (the machine slept), None without that.
-    `stuck` names, in words, its threads without progress, `doing` its long steps, `unanswered` the embedding requests
-    that it waits for. `version` is recalld's. `outdated` names settings that changed since the process read them.
-    """
-
-    role: str
-    host: str
-    pid: int
-    born: str | None
-    started_at: float
-    heard_at: float
-    silent_seconds: float
-    awoke_seconds: float | None = None
-    stuck: tuple[str, ...] = ()
-    doing: tuple[str, ...] = ()
-    unanswered: tuple[Unanswered, ...] = ()
-    version: str | None = None
-    outdated: OutdatedState | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
-    """Name of the queue's server, and in words the part of the queue that survives a crash; a `warning` when little.
-
-    Of a server that `refuses` recalld only the `warning` is known: the reason, and what to do.
-    """
-
-    server: str
-    persistence: str
-    warning: str | None = None
-    writable: bool = True
-    refuses: bool = False
-
-
 class UsageRecorder(Protocol):
     """Recorder of the cost of embedding requests."""
 
@@ -263,10 +226,10 @@ class PendingReader(Protocol):
     def conditions(self, agent: str) -> Sequence[Condition]:
         """Return what was reported about this agent, or about all of them, newest first."""
 
-    def processes(self) -> Sequence[ProcessSign]:
-        """Return the last heartbeat of each process that should run; none when the broker does not answer."""
+    def processes(self) -> Sequence[ProcessState]:
+        """Return the state of each process that should run; none when the broker does not answer."""
 
-    def broker(self) -> BrokerFacts | None:
+    def broker(self) -> BrokerState | None:
         """Return the server of the queue, or its refusal; None when it does not answer."""
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:

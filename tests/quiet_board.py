@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 
 from schemas.conditions import Condition
-from schemas.ports import BrokerFacts, EndpointStatus, FleetNumbers, Pending, ProcessSign, Usage, VectorProgress
+from schemas.ports import EndpointStatus, FleetNumbers, Pending, Usage, VectorProgress
+from schemas.status import BrokerState, ProcessState
 
 
 class QuietBoard:
@@ -21,10 +22,10 @@ class QuietBoard:
     def conditions(self, agent: str) -> Sequence[Condition]:
         return ()
 
-    def processes(self) -> Sequence[ProcessSign]:
+    def processes(self) -> Sequence[ProcessState]:
         return ()
 
-    def broker(self) -> BrokerFacts | None:
+    def broker(self) -> BrokerState | None:
         return None
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:

@@ -24,7 +24,7 @@ from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
@@ -289,7 +289,7 @@ class _AgentJobs:
         self.ledger.save(job, without=self.ledger.hashes_in(job.reference).difference(hashes))
 
     def collect(self, job: BatchJob, lines: Iterator[BatchLine]) -> int | None:
-        """Store results until all have come, or time is out. Return how many were usable."""
+        """Store results until all have come, time is out or the process ends. Return how many were usable."""
         deadline = time.monotonic() + STORING_SECONDS
         left = self.ledger.hashes_in(job.reference)
         ids = self._chunks()
@@ -301,7 +301,7 @@ class _AgentJobs:
             if ours:
                 usable += self._keep(job, ours, ids, begun)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._runtime.stopping.is_set():
                 return None
             begun = time.monotonic()
         return usable

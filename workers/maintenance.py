@@ -28,9 +28,6 @@ SWEEP_SECONDS = 5.0
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_SECONDS = 300.0
 
-#: Seconds that one step of the sweeper may take.
-SWEEPER_LIMIT_SECONDS = 120.0
-
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
 
@@ -48,7 +45,7 @@ NEGLECTED_SECONDS = 3_600.0
 def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses: Pulses) -> None:
     """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
     elapsed = HOUSEKEEPING_SECONDS
-    pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
+    pulse = pulses.of("sweeper")
     pulse.belongs_to(threading.current_thread())
     maintenance = Maintenance(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):

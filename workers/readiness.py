@@ -8,7 +8,7 @@ import redis
 
 from memory.telemetry.server import Page, Route
 from workers.health.stall_detector import StallDetector
-from workers.queue.broker_errors import refusal
+from workers.queue.connection import refusal
 
 
 def readiness(

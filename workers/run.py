@@ -17,7 +17,6 @@ from dramatiq.worker import Worker
 from memory.status.pulses import Pulses
 from memory.telemetry.server import Route, TelemetryServer
 from schemas.documents import Lane
-from schemas.errors import UserError
 from schemas.ports import OutdatedState
 from schemas.settings import Settings
 from workers.actors import declare_actors
@@ -60,29 +59,27 @@ def run_workers(
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessSign`. The threads report to `pulses`.
+    `ProcessState`. The threads report to `pulses`.
 
     Raises:
-        UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
-            process was frozen.
+        UserError: the port cannot be opened, or workers of another home take from the queue.
     """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     claim = HomeLock(client, keys, settings)
-    claim.take(stop)
+    claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = HealthStore(client, keys)
     metrics = JobMetrics()
-    pulses = pulses or Pulses()
+    pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
+    broker.add_middleware(JobPulses(pulses))
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with (
-        claim.held(lost=stop),
         _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
         coordinating(settings) as coordination,
     ):
@@ -116,11 +113,10 @@ def run_workers(
         life.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not ended or sweeper.is_alive())
         runtime.publish_counts()
+    claim.leave()
     broker.close()
     client.close()
     log.info("workers_stopped")
-    if claim.lost:
-        raise UserError(claim.refusal())
 
 
 @contextmanager

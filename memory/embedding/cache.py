@@ -23,6 +23,8 @@ from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 
+log = structlog.get_logger(__name__)
+
 _KIND = Kind(
     "the embedding cache",
     """
@@ -40,6 +42,8 @@ _KIND = Kind(
     """,
     version=1,
 )
+
+_IDENTITY = "SELECT id FROM identities WHERE identity = ?"
 
 #: Hashes in one look-up; SQLite's default bound of parameters is far above.
 _GROUP = 400
@@ -71,7 +75,7 @@ class EmbeddingCache:
         self._file = DurableSqlite(path, _KIND, forget=self._forget)
         self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._identities: dict[str, int] = {}
+        #: Row -> day of its last use, to be written.
         self._touched: dict[int, int] = {}
         self._inserted = 0
         with self._lock:
@@ -83,12 +87,14 @@ class EmbeddingCache:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
         with self._lock:
             found = self._file.guarded(lambda: self._look_up(identity, hashes))
-        return _decode(found)
+            today = _today()
+            self._touched.update((row, today) for row, _, used in found.values() if used != today)
+        return _decode({text_hash: blob for text_hash, (_, blob, _) in found.items()})
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there, without counting it as a use of them."""
         with self._lock:
-            return self._file.guarded(lambda: self._look_for(identity, hashes))
+            return set(self._file.guarded(lambda: self._look_up(identity, hashes, column="x''")))
 
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
@@ -151,49 +157,29 @@ class EmbeddingCache:
 
     # Statements
 
-    def _look_up(self, identity: str, hashes: Sequence[str]) -> dict[str, bytes]:
-        reader = self._file.connection()
-        number = self._number_of(reader, identity)
-        if number is None:
-            return {}
-        found: dict[str, bytes] = {}
-        today = int(time.time()) // _SECONDS_A_DAY
+    def _look_up(
+        self, identity: str, hashes: Sequence[str], *, column: str = "vector"
+    ) -> dict[str, tuple[int, bytes, int]]:
+        """Return row, vector and day of last use of the texts that are there."""
+        found: dict[str, tuple[int, bytes, int]] = {}
         for start in range(0, len(hashes), _GROUP):
             group = {_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
             marks = ",".join("?" * len(group))
-            rows = reader.execute(
-                f"SELECT id, hash, vector, used FROM embeddings WHERE identity = ? AND hash IN ({marks})",  # noqa: S608 - only question marks
-                (number, *group),
+            rows = self._file.connection().execute(
+                f"SELECT id, hash, {column}, used FROM embeddings"  # noqa: S608 - constants and question marks
+                f" WHERE identity = ({_IDENTITY}) AND hash IN ({marks})",
+                (identity, *group),
             )
-            for row, key, blob, used in rows:
-                found[group[key]] = blob
-                if used != today:
-                    self._touched[row] = today
-        return found
-
-    def _look_for(self, identity: str, hashes: Sequence[str]) -> set[str]:
-        reader = self._file.connection()
-        number = self._number_of(reader, identity)
-        found: set[str] = set()
-        for start in range(0, len(hashes) if number is not None else 0, _GROUP):
-            group = {_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
-            marks = ",".join("?" * len(group))
-            rows = reader.execute(
-                f"SELECT hash FROM embeddings WHERE identity = ? AND hash IN ({marks})",  # noqa: S608 - only question marks
-                (number, *group),
-            )
-            found.update(group[key] for (key,) in rows)
+            found.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
         return found
 
     def _insert(self, identity: str, blobs: Mapping[str, bytes]) -> None:
-        today = int(time.time()) // _SECONDS_A_DAY
-
         def insert(writer: apsw.Connection) -> None:
-            number = self._number_of(writer, identity, make=True)
+            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (identity,))
             writer.executemany(
-                "INSERT INTO embeddings (identity, hash, vector, used) VALUES (?, ?, ?, ?)"
+                f"INSERT INTO embeddings (identity, hash, vector, used) VALUES (({_IDENTITY}), ?, ?, ?)"  # noqa: S608 - a constant
                 " ON CONFLICT (identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used",
-                [(number, _key(text_hash), blob, today) for text_hash, blob in blobs.items()],
+                [(identity, _key(text_hash), blob, _today()) for text_hash, blob in blobs.items()],
             )
             self._write_touches(writer, _TOUCHES_A_WRITE)
 
@@ -224,24 +210,10 @@ class EmbeddingCache:
         return self._file.transaction(delete)
 
     def _count(self) -> int:
-        return _one(self._file.connection(), "SELECT count(*) FROM embeddings") or 0
-
-    def _number_of(self, connection: apsw.Connection, identity: str, *, make: bool = False) -> int | None:
-        """Return the identity's number. It never changes, so it is remembered."""
-        if identity in self._identities:
-            return self._identities[identity]
-        number = _one(connection, "SELECT id FROM identities WHERE identity = ?", (identity,))
-        if number is None:
-            if not make:
-                return None
-            # Not remembered: the transaction may yet be rolled back.
-            return _one(connection, "INSERT INTO identities (identity) VALUES (?) RETURNING id", (identity,))
-        self._identities[identity] = number
-        return number
+        return int(next(self._file.connection().execute("SELECT count(*) FROM embeddings"))[0])
 
     def _forget(self) -> None:
         """Forget the rows of a file that is gone."""
-        self._identities = {}
         self._touched = {}
 
 
@@ -266,12 +238,9 @@ def _key(text_hash: str) -> bytes:
     return text_hash.encode()
 
 
-def _one(connection: apsw.Connection, statement: str, values: tuple[str | int, ...] = ()) -> int | None:
-    row = connection.execute(statement, values).fetchone()
-    return None if row is None else int(row[0])
+def _today() -> int:
+    return int(time.time()) // _SECONDS_A_DAY
 
-
-log = structlog.get_logger(__name__)
 
 #: Vectors held in memory while the cache cannot take them; beyond that nothing more is paid for.
 MOST_UNSAVED = 4_096
@@ -299,18 +268,26 @@ class VectorWriteBuffer:
 
     def keep(self, vectors: Mapping[str, Vector]) -> None:
         """Commit the vectors of one response. When the cache is full or locked they are held for later."""
-        if self._cache is None:
-            return
-        with self._lock:
-            self._unsaved.update(vectors)
-        self.flush()
+        if self._cache is not None:
+            with self._lock:
+                self._unsaved.update(vectors)
+            self.flush()
 
-    def flush(self) -> None:
-        """Try to commit what is held."""
+    def flush(self) -> StoreFull | StoreBusy | None:
+        """Try to commit what is held; return the reason why that fails."""
+        with self._lock:
+            batch = dict(self._unsaved)
+        if self._cache is None or not batch:
+            return None
         try:
-            self._flush()
+            self._cache.put_many(self._identity, batch)
         except (StoreFull, StoreBusy) as error:
-            log.warning("embedding_cache_cannot_keep", held=len(self._unsaved), error=str(error))
+            log.warning("embedding_cache_cannot_keep", held=len(batch), error=str(error))
+            return error
+        with self._lock:
+            for text_hash in batch:
+                self._unsaved.pop(text_hash, None)
+        return None
 
     def ensure_room(self) -> None:
         """Refuse to pay for more when too much is held already.
@@ -318,21 +295,5 @@ class VectorWriteBuffer:
         Raises:
             StoreFull: the cache has been without space for too long.
         """
-        if len(self._unsaved) < MOST_UNSAVED:
-            return
-        try:
-            self._flush()
-        except StoreBusy as error:
+        if len(self._unsaved) >= MOST_UNSAVED and (error := self.flush()) is not None:
             raise StoreFull(f"the embedding cache takes nothing: {error}") from error
-
-    def _flush(self) -> None:
-        if self._cache is None:
-            return
-        with self._lock:
-            batch = dict(self._unsaved)
-        if not batch:
-            return
-        self._cache.put_many(self._identity, batch)
-        with self._lock:
-            for text_hash in batch:
-                self._unsaved.pop(text_hash, None)

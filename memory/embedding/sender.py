@@ -36,7 +36,7 @@ TRIALS = 3
 #: Seconds between two looks at callers of a request that waits for its turn in the minute.
 _LOOK_SECONDS = 0.5
 
-#: A text that no provider objects to: tells whether it is the texts or the endpoint that is refused.
+#: A text that no provider objects to.
 _HARMLESS = "memory"
 
 
@@ -109,16 +109,17 @@ class BatchSender:
             try:
                 matrix, unusable = self._ask(texts, errand, again=part.again)
             except Permanent as error:
-                verdict = None if self._proven else self._verdict(error, errand)
-                if verdict is not None:
-                    yield from _given_up(verdict, [part, *parts])
+                # Else an endpoint that refuses everything would be asked twice for every single text.
+                if not self._proven and isinstance(self._outcome_of_another(errand), Permanent):
+                    yield from _given_up(self._refuses_all(error), [part, *parts])
                     return
                 if len(texts) == 1:
                     yield Outcome(part.places, self._alone(texts[0], error, errand))
                 else:
                     parts += _halves(part)
             except (Transient, Terminal) as error:
-                if not self._answers_another(error, errand):
+                told = isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
+                if told or self._outcome_of_another(errand) is not None:
                     yield from _given_up(error, [part, *parts])
                     return
                 # The endpoint works, so a text that breaks it does so at once.
@@ -242,37 +243,25 @@ class BatchSender:
         elif isinstance(failure, Throttled) or (isinstance(failure, Transient) and failure.retry_after):
             log.warning("embedding_cool_down", provider=name, seconds=failure.retry_after, error=str(failure))
 
-    def _verdict(self, error: Permanent, errand: _Errand) -> Terminal | None:
-        """Return the error of an endpoint that refuses every text because of its settings, None if it refuses these.
+    def _outcome_of_another(self, errand: _Errand) -> RecalldError | None:
+        """Send a text that no provider objects to; return the error, None if it is answered.
 
-        Without this, an endpoint that refuses everything would be asked twice for every single text.
+        It tells whether some texts, or all of them, are refused or break the endpoint.
         """
+        if self._stopping.is_set() or not errand.wanted():
+            return Transient("no caller waits")
         try:
-            self._attempt([_harmless()], errand)
-        except Permanent:
-            verdict = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
-            self._limiter.report(verdict)
-            self._log(verdict)
-            return verdict
-        except (Transient, Terminal):
-            return None  # the texts decide
+            self._ask([Item(_HARMLESS, estimate_tokens(_HARMLESS))], errand)
+        except RecalldError as error:
+            return error
         return None
 
-    def _answers_another(self, error: Transient | Terminal, errand: _Errand) -> bool:
-        """Return True if the endpoint, which failed on some texts, answers another one: then a text breaks it."""
-        if isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None:
-            return False
-        if self._stopping.is_set() or not errand.wanted():
-            return False
-        try:
-            self._ask([_harmless()], errand)
-        except RecalldError:
-            return False
-        return True
-
-
-def _harmless() -> Item:
-    return Item(_HARMLESS, estimate_tokens(_HARMLESS))
+    def _refuses_all(self, error: Permanent) -> Terminal:
+        """Return and report the error of an endpoint that refuses every text because of its settings."""
+        refusal = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
+        self._limiter.report(refusal)
+        self._log(refusal)
+        return refusal
 
 
 def _halves(part: _Part) -> list[_Part]:

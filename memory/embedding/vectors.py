@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from memory.embedding.providers.provider import Matrix
 from memory.store.lazy_module import LazyModule
-from memory.store.reader import Vector
 from schemas.errors import Transient
 
 if TYPE_CHECKING:
@@ -82,14 +81,8 @@ def to_bytes16(matrix: Matrix) -> list[bytes]:
     return [row.tobytes() for row in half]
 
 
-def from_bytes16(blob: bytes) -> Vector:
-    """Return the rounded vector of a blob of `to_bytes16`."""
-    row: Vector = matrix_from_bytes16([blob])[0]
-    return row
-
-
 def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
-    """Return the vectors of several blobs of one width, shape (blobs, dimensions)."""
+    """Return the rounded vectors of blobs of `to_bytes16`, of one width; shape (blobs, dimensions)."""
     return _unit(_half(blobs))
 
 

@@ -13,13 +13,13 @@ import structlog
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Generations, Looks
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
 from memory.service.metrics import AgentNumbers, ProcessNumbers
 from memory.status.home import HomeSizes, home_sizes
-from memory.status.processes import glanced_states, outdated_conditions, process_conditions
+from memory.status.processes import known_processes, outdated_conditions, process_conditions
 from memory.status.summary import read_only_broker, whole_status
 from memory.store.reader import IndexCounts, StoreReader
 from schemas.conditions import Condition
@@ -204,7 +204,7 @@ class ServedAgents:
         refusal = self.queue.refusal()
         if refusal is not None:
             return (read_only_broker(refusal),)
-        states = glanced_states(self.queue.processes())
+        states = known_processes(self.queue, wait=None)
         return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=time.time()))
 
     def process_numbers(self) -> ProcessNumbers:

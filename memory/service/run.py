@@ -39,9 +39,6 @@ LOCK_FILE = Path("run") / "service.lock"
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
 
-#: Seconds for which the event loop may be blocked.
-ANSWERING_LIMIT_SECONDS = 15.0
-
 _STOP_POLL_SECONDS = 0.1
 
 #: Seconds between two checks that commands still find a service.
@@ -169,7 +166,7 @@ async def _run(
     bounds: Bounds | None,
 ) -> None:
     server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
-    pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)
+    pulse = pulses.of("answering")
     watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(registration, on_ready)))
     keeper = asyncio.create_task(_keep_registered(server, registration))
     try:

@@ -1,12 +1,11 @@
 """Watchdog of the working threads of this process.
 
-A thread reports the begin of a step, its progress, and its rest. A thread is stuck when a step takes longer than its
-limit. A look at the process alone would not find a stuck thread.
+A thread reports the begin of a step, its progress, and its rest. One rule holds for all threads: a step that takes
+longer than `stalled_after_seconds` is stuck. A look at the process alone would not find a stuck thread.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,26 +14,29 @@ from contextlib import contextmanager
 #: Seconds from which a step is long enough to be shown.
 LONG_SECONDS = 10.0
 
+#: Seconds after which a step is stuck, unless the settings say otherwise (`workers.stalled_after_seconds`).
+STALLED_SECONDS = 120.0
+
 
 class Pulse:
     """Pulse of one working thread. A report costs less than a microsecond: one assignment, no lock."""
 
-    __slots__ = ("_clock", "_doing", "_thread", "limit_seconds", "name")
+    __slots__ = ("_clock", "doing", "name", "thread")
 
-    def __init__(self, name: str, *, limit_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
-        self.limit_seconds = limit_seconds
         self._clock = clock
-        self._doing: tuple[float, str] | None = None
-        self._thread: threading.Thread | None = None
+        #: The current step and its begin; None while the thread waits for work.
+        self.doing: tuple[float, str] | None = None
+        self.thread: threading.Thread | None = None
 
     def busy(self, doing: str) -> None:
-        """Report the begin or the progress of a step: from now on the thread has `limit_seconds` again."""
-        self._doing = self._clock(), doing
+        """Report the begin or the progress of a step."""
+        self.doing = self._clock(), doing
 
     def idle(self) -> None:
         """Report that the thread waits for work, for as long as it likes."""
-        self._doing = None
+        self.doing = None
 
     @contextmanager
     def at(self, doing: str) -> Iterator[None]:
@@ -47,76 +49,58 @@ class Pulse:
 
     def belongs_to(self, thread: threading.Thread) -> None:
         """Set the thread, which must not end before `Pulses.close`: its end is a problem, too."""
-        self._thread = thread
-
-    def problem(self) -> str | None:
-        """Return the problem in words; None without one."""
-        thread = self._thread
-        if thread is not None and thread.ident is not None and not thread.is_alive():
-            return f"its {self.name} thread has ended"
-        doing = self._doing
-        if doing is None:
-            return None
-        seconds = self._clock() - doing[0]
-        if seconds <= self.limit_seconds:
-            return None
-        return f"its {self.name} thread has been at the same step ({doing[1]}) for {seconds:.0f} s"
-
-    def long_step(self) -> str | None:
-        """Return a step that takes `LONG_SECONDS` and more, in words: no problem yet. None otherwise."""
-        doing = self._doing
-        seconds = self._clock() - doing[0] if doing is not None else 0.0
-        return f"{doing[1]} for {seconds:.0f} s" if doing is not None and seconds >= LONG_SECONDS else None
-
-    def forgive(self, seconds: float) -> None:
-        """Leave out a time in which the whole process stood still."""
-        doing = self._doing
-        if doing is not None:
-            self._doing = doing[0] + seconds, doing[1]
+        self.thread = thread
 
 
 class Pulses:
     """Pulses of all working threads of a process. Thread-safe."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, stalled_after_seconds: float = STALLED_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stalled_after_seconds = stalled_after_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._pulses: dict[tuple[str, int | None], Pulse] = {}
         self._closed = False
 
-    def of(self, name: str, *, limit_seconds: float, thread: int | None = None) -> Pulse:
+    def of(self, name: str, *, thread: int | None = None) -> Pulse:
         """Return the pulse of that name, made at first use; `thread` tells threads of the same name apart."""
         with self._lock:
-            pulse = self._pulses.get((name, thread))
-            if pulse is None:
-                pulse = Pulse(name, limit_seconds=limit_seconds, clock=self._clock)
-                self._pulses[(name, thread)] = pulse
-            return pulse
+            return self._pulses.setdefault((name, thread), Pulse(name, clock=self._clock))
 
     def problems(self) -> list[str]:
-        """Return the problems of all threads, in words."""
-        with self._lock:
-            pulses = [] if self._closed else list(self._pulses.values())
-        return [problem for pulse in pulses if (problem := pulse.problem()) is not None]
+        """Return the stuck and the ended threads, in words."""
+        ended = [
+            f"its {pulse.name} thread has ended"
+            for pulse in self._open()
+            if pulse.thread is not None and pulse.thread.ident is not None and not pulse.thread.is_alive()
+        ]
+        return ended + [
+            f"its {name} thread has been at the same step ({step}) for {seconds:.0f} s"
+            for name, step, seconds in self._steps(longer_than=self._stalled_after_seconds)
+        ]
 
     def long_steps(self) -> list[str]:
-        """Return the long steps of all threads, in words."""
-        with self._lock:
-            pulses = [] if self._closed else list(self._pulses.values())
-        return [step for pulse in pulses if (step := pulse.long_step()) is not None]
+        """Return the steps that have taken `LONG_SECONDS` and more, in words: no problem yet."""
+        return [f"{step} for {seconds:.0f} s" for _, step, seconds in self._steps(longer_than=LONG_SECONDS)]
 
     def forgive(self, seconds: float) -> None:
         """Leave out a time in which the process stood still (a laptop slept)."""
-        with self._lock:
-            for pulse in self._pulses.values():
-                pulse.forgive(seconds)
+        for pulse in self._open():
+            if pulse.doing is not None:
+                pulse.doing = pulse.doing[0] + seconds, pulse.doing[1]
 
     def close(self) -> None:
         """Report that the threads are asked to end: their ends are no problem from now on."""
         with self._lock:
             self._closed = True
 
+    def _open(self) -> list[Pulse]:
+        with self._lock:
+            return [] if self._closed else list(self._pulses.values())
 
-def unwatched() -> Pulse:
-    """Return a pulse without a watchdog."""
-    return Pulse("unwatched", limit_seconds=math.inf, clock=time.monotonic)
+    def _steps(self, *, longer_than: float) -> list[tuple[str, str, float]]:
+        now = self._clock()
+        doing = [(pulse.name, pulse.doing) for pulse in self._open()]
+        return [(name, at[1], now - at[0]) for name, at in doing if at is not None and now - at[0] > longer_than]

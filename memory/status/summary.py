@@ -13,18 +13,16 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, trouble_of
-from memory.status.cost import spending
-from memory.status.home import HomeSizes, broker_state, home_sizes, versions
+from memory.status.home import HomeSizes, broker_state, home_sizes, spending, versions
+from memory.status.index import StatusSources
 from memory.status.private_broker import frozen_pid
 from memory.status.processes import (
+    known_processes,
     not_watched,
     outdated_conditions,
     process_conditions,
-    process_states,
-    stopped_broker,
 )
 from memory.status.run_files import read_hooks_state
-from memory.status.sources import StatusSources
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
@@ -53,12 +51,8 @@ def whole_status(
 ) -> Status:
     """Join the agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
-    broker = broker_state(settings, pending)
-    processes = process_states(pending.processes) if pending is not None else ()
     broker = broker or broker_state(settings, pending)
-    if not broker.reachable and broker.private:
-        pid = frozen_pid(settings.home)
-        processes = processes if pid is None else (stopped_broker(pid, now=time.time()), *processes)
+    processes = known_processes(pending) if pending is not None else ()
     now = time.time()
     shared = [
         *process_conditions(processes),
@@ -66,6 +60,8 @@ def whole_status(
     ]
     if not broker.writable:
         shared.append(read_only_broker(broker.warning))
+    elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:
+        shared.append(Condition(ConditionCode.PROCESS_STOPPED, "broker", params={"pid": pid}))
     if shared:
         unwell = [trouble_of(one, now=now) for one in shared]
         agents = tuple(_with(agent, unwell, watched=not_watched(processes) is None) for agent in agents)
@@ -76,7 +72,7 @@ def whole_status(
         agents=agents,
         usage=spending(pending, "*", settings) if pending is not None and everybody else (),
         cache=sizes.cache,
-        processes=processes,
+        processes=tuple(processes),
         broker=broker,
         disk_use=sizes.disk_use,
         versions=versions(broker),

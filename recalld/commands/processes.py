@@ -161,6 +161,6 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
     configure_logs(process=name)
-    pulses = Pulses()
+    pulses = Pulses(stalled_after_seconds=invocation.settings.workers.stalled_after_seconds)
     with traced(invocation.settings, name), watchdog(pulses.problems):
         yield _Process(stop, pulses, age)

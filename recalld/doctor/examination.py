@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from memory.redaction import REWRITING, is_costly
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of, unreported
 from memory.status.condition_texts import part_of
 from memory.status.summary import build_status
@@ -109,7 +109,7 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
 def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
     """Yield the findings of checks that know more than status does."""
     settings = invocation.settings
-    yield from services.broker_findings(settings, side, status)
+    yield from services.broker_findings(settings, status)
     yield from services.process_findings(settings, side, status)
     now = time.time()
     yield from in_common(

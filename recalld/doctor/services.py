@@ -11,6 +11,7 @@ import redis
 
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, part_of
+from memory.status.private_broker import server_pid
 from memory.status.processes import outdated_conditions, process_conditions
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import anybody_runs
@@ -27,20 +28,16 @@ from workers.queue.private_server import server_binary
 _START = "`recalld up` starts everything"
 
 
-def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
+def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:
     """Yield whether a broker answers or can be started, and whether it keeps its data."""
-    facts = side.board.broker()
-    if facts is not None:
-        if facts.refuses:
-            refused = facts.warning or "the broker refuses recalld"
-            covers = frozenset({ConditionCode.BROKER_READ_ONLY})
-            yield Finding("broker", Level.PROBLEM, refused, "correct REDIS_URL (broker.url)", covers=covers)
-        elif facts.warning is not None:
-            level = Level.WARNING if facts.writable else Level.PROBLEM
-            covers = frozenset({ConditionCode.BROKER_READ_ONLY})
-            yield Finding("broker", level, facts.warning, "do that; it is noticed by itself", covers=covers)
-        else:
-            yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
+    facts = status.broker
+    covers = frozenset({ConditionCode.BROKER_READ_ONLY})
+    if facts.reachable and facts.warning is None:
+        yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
+    elif facts.warning is not None:
+        level = Level.WARNING if facts.writable else Level.PROBLEM
+        action = "do that; it is noticed by itself" if facts.reachable else "correct REDIS_URL (broker.url)"
+        yield Finding("broker", level, facts.warning, action, covers=covers)
     elif settings.broker.url is not None:
         yield Finding(
             "broker",
@@ -48,9 +45,8 @@ def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Ite
             "the broker named by REDIS_URL (broker.url) does not answer",
             "start it, or correct the URL",
         )
-    elif (frozen := _frozen(status)) is not None:
-        [stopped] = process_conditions([frozen])
-        yield Finding.of("broker", Level.PROBLEM, stopped, agent=None)
+    elif any(trouble.subject == "broker" for agent in status.agents for trouble in agent.troubles):
+        return  # it is stopped, as status says
     elif anybody_runs(settings.home):
         yield Finding(
             "broker",
@@ -81,8 +77,10 @@ def process_findings(settings: Settings, side: BrokerSide, status: Status) -> It
 
     Without signs of life, processes are not called well.
     """
-    states = [state for state in status.processes if state is not _frozen(status)]
-    if not status.broker.reachable and (_frozen(status) or not status.broker.private or anybody_runs(settings.home)):
+    states = status.processes
+    if not status.broker.reachable and (
+        server_pid(settings.home) is not None or not status.broker.private or anybody_runs(settings.home)
+    ):
         unknown = "the state of the processes is unknown: the broker does not answer"
         yield Finding("processes", Level.WARNING, unknown, "see the finding on the broker")
         return
@@ -102,11 +100,6 @@ def process_findings(settings: Settings, side: BrokerSide, status: Status) -> It
         yield Finding.fine("processes", f"nothing runs; {_START}")
     for condition in outdated_conditions(states, version=recalld_version(), now=time.time()):
         yield Finding.of(part_of(condition), Level.PROBLEM, condition, agent=None)
-
-
-def _frozen(status: Status) -> ProcessState | None:
-    """Return the private broker if it is suspended."""
-    return next((state for state in status.processes if state.role == "broker"), None)
 
 
 def provider_findings(

@@ -16,7 +16,7 @@ from pathlib import Path
 from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
-from memory.status.processes import process_states
+from memory.status.processes import known_processes
 from memory.status.pulses import Pulses
 from memory.status.run_files import read_hooks_state
 from memory.telemetry.server import TelemetryServer
@@ -45,9 +45,6 @@ _LOOK_SECONDS = 0.2
 
 #: Seconds between two requests for the progress, while there is some.
 _ASK_SECONDS = 1.0
-
-#: Seconds that one look at everything may take: a broker that has to be started, a service that is asked.
-_STEP_LIMIT_SECONDS = 90.0
 
 #: Seconds that an orderly end may take in all: three kinds of processes one after the other, and the broker.
 OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0
@@ -104,7 +101,7 @@ def _close_to_others(home: Path) -> None:
 def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> int:
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
-    pulses = Pulses()
+    pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     life = Heartbeat(settings, "up", pulses, outdated=age)
     with (
         open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side,
@@ -255,7 +252,7 @@ def _watch_over(
 ) -> None:
     progress = Progress(settings, side)
     missing = _Missing(side.board, supervisor)
-    pulse = pulses.of("supervising", limit_seconds=_STEP_LIMIT_SECONDS)
+    pulse = pulses.of("supervising")
     asked_at = 0.0
     while not stop.wait(_LOOK_SECONDS):
         pulse.busy("looks after the processes")
@@ -280,7 +277,7 @@ def _health(settings: Settings, side: BrokerSide, supervisor: Supervisor, pulses
 
     def problems() -> list[str]:
         missed = [why for why in supervisor.missed().values() if why is not None]
-        unwell = [f"{state.role}: {state.problem}" for state in process_states(side.board.processes) if state.problem]
+        unwell = [f"{state.role}: {state.problem}" for state in known_processes(side.board) if state.problem]
         return [*missed, *unwell, *pulses.problems()]
 
     route = readiness(
@@ -298,7 +295,7 @@ def _what_hangs(side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> Cal
 
     def problems() -> list[str]:
         ours = {child.pid for child in supervisor.children}
-        states = process_states(side.board.processes)
+        states = known_processes(side.board)
         return [*pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
 
     return problems

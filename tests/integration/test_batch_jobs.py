@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from memory.embedding.batch_jobs import batch_step
-from memory.embedding.batch_jobs.batch_api import BatchApi, JobFile
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
@@ -281,71 +280,6 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
         assert server.paid == texts
         assert sum(server.paid_inline.values()) == NOTES - 30
         assert not workers.conditions()
-
-
-@pytest.mark.parametrize("place", ["before the job is made", "after the job is made", "after the job is noted"])
-def test_a_crash_around_a_submission_makes_nobody_pay_twice(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    crashes = ["once"]
-    submit, save = BatchApi.submit, BatchLedger.save
-
-    def submitted(api: BatchApi, file: JobFile, *, reference: str) -> str:
-        if crashes and place == "before the job is made":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-        found = submit(api, file, reference=reference)
-        if crashes and place == "after the job is made":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-        return found
-
-    def saved(ledger: BatchLedger, job: BatchJob, **more: Any) -> None:
-        save(ledger, job, **more)
-        if crashes and job.job_id is not None and place == "after the job is noted":
-            crashes.pop()
-            raise ZeroDivisionError(place)
-
-    monkeypatch.setattr(BatchApi, "submit", submitted)
-    monkeypatch.setattr(BatchLedger, "save", saved)
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(lambda: not crashes)
-        workers.stop()
-        workers.start()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-        assert len(server.submitted) == 1
-
-
-def test_stopping_in_the_middle_of_taking_in_results_goes_on_where_it_was(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_jobs, "MAX_CHUNKS_PER_COMMIT", 10)
-    kept: list[int] = []
-    settle = BatchLedger.settle
-
-    def settle_some(ledger: BatchLedger, reference: str, hashes: Collection[str]) -> None:
-        settle(ledger, reference, hashes)
-        kept.append(len(hashes))
-        if len(kept) == 2:
-            raise ZeroDivisionError("the lights went out")
-
-    monkeypatch.setattr(BatchLedger, "settle", settle_some)
-    with Workers(make()) as workers:
-        texts = _backfill(workers)
-        wait_until(lambda: len(kept) == 2)
-        workers.stop()
-        assert workers.counts().vectors_ready >= 20
-        workers.start()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-        # The last ones are committed a moment before they are counted here.
-        wait_until(lambda: sum(kept) >= NOTES)
-        assert sum(kept) == NOTES, "nothing was taken twice"
 
 
 def test_a_lost_queue_forgets_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.batcher import EmbeddingBatcher
-from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import Oversized
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from memory.index.provider_fallback import provider_of

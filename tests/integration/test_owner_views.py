@@ -12,9 +12,10 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import BrokerFacts, EndpointCondition, EndpointStatus, Pending, ProcessSign
+from schemas.ports import EndpointCondition, EndpointStatus, Pending
 from schemas.settings import Settings
 from schemas.settings_sections import Scope
+from schemas.status import BrokerState, ProcessState
 from tests.quiet_board import QuietBoard
 from tests.serving import running
 from tests.storing import document, key
@@ -32,19 +33,17 @@ def store(settings: Settings, workspace: Path) -> Iterator[Store]:
     written.close()
 
 
-def sign(role: str, *, silent_seconds: float) -> ProcessSign:
+def sign(role: str, *, silent_seconds: float) -> ProcessState:
     """A process of another machine."""
     now = time.time()
-    return ProcessSign(
+    return ProcessState(
         role=role,
         host="elsewhere",
         pid=7,
-        born=None,
         started_at=now - 600,
         heard_at=now - silent_seconds,
-        silent_seconds=silent_seconds,
-        awoke_seconds=None,
-        stuck=(),
+        condition="silent" if silent_seconds > 10 else "well",
+        code=ConditionCode.PROCESS_SILENT if silent_seconds > 10 else None,
     )
 
 
@@ -76,7 +75,7 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
 
 def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, store: Store) -> None:
     class HealthStore(QuietBoard):
-        def processes(self) -> tuple[ProcessSign, ...]:
+        def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
     with running(settings, HealthStore()) as client:
@@ -92,11 +91,18 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
 
 def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(settings: Settings, store: Store) -> None:
     class HealthStore(QuietBoard):
-        def processes(self) -> tuple[ProcessSign, ...]:
+        def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
-        def broker(self) -> BrokerFacts:
-            return BrokerFacts(server="valkey 9", persistence="none", warning="its memory is full", writable=False)
+        def broker(self) -> BrokerState:
+            return BrokerState(
+                reachable=True,
+                private=False,
+                server="valkey 9",
+                persistence="none",
+                warning="its memory is full",
+                writable=False,
+            )
 
     with running(settings, HealthStore()) as client:
         [agent] = client.get("/v1/queue").json()["agents"]
@@ -110,9 +116,9 @@ def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(sett
 
 def test_while_one_watcher_is_well_or_nobody_is_heard_of_answers_say_nothing(settings: Settings, store: Store) -> None:
     class HealthStore(QuietBoard):
-        others: tuple[ProcessSign, ...] = ()
+        others: tuple[ProcessState, ...] = ()
 
-        def processes(self) -> tuple[ProcessSign, ...]:
+        def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), *self.others)
 
     board = HealthStore()

@@ -99,7 +99,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
     settings: Settings, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-    workers_settings = settings.workers.model_copy(update={"port": port, "stalled_after_seconds": 0.5})
+    workers_settings = settings.workers.model_copy(update={"port": port, "stalled_after_seconds": 3.0})
     from workers import actors
 
     go_on = threading.Event()

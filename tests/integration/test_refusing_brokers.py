@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.status.home import broker_state
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
@@ -93,7 +93,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)
     assert "refuses the user or password" in str(state.warning)
-    (finding,) = broker_findings(refused, side, build_status(refused, reader))
+    (finding,) = broker_findings(refused, build_status(refused, reader))
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
     page = readiness(StallDetector(side.client, side.keys), stalled_after_seconds=60)()
@@ -113,7 +113,7 @@ def test_a_running_process_says_once_that_it_is_refused(settings: Settings, guar
 def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
     settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.connection.HANDSHAKE_SECONDS", 0.2)
     shakes = []
     original = redis.connection.Connection._connect
 
@@ -131,7 +131,7 @@ def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
 def test_every_command_that_needs_the_broker_says_so(
     commands: CommandLine, silent: str, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.connection.HANDSHAKE_SECONDS", 0.2)
     commands.set("REDIS_URL", f"rediss://{silent}/0")
     code, _, err = commands.run(*command)
     assert code == 1
@@ -139,7 +139,7 @@ def test_every_command_that_needs_the_broker_says_so(
 
 
 def test_status_and_doctor_say_so_too(commands: CommandLine, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr("workers.queue.connection.HANDSHAKE_SECONDS", 0.1)
     commands.set("REDIS_URL", f"rediss://{silent}/0")
     for command in ("status", "doctor"):
         code, out, _ = commands.run(command)

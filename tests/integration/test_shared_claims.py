@@ -144,3 +144,15 @@ def test_claims_hold_again_after_the_broker_was_away(
         wait_until(lambda: one.claims.take([text := next(texts)]) and not other.claims.take([text]))
         one.presence.close()
         other.presence.close()
+
+
+def test_a_user_without_channels_claims_nothing_and_works(
+    client: redis.Redis, keys: Keys, broker_server: BrokerServer
+) -> None:
+    client.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~recalld:*", "resetchannels", "+@all")
+    with redis.Redis(unix_socket_path=client.get_connection_kwargs()["path"], username="narrow", password="") as narrow:
+        one, other = Process(narrow, keys), Process(client, keys)
+        assert one.claims.take(["a"]) == {"a"}
+        assert other.claims.take(["a"]) == {"a"}
+        assert one.claims.take(["b"]) == {"b"}
+        other.presence.close()

@@ -16,25 +16,22 @@ import redis
 import structlog
 
 from memory.redaction import redact
-from memory.status.processes import SILENT_SECONDS
 from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
 from schemas.ports import (
-    BrokerFacts,
     EndpointCondition,
     EndpointStatus,
     FleetNumbers,
     IndexFigures,
     Indexing,
     Pending,
-    ProcessSign,
     Usage,
     VectorProgress,
 )
+from schemas.status import BrokerState, ProcessState
 from workers.health.account_state import Account
-from workers.health.heartbeat import BEAT_SECONDS, read_signs
+from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.stall_detector import StallDetector
-from workers.queue.broker_errors import refusal
-from workers.queue.broker_facts import broker_facts
+from workers.queue.connection import broker_facts, refusal
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MarkedBefore, PendingSet
@@ -69,6 +66,8 @@ class HealthStore:
         self._marks = PendingSet(client, keys)
         self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
+        #: Keys of a day's usage whose expiry this process has set.
+        self._expiring: set[str] = set()
         #: Counters of this process, summed in the broker.
         self.counters = FleetCounters(client, keys)
 
@@ -279,10 +278,12 @@ class HealthStore:
                 if number:
                     pipe.hincrby(self._keys.usage(agent, None), field, number)
                     pipe.hincrby(self._keys.usage(agent, today), field, number)
-            for agent in {agent for agent, _ in counts}:
-                pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
+            for key in fresh:
+                pipe.expire(key, USAGE_DAY_KEPT_SECONDS)
 
+        fresh = {self._keys.usage(agent, today) for agent, _ in counts} - self._expiring
         add_once(self._client, fill)
+        self._expiring |= fresh
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first."""
@@ -314,24 +315,24 @@ class HealthStore:
         ]
         return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
 
-    def processes(self) -> Sequence[ProcessSign]:
-        """Return the last heartbeats of all processes; none if the broker takes no heartbeats."""
+    def processes(self) -> Sequence[ProcessState]:
+        """Return the states of all processes; none if the broker takes no heartbeats."""
         try:
-            signs = read_signs(self._client, self._keys)
-            silent = any(sign.silent_seconds > 2 * BEAT_SECONDS for sign in signs)
+            beats = read_beats(self._client, self._keys)
+            silent = any(beat.silent_seconds > 2 * BEAT_SECONDS for beat in beats)
             if silent and not broker_facts(self._client).writable:
                 return ()
         except redis.RedisError:
             return ()
-        return signs
+        return process_states(beats)
 
-    def broker(self) -> BrokerFacts | None:
+    def broker(self) -> BrokerState | None:
         """Return the facts of the server that holds the queue, or its refusal; None if it does not answer."""
         try:
             return broker_facts(self._client)
         except redis.RedisError as error:
             why = refusal(error)
-            return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
+            return BrokerState(reachable=False, private=False, warning=why, writable=False) if why is not None else None
 
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of a provider's account, with a request that has waited long for its answer.
@@ -342,7 +343,7 @@ class HealthStore:
             return None
         try:
             state = Account(self._client, account, model).status()
-            return _unanswered(state, read_signs(self._client, self._keys), account, model)
+            return _unanswered(state, read_beats(self._client, self._keys), account, model)
         except redis.RedisError:
             return None
 
@@ -406,15 +407,15 @@ def today_utc() -> date:
     return datetime.now(UTC).date()
 
 
-def _unanswered(state: EndpointStatus, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointStatus:
+def _unanswered(state: EndpointStatus, beats: Sequence[Beat], account: str, model: str) -> EndpointStatus:
     """Return the state with the longest unanswered request of a living process."""
     if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state
     owed = [
-        (request.seconds + sign.silent_seconds, request.address)
-        for sign in signs
-        if sign.silent_seconds <= SILENT_SECONDS
-        for request in sign.unanswered
+        (request.seconds + beat.silent_seconds, request.address)
+        for beat in beats
+        if beat.silent_seconds <= SILENT_SECONDS
+        for request in beat.unanswered
         if (request.account, request.model) == (account, model)
     ]
     if not owed:

@@ -1,7 +1,7 @@
-"""Heartbeats of processes through the broker, with the state of their threads.
+"""Heartbeats of processes through the broker, with the steps of their threads.
 
-A process that ends in order removes its heartbeat. So an old heartbeat means that the process is gone, frozen, or cut
-off from the broker. All times are the server's.
+A process that ends in order removes its heartbeat. So an old heartbeat means that the process is gone, stopped, or cut
+off from the broker. All times in the broker are the server's.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import redis
 import structlog
 
 from memory.embedding.coordination import InFlightRequests
-from memory.status.local_processes import born, is_the_same
+from memory.status.local_processes import born, is_stopped, is_the_same
+from memory.status.processes import PROCESS_CODES, with_problem
 from memory.status.pulses import Pulses
-from schemas.ports import OutdatedState, ProcessSign, Unanswered
+from schemas.ports import OutdatedState, Unanswered
 from schemas.settings import Settings
+from schemas.status import ProcessState
 from schemas.version import recalld_version
-from workers.queue.broker_errors import refusal
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, refusal
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -36,6 +37,15 @@ BEAT_SECONDS = 3.0
 
 #: Seconds of delay of a heartbeat after which the process, or the machine, stood still.
 STOOD_STILL_SECONDS = 3.0
+
+#: Seconds after which a process of this machine that does not exist any more is gone: it owes one heartbeat.
+GONE_SECONDS = 4.0
+
+#: Seconds without a heartbeat after which a process is silent.
+SILENT_SECONDS = 10.0
+
+#: Seconds that every process gets for its next heartbeat after the machine slept.
+AWAKENING_SECONDS = 5.0
 
 #: Seconds after which a heartbeat from another machine is forgotten.
 FORGOTTEN_AFTER_SECONDS = 3600.0
@@ -57,7 +67,7 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 class Heartbeat:
     """Heartbeat of this process, sent by a thread between `start` and `stop`.
 
-    It carries the stuck threads, the unanswered requests of `asking`, and the `outdated` settings.
+    It carries the steps of the threads, the unanswered requests of `asking`, and the `outdated` settings.
     """
 
     def __init__(
@@ -78,13 +88,12 @@ class Heartbeat:
         self._asking = asking or InFlightRequests()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
-        self._host = socket.gethostname()
         self._started_at = time.time()
-        self._id = f"{role}:{self._host}:{os.getpid()}:{int(self._started_at * 1000)}"
+        self._id = f"{role}:{socket.gethostname()}:{os.getpid()}:{int(self._started_at * 1000)}"
         self._stop = threading.Event()
         self._awoke: float | None = None
-        self._told_of: str | None = None
-        self._thread = threading.Thread(target=self._run, name="life", daemon=True)
+        self._refused: str | None = None
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Heartbeat:
         self.start()
@@ -111,33 +120,28 @@ class Heartbeat:
         self._client.close()
 
     def _run(self) -> None:
-        asked_at = forgot_at = time.monotonic()
+        beat_at = forgot_at = time.monotonic()
         while not self._stop.wait(self._beat_seconds):
-            stood_still = time.monotonic() - asked_at - self._beat_seconds
+            stood_still = time.monotonic() - beat_at - self._beat_seconds
             if stood_still > STOOD_STILL_SECONDS:
                 log.info("stood_still", seconds=round(stood_still, 1))
                 self._awoke = time.monotonic()
                 self._pulses.forgive(stood_still)
                 self._asking.forgive(stood_still)
             self._beat()
-            asked_at = time.monotonic()
-            if self._role == "work" and asked_at - forgot_at >= FORGET_SECONDS:
-                forgot_at = asked_at
-                self._forget_dead_workers()
-
-    def _forget_dead_workers(self) -> None:
-        """Forget dead workers of this machine: their jobs went back to the queue, and this worker does them.
-
-        Without a living worker the record stays: no other worker has replaced the dead one.
-        """
-        with suppress(redis.RedisError):
-            for gone in forget_dead(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
-                log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
+            beat_at = time.monotonic()
+            if self._role == "work" and beat_at - forgot_at >= FORGET_SECONDS:
+                forgot_at = beat_at
+                # Their jobs went back to the queue. Without a living worker the record stays.
+                with suppress(redis.RedisError):
+                    for gone in forget_dead(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
+                        log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
 
     def _beat(self) -> None:
-        sign = {
+        outdated = self._outdated()
+        body = {
             "role": self._role,
-            "host": self._host,
+            "host": socket.gethostname(),
             "pid": os.getpid(),
             "born": born(os.getpid()),
             "startedAt": self._started_at,
@@ -146,94 +150,156 @@ class Heartbeat:
             "doing": self._pulses.long_steps(),
             "unanswered": [asdict(one) for one in self._asking.unanswered()],
             "version": recalld_version(),
-            "outdated": asdict(outdated) if (outdated := self._outdated()) is not None else None,
+            "outdated": asdict(outdated) if outdated is not None else None,
         }
         try:
-            self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(sign)])
+            self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(body)])
         except redis.RedisError as error:
-            self._not_said(error)
+            why = refusal(error)
+            if why is not None and why != self._refused:
+                log.warning("broker_refuses", error=why)
+            self._refused = why
         else:
-            self._told_of = None
-
-    def _not_said(self, error: redis.RedisError) -> None:
-        why = refusal(error)
-        if why is None:
-            log.debug("sign_of_life_not_said", error=str(error))
-        elif why != self._told_of:
-            log.warning("broker_refuses", error=why)
-        self._told_of = why
+            self._refused = None
 
 
-def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Last heartbeat of a process, `silent_seconds` ago; `born` tells it from another process of the same `pid`.
+
+    `awoke_seconds` is the time since the process found that it had stood still, None without that.
+    """
+
+    name: str
+    role: str
+    host: str
+    pid: int
+    born: str | None
+    started_at: float
+    silent_seconds: float
+    awoke_seconds: float | None = None
+    stuck: tuple[str, ...] = ()
+    doing: tuple[str, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+    version: str | None = None
+    outdated: OutdatedState | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Return True if the process runs on this machine."""
+        return self.host == socket.gethostname()
+
+    @property
+    def is_old(self) -> bool:
+        """Return True if the process of another machine is to be forgotten."""
+        return self.silent_seconds > FORGOTTEN_AFTER_SECONDS and not self.is_here
+
+    def condition(self, *, awake: bool) -> str:
+        """Return the condition of the process; right after the machine was asleep (`awake`), none is silent."""
+        if self.is_here and self.silent_seconds > GONE_SECONDS:
+            if not is_the_same(self.pid, self.born):
+                return "gone"
+            if is_stopped(self.pid):
+                return "stopped"
+        if self.silent_seconds > SILENT_SECONDS and not awake:
+            return "silent"
+        return "stuck" if self.stuck else "well"
+
+
+def process_states(beats: list[Beat]) -> list[ProcessState]:
+    """Return the state of every process that should run. Killed workers of a command that ends by itself are left out.
+
+    When all are silent, the machine may have slept until now.
+    """
+    awake = any(beat.awoke_seconds is not None and beat.awoke_seconds < AWAKENING_SECONDS for beat in beats)
+    states = [_state(beat, beat.condition(awake=awake)) for beat in beats]
+    return [state for state in states if state.role != "index" or state.condition != "gone"]
+
+
+def _state(beat: Beat, condition: str) -> ProcessState:
+    outdated = beat.outdated if condition != "gone" else None
+    if outdated is not None and not beat.is_here:
+        outdated = replace(outdated, file=f"{outdated.file} on {beat.host}")
+    state = ProcessState(
+        role=beat.role,
+        host=beat.host,
+        pid=beat.pid,
+        started_at=beat.started_at,
+        # In this machine's time, like all times of status.
+        heard_at=time.time() - beat.silent_seconds,
+        condition=condition,
+        code=PROCESS_CODES.get(condition),
+        stuck=beat.stuck if condition == "stuck" else (),
+        doing=beat.doing if condition in {"well", "stuck"} else (),
+        version=beat.version,
+        outdated=outdated,
+    )
+    return with_problem(state)
+
+
+def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:
     """Return the last heartbeat of every process. Raises `redis.RedisError`."""
-    return [sign for _, sign in _read(client, keys) if not _is_forgotten(sign)]
+    return [beat for beat in _read(client, keys) if not beat.is_old]
 
 
-def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
+def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[Beat]:
     """Forget dead processes of this machine, of one role or of all, and processes not heard of for an hour.
 
     Dead processes are forgotten after `silent_seconds` without a heartbeat.
 
     Returns the forgotten ones. Raises `redis.RedisError`.
     """
-    here = socket.gethostname()
     gone = [
-        (name, sign)
-        for name, sign in _read(client, keys)
-        if _is_forgotten(sign)
+        beat
+        for beat in _read(client, keys)
+        if beat.is_old
         or (
-            role in (None, sign.role)
-            and sign.host == here
-            and sign.silent_seconds >= silent_seconds
-            and not is_the_same(sign.pid, sign.born)
+            role in (None, beat.role)
+            and beat.is_here
+            and beat.silent_seconds >= silent_seconds
+            and not is_the_same(beat.pid, beat.born)
         )
     ]
-    for name, _ in gone:
-        _forget(client, keys, name)
-    return [sign for _, sign in gone]
+    _forget(client, keys, *(beat.name for beat in gone))
+    return gone
 
 
-def _is_forgotten(sign: ProcessSign) -> bool:
-    return sign.silent_seconds > FORGOTTEN_AFTER_SECONDS and sign.host != socket.gethostname()
-
-
-def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
+def _read(client: redis.Redis, keys: Keys) -> list[Beat]:
     with client.pipeline(transaction=True) as pipe:
         asked: Any = pipe
         asked.time()
         asked.hgetall(keys.processes)
         asked.zrange(keys.heard, 0, -1, withscores=True)
         (seconds, micros), bodies, heard = asked.execute()
-    now = seconds + micros / 1e6
-    times = dict(heard)
+    now, times = seconds + micros / 1e6, dict(heard)
     found = []
     for name, raw in bodies.items():
-        body, at = json.loads(raw), times.get(name, 0.0)
-        silent = max(0.0, now - at)
-        awoke = body["awokeSeconds"]
-        sign = ProcessSign(
-            role=body["role"],
-            host=body["host"],
-            pid=body["pid"],
-            born=body["born"],
-            started_at=body["startedAt"],
-            # In this machine's time, like all times of status.
-            heard_at=time.time() - silent,
-            silent_seconds=silent,
-            awoke_seconds=awoke + silent if awoke is not None else None,
-            stuck=tuple(body["stuck"]),
-            # A process that was started before an upgrade does not send these.
-            doing=tuple(body.get("doing", ())),
-            unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
-            version=body.get("version"),
-            outdated=OutdatedState(**outdated) if (outdated := body.get("outdated")) else None,
+        body, silent = json.loads(raw), max(0.0, now - times.get(name, 0.0))
+        awoke, outdated = body["awokeSeconds"], body.get("outdated")
+        found.append(
+            Beat(
+                name=name.decode(),
+                role=body["role"],
+                host=body["host"],
+                pid=body["pid"],
+                born=body["born"],
+                started_at=body["startedAt"],
+                silent_seconds=silent,
+                awoke_seconds=awoke + silent if awoke is not None else None,
+                stuck=tuple(body["stuck"]),
+                # A process that was started before an upgrade does not send these.
+                doing=tuple(body.get("doing", ())),
+                unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
+                version=body.get("version"),
+                outdated=OutdatedState(**outdated) if outdated else None,
+            )
         )
-        found.append((name.decode(), sign))
-    return sorted(found, key=lambda one: (one[1].role, one[1].host, one[1].started_at))
+    return sorted(found, key=lambda beat: (beat.role, beat.host, beat.started_at))
 
 
-def _forget(client: redis.Redis, keys: Keys, name: str) -> None:
-    with client.pipeline(transaction=True) as pipe:
-        pipe.hdel(keys.processes, name)
-        pipe.zrem(keys.heard, name)
-        pipe.execute()
+def _forget(client: redis.Redis, keys: Keys, *names: str) -> None:
+    if names:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.hdel(keys.processes, *names)
+            pipe.zrem(keys.heard, *names)
+            pipe.execute()

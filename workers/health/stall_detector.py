@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 
-from workers.queue.broker_facts import broker_facts
+from workers.queue.connection import broker_facts
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +10,7 @@ import redis
 import structlog
 
 from schemas.errors import BrokerUnavailable
-from workers.queue.broker_errors import in_words, refusal
+from workers.queue.connection import in_words, refusal
 
 log = structlog.get_logger(__name__)
 
@@ -27,9 +26,7 @@ class CircuitBreaker:
     def __init__(self, *, rest_seconds: float = REST_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._rest_seconds = rest_seconds
         self._clock = clock
-        self._lock = threading.Lock()
-        self._away_until = 0.0
-        self._said = False
+        self._away_until: float | None = None
 
     def ask(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which asks the broker.
@@ -37,25 +34,17 @@ class CircuitBreaker:
         Raises:
             BrokerUnavailable: the broker did not answer, now or a moment ago.
         """
-        with self._lock:
-            if self._clock() < self._away_until:
-                raise BrokerUnavailable("the broker did not answer a moment ago")
+        if self._away_until is not None and self._clock() < self._away_until:
+            raise BrokerUnavailable("the broker did not answer a moment ago")
         try:
             answer = work()
         except redis.RedisError as error:
-            self._failed(error)
+            first, self._away_until = self._away_until is None, self._clock() + self._rest_seconds
+            # Status shows a server that is away. A server that answers with an error needs the operator.
+            if first and (isinstance(error, redis.ResponseError) or refusal(error) is not None):
+                log.warning("broker_refuses", error=str(error))
+            elif first:
+                log.debug("broker_away", error=str(error))
             raise BrokerUnavailable(in_words(error)) from error
-        self._said = False
+        self._away_until = None
         return answer
-
-    def _failed(self, error: redis.RedisError) -> None:
-        with self._lock:
-            self._away_until = self._clock() + self._rest_seconds
-            first, self._said = not self._said, True
-        if not first:
-            return
-        # Status shows a server that is away. A server that answers with an error needs the operator.
-        if isinstance(error, redis.ResponseError) or refusal(error) is not None:
-            log.warning("broker_refuses", error=str(error))
-        else:
-            log.debug("broker_away", error=str(error))

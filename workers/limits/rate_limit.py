@@ -17,7 +17,6 @@ from memory.embedding.rate_limit import (
     Urgency,
     backoff_of,
     is_asked,
-    is_of_the_account,
     refusal_of,
     request_budget,
     token_budget,
@@ -75,8 +74,6 @@ class BrokerRateLimiter(RateLimiter):
             self._local.acquire(tokens=tokens, urgency=Urgency.QUERY)
 
     def report(self, error: RecalldError | None) -> None:
-        if not is_of_the_account(error):
-            return
         self._local.report(error)
         with suppress(BrokerUnavailable):
             if isinstance(error, Terminal):
@@ -84,7 +81,7 @@ class BrokerRateLimiter(RateLimiter):
             elif isinstance(error, Transient):
                 asked = "" if error.retry_after is None else error.retry_after
                 self._step("failed", asked, *backoff_of(error), "cool" if is_asked(error) else "until")
-            elif self._known is None or self._known.failed or self._known.refusal is not None:
+            elif error is None and (self._known is None or self._known.failed or self._known.refusal is not None):
                 self._step("answered")
 
     def hold(self) -> Hold | None:

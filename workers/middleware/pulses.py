@@ -11,20 +11,15 @@ from memory.status.pulses import Pulses
 
 
 class JobPulses(dramatiq.Middleware):
-    """Middleware that reports the begin and end of jobs to `pulses`; jobs call `got_on` after each step.
+    """Middleware that reports the begin and end of jobs to `pulses`; jobs call `got_on` after each step."""
 
-    A step takes less than `limit_seconds`: a document, or a round of embedding (30 s at most, after a wait for the
-    model).
-    """
-
-    def __init__(self, pulses: Pulses, *, limit_seconds: float) -> None:
+    def __init__(self, pulses: Pulses) -> None:
         self._pulses = pulses
-        self._limit_seconds = limit_seconds
 
     def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:  # noqa: ARG002
         """Record that this thread begins a job."""
         agent = message.args[0] if message.args else "?"
-        pulse = self._pulses.of("job", limit_seconds=self._limit_seconds, thread=threading.get_ident())
+        pulse = self._pulses.of("job", thread=threading.get_ident())
         pulse.busy(f"{message.actor_name} of {agent}")
         _current.pulse = pulse, f"{message.actor_name} of {agent}"
 

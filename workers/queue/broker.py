@@ -25,9 +25,6 @@ MAINTENANCE_CHANCE = 500_000
 #: Seconds that an idle consumer waits for the bell. A lost bell, or a stop, may go unnoticed for as long.
 IDLE_SECONDS = 1.0
 
-#: Seconds without a turn after which a consumer is stuck.
-CONSUMER_LIMIT_SECONDS = 12.0
-
 #: Seconds that an idle consumer waits while it holds delayed messages: no bell rings when they are due.
 _DELAYED_SECONDS = 0.2
 
@@ -79,7 +76,7 @@ class DoorbellBroker(ReliableBroker):
     def takes(self, queue: str) -> None:
         """Record that a consumer of this queue takes its turn, as it does at least every `IDLE_SECONDS`."""
         if self.pulses is not None:
-            self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
+            self.pulses.of(f"consumer of {queue}").busy("waits for messages")
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> DoorbellConsumer:
         """Return a consumer of a queue."""

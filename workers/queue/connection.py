@@ -1,26 +1,37 @@
-"""Connection to the broker's server, and the namespace of a home within it."""
+"""Connection to the broker's server: its client, its refusals, its facts, and the namespace of a home within it."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
+import ssl
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
 
 from memory.status.private_broker import socket_path
-from schemas.errors import UserError
+from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
-from workers.queue.broker_errors import RetryWhatPasses, TlsConnection
+from schemas.status import BrokerState
 
-__all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "connect", "namespace", "socket_path"]
+__all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "broker_facts", "connect", "in_words", "namespace", "socket_path"]
 
 #: A word made once for a home. Homes with an empty word would share one namespace.
 _WORD = re.compile(r"[!-~]{1,200}")
+
+#: Seconds for a TLS handshake, which is two or three round trips.
+HANDSHAKE_SECONDS = 2.0
+
+_NAMED = "the broker named by REDIS_URL (broker.url)"
+
+#: Factor by which memory may exceed its limit for a moment, while a server evicts keys.
+_OVERDRAWN = 1.05
 
 #: Seconds that a caller which needs the broker waits for an answer.
 PATIENT_SECONDS = 30.0
@@ -42,7 +53,7 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
-            retry=RetryWhatPasses(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
         )
     except ValueError as error:
         raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None
@@ -92,3 +103,108 @@ def made_once(path: Path) -> str:
     finally:
         fresh.unlink()
     return path.read_text(encoding="ascii").strip()
+
+
+class TlsFailed(redis.RedisError):
+    """Raised for a failed TLS handshake, which is not tried again. The message says what to do."""
+
+
+class TlsConnection(redis.SSLConnection):
+    """TLS connection with a shorter timeout for its handshake: a server without TLS never answers one."""
+
+    def _connect(self) -> Any:
+        patient = self.socket_timeout
+        self.socket_timeout = min(HANDSHAKE_SECONDS, patient or HANDSHAKE_SECONDS)
+        try:
+            connected = super()._connect()  # type: ignore[no-untyped-call] # redis has no types here
+        except ssl.SSLCertVerificationError as error:
+            raise TlsFailed(
+                f"{_NAMED} shows a certificate that is not trusted ({error.verify_message}): name the host that it is "
+                "for, and its authority's file with ?ssl_ca_certs=FILE in the URL"
+            ) from error
+        except (ssl.SSLError, TimeoutError) as error:
+            raise TlsFailed(
+                f"{_NAMED} does not answer over TLS: name its TLS port, or write redis:// instead of rediss:// if it "
+                "speaks none"
+            ) from error
+        finally:
+            self.socket_timeout = patient
+        connected.settimeout(patient)
+        return connected
+
+
+def refusal(error: BaseException) -> str | None:
+    """Return one sentence on why the broker refuses and what to do; None for a broker that is away or failing."""
+    if isinstance(error, TlsFailed):
+        return str(error)
+    if isinstance(error, redis.AuthenticationError):  # which is a `redis.ConnectionError`, too
+        return (
+            f"{_NAMED} answers and refuses the user or password ({str(error).rstrip('.')}): correct them in the URL "
+            "(redis://USER:PASSWORD@HOST), and start again what uses it"
+        )
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"{_NAMED} answers and does not permit its user what recalld needs ({error}): correct its ACL there"
+    return None
+
+
+def in_words(error: Exception) -> str:
+    """Return one sentence on a failed broker: its refusal, or that it does not answer."""
+    if isinstance(error, BrokerUnavailable):
+        return str(error)
+    return refusal(error) or f"the broker does not answer: {error}"
+
+
+def broker_facts(client: redis.Redis) -> BrokerState:
+    """Ask the server for its version, persistence and limits. Raises `redis.RedisError` if it does not answer."""
+    asked: Any = client
+    info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
+    valkey = "valkey_version" in info
+    name = info.get("server_name", "valkey") if valkey else "redis"
+    version = info["valkey_version"] if valkey else info.get("redis_version", "?")
+    refuses = warning = _cannot_write(info)
+    if info.get("aof_enabled"):
+        synced = {"everysec": "every second", "always": "at every write", "no": "when the system likes"}
+        kept = f"append-only file, synced {synced.get(_setting(asked, 'appendfsync'), 'at times')}"
+    elif _setting(asked, "save"):
+        kept = "snapshots; what came since the last one is lost in a crash"
+    else:
+        kept = "none"
+        warning = refuses or (
+            "the broker keeps nothing on disk: after it crashes, everything is compared anew and the usage figures are "
+            "lost; set appendonly yes there"
+        )
+    if warning is None and info.get("maxmemory") and info.get("maxmemory_policy", "noeviction") != "noeviction":
+        # Only the next comparison finds lost marks.
+        warning = "the broker may throw keys away when its memory is full; set maxmemory-policy noeviction there"
+    return BrokerState(
+        reachable=True,
+        private=False,
+        server=f"{name} {version}",
+        persistence=kept,
+        warning=warning,
+        writable=refuses is None,
+    )
+
+
+def _cannot_write(info: dict[str, Any]) -> str | None:
+    """Return the reason why a server that answers takes no writes; None if it takes them."""
+    limit, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
+    # A server that evicts keys refuses only when eviction is not enough.
+    allowed = limit if info.get("maxmemory_policy") == "noeviction" else limit * _OVERDRAWN
+    if info.get("role") == "slave":
+        return "the broker is a read-only replica: name the primary in broker.url (or REDIS_URL)"
+    if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
+        return "the broker cannot write its append-only file, so that it takes nothing new: free space on its disk"
+    if limit and used >= allowed:
+        return "the broker's memory is full, so that it takes nothing new: raise maxmemory there"
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return "the broker cannot write its snapshot, and may take nothing new: free space on its disk"
+    return None
+
+
+def _setting(client: Any, name: str) -> str:
+    """Return a setting of the server; empty if a hosted server refuses to show it."""
+    try:
+        return str(client.config_get(name).get(name, ""))
+    except redis.ResponseError:
+        return ""

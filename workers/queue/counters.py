@@ -26,9 +26,6 @@ _COUNTED = {metric.name: metric for metric in METRICS if metric.told is Told.FLE
 #: Upper bounds in seconds of the histogram of event-to-searchable times.
 FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
 
-#: A key without a value, the same in every namespace.
-_NEVER_WRITTEN = "recalld:never-written"
-
 
 def field_of(metric: Metric, *labels: str) -> str:
     """Return the field of a counter."""
@@ -36,23 +33,14 @@ def field_of(metric: Metric, *labels: str) -> str:
 
 
 def add_once(client: Any, fill: Callable[[Any], None]) -> None:
-    """Run the commands that `fill` puts into a pipeline in one transaction, at most once.
-
-    Single commands that the server refuses are logged and dropped. So is a transaction whose answer is lost: it may
-    have run.
+    """Run the commands that `fill` puts into a pipeline in one transaction. Log single commands that are refused.
 
     Raises:
         redis.RedisError: no command ran.
     """
     with client.pipeline(transaction=True) as pipe:
-        # Proves that the server answers. While a key is watched, the client sends no transaction a second time.
-        pipe.watch(_NEVER_WRITTEN)
-        pipe.multi()
         fill(pipe)
-        try:
-            failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
-        except redis.WatchError as error:
-            failed = [error]
+        failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
     if failed:
         log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
@@ -81,18 +69,16 @@ class FleetCounters:
         if not counted:
             return
 
+        def fill(pipe: Any) -> None:
+            for field, number in counted.items():
+                pipe.hincrby(self._keys.counters, field, number)
+
         try:
-            with self._client.pipeline(transaction=False) as pipe:
-                for field, number in counted.items():
-                    pipe.hincrby(self._keys.counters, field, number)
-                failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
+            add_once(self._client, fill)
         except redis.RedisError as error:
             log.debug("counters_kept", error=str(error))
             with self._lock:
                 self._fresh.update(counted)
-        else:
-            if failed:
-                log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
     def read(self) -> Sequence[Count]:
         """Return the counts of all processes, of the metrics that this version has. Raises `redis.RedisError`."""

@@ -20,7 +20,7 @@ from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import make_broker, message
-from workers.queue.broker_errors import in_words
+from workers.queue.connection import in_words
 from workers.queue.counters import field_of
 from workers.queue.names import (
     COMPLETE_GENERATION,

@@ -28,8 +28,7 @@ from memory.status.local_processes import born, is_stopped, is_the_same
 from memory.status.private_broker import note_finished, note_server, note_unfinished, server_pid
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.queue.broker_errors import TlsFailed, in_words, refusal
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, socket_path
+from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal, socket_path
 from workers.queue.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
@@ -56,9 +55,6 @@ class BrokerServer:
         self._folder = settings.home / "broker"
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: IO[str] | None = None
-        self._starting = False
-        # Process and start time of the server that was started or adopted here: it survives the removal of its folder.
-        self._known: tuple[int, str | None] | None = None
 
     @property
     def owned(self) -> bool:
@@ -99,28 +95,24 @@ class BrokerServer:
             if not self.answers():
                 self._start()
         self._adopt()
-        self._starting = False
 
     def stop(self) -> None:
         """Stop an owned server. Its data is on disk afterwards. A server that does not end is killed.
 
         Two threads may call it at once, as after a second signal.
         """
-        if self._owner_lock is None and not self._starting:
-            return
         lock, self._owner_lock = self._owner_lock, None
         process, self._process = self._process, None
-        pid = process.pid if process is not None else server_pid(self._settings.home)
-        when_born = born(pid) if pid is not None else None
-        lost = self._end_lost()
-        # Without a long wait: it ends without an answer. If the owned server was lost, another one answers.
-        if not lost:
+        if lock is None and process is None:
+            return
+        noted = server_pid(self._settings.home)
+        pid = process.pid if process is not None else noted
+        if pid is not None:
             with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
-                if _is_idle(client, Keys(namespace(self._settings))):
+                if pid == noted and _is_idle(client, Keys(namespace(self._settings))):
                     note_finished(self._settings.home)
-                client.shutdown()
-            if pid is not None:
-                _wait_for_end(pid, when_born)
+            # By its process: another server may answer, if the folder of this one was removed.
+            _end(pid)
         if process is not None:
             process.wait()
         if lock is not None:
@@ -130,7 +122,6 @@ class BrokerServer:
         """Become the owner of a server without an owner."""
         if self._settings.broker.url is not None or self._owner_lock is not None:
             return
-        pid = server_pid(self._settings.home)
         handle = self._opened("owner.lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,33 +129,13 @@ class BrokerServer:
             handle.close()
         else:
             self._owner_lock = handle
-            self._remember(pid)
-
-    def _remember(self, pid: int | None) -> None:
-        self._known = (pid, born(pid)) if pid is not None else None
-
-    def _end_lost(self) -> bool:
-        """End an owned server whose folder was removed. Return True if there was one."""
-        known = self._known
-        if known is None or not is_the_same(*known) or known[0] == server_pid(self._settings.home):
-            return False
-        self._end(*known)
-        return True
-
-    def _end(self, pid: int, when_born: str | None) -> None:
-        """End a server that no process can reach any more."""
-        log.warning("unreachable_broker_ended", process=pid)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        _wait_for_end(pid, when_born)
-        if self._process is not None and self._process.pid == pid:
-            self._process.wait()
 
     def _start(self) -> None:
         if self._another_lives():
             return
-        self._end_lost()
-        self._starting = True
+        if self._process is not None and self._process.poll() is None:
+            _end(self._process.pid)  # its folder was removed
+            self._process.wait()
         binary = server_binary()
         self._launch(binary)
         if self._wait():
@@ -183,24 +154,21 @@ class BrokerServer:
     def _another_lives(self) -> bool:
         """Wait for a server that runs. Return True once it answers, False if there is none.
 
-        A second server must not write its files while it lives. A server without socket is unreachable and is ended.
+        A second server must not write its files while it lives.
         """
-        pid = server_pid(self._settings.home)
-        if pid is None:
-            return False
-        if is_stopped(pid):
-            raise UserError(f"the private broker (process {pid}) is stopped; `kill -CONT {pid}` lets it go on")
-        if not socket_path(self._settings.home).exists():
-            self._end(pid, born(pid))
-            return False
         deadline, tick = time.monotonic() + START_TIMEOUT_SECONDS, threading.Event()
         while not self.answers():
-            if server_pid(self._settings.home) is None:
+            pid = server_pid(self._settings.home)
+            if pid is None:
                 return False
-            if time.monotonic() > deadline:
+            if not socket_path(self._settings.home).exists():
+                _end(pid)  # no process can reach it any more
+                return False
+            if is_stopped(pid) or time.monotonic() > deadline:
                 raise UserError(
-                    f"the private broker (process {pid}) does not answer; look into {self._folder / 'valkey.log'}, "
-                    f"and end it when it stays so (`kill {pid}`): it is started again"
+                    f"the private broker (process {pid}) does not answer: let it go on if it was stopped "
+                    f"(`kill -CONT {pid}`), or end it (`kill {pid}`), and it is started again; its log is "
+                    f"{self._folder / 'valkey.log'}"
                 )
             tick.wait(0.1)
         return True
@@ -231,7 +199,6 @@ class BrokerServer:
             start_new_session=True,
             env={},  # it outlives its parent and needs none of its secrets
         )
-        self._remember(self._process.pid)
         with suppress(OSError):
             note_server(self._settings.home, self._process.pid)
             note_unfinished(self._settings.home)
@@ -275,8 +242,11 @@ def _is_idle(client: Any, keys: Keys) -> bool:
     return not client.exists(keys.agents, keys.inbox, *messages)
 
 
-def _wait_for_end(pid: int, when_born: str | None) -> None:
-    """Wait until a server has ended. Kill it after `STOP_SECONDS`."""
+def _end(pid: int) -> None:
+    """End a server. Kill it after `STOP_SECONDS`."""
+    when_born = born(pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
     deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
     while is_the_same(pid, when_born):
         if time.monotonic() > deadline:

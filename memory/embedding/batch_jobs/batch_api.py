@@ -269,8 +269,7 @@ class BatchApi(ABC):
             seconds=self._call_seconds, answer_bytes=_ANSWER_BYTES, bytes_per_second=_FILE_BYTES_PER_SECOND
         )
         with exchange.running():
-            response = self.provider.send(method, path, read_status=self._read_status, **options)
-            return response.headers, b"".join(self._parts(response))
+            return self.provider.fetch(method, path, read_status=self._read_status, **options)
 
     def ask(self, method: str, path: str, **options: Any) -> Mapping[str, Any]:
         _, content = self.call(method, path, **options)

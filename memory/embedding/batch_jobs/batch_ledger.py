@@ -365,6 +365,14 @@ class BatchLedger:
         return self._file.guarded(lambda: work(self._file.connection()))
 
 
+def batch_jobs_of(home: Path) -> list[BatchJob]:
+    """Return all jobs of a home; none without a ledger. Raises like `BatchLedger`."""
+    if not ledger_path(home).exists():
+        return []
+    with BatchLedger(ledger_path(home)) as ledger:
+        return ledger.jobs()
+
+
 def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) -> None:
     row = writer.execute("SELECT id, identity FROM jobs WHERE reference = ?", (reference,)).fetchone()
     if row is not None and hashes:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.providers.remote import RemoteProvider, no_embeddings
+from memory.embedding.providers.remote import Oversized, RemoteProvider, no_embeddings
 from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0

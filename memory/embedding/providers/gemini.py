@@ -65,11 +65,7 @@ class GeminiProvider(RemoteProvider):
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         body = {"requests": [self.request(text, kind) for text in texts]}
-        response = self.send("POST", f"/{VERSION}/{self.resource}:batchEmbedContents", json=body)
-        try:
-            content = response.read()
-        except Exception as error:
-            raise self.read_error(error) from error
+        _, content = self.fetch("POST", f"/{VERSION}/{self.resource}:batchEmbedContents", json=body)
         try:
             return as_openai(json.loads(content))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

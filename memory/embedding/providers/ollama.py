@@ -51,16 +51,12 @@ class OllamaProvider(RemoteProvider):
             "keep_alive": _KEEP_ALIVE,
             **self.options(kind),
         }
-        response = self.send("POST", "/api/embed", json=body, read_status=self._read_status)
+        _, content = self.fetch("POST", "/api/embed", json=body, read_status=self._read_status)
         try:
-            answer = json.loads(response.read())
+            answer = json.loads(content)
             rows = [{"embedding": row} for row in answer["embeddings"]]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise no_embeddings() from error
-        except Exception as error:
-            raise self.read_error(error) from error
-        finally:
-            response.close()
         return {"data": rows, "usage": {"total_tokens": answer.get("prompt_eval_count")}}
 
     def _read_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from memory.search.circuit_breaker import OPEN_SECONDS, GuardedPendingReader
+from memory.search.freshness import OPEN_SECONDS, GuardedPendingReader
 from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
 from tests.quiet_board import QuietBoard
 

@@ -1,127 +1,50 @@
-"""Who of those that should be there is not well, and since when."""
+"""Conditions of processes: each names what to do, and what is up to date is none."""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
-
-import pytest
-
-from memory.status import processes as module
-from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.processes import (
-    not_watched,
-    outdated_conditions,
-    process_conditions,
-    process_states,
-)
+from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import OutdatedState, ProcessSign
+from schemas.ports import OutdatedState
 from schemas.status import ProcessState
-from tests.waiting import wait_until
+from tests.quiet_board import QuietBoard
 
 
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
-        yield running
-        running.kill()
+class Looks(QuietBoard):
+    """A queue whose processes are other ones at each look."""
+
+    def __init__(self, *looks: tuple[ProcessState, ...]) -> None:
+        self.looks = list(looks)
+
+    def processes(self) -> tuple[ProcessState, ...]:
+        return self.looks.pop(0)
 
 
-def sign(role: str = "work", *, pid: int | None = None, silent: float = 1.0, host: str = "") -> ProcessSign:
-    pid = pid or os.getpid()
-    return ProcessSign(
-        role=role,
-        host=host or socket.gethostname(),
-        pid=pid,
-        born=born(pid),
-        started_at=900.0,
-        heard_at=1000.0,
-        silent_seconds=silent,
-    )
+def unwell(role: str, condition: str) -> ProcessState:
+    code = ConditionCode(f"process_{condition}")
+    return state(role).model_copy(update={"condition": condition, "code": code, "stuck": ("its tail thread",)})
 
 
-def conditions(*signs: ProcessSign) -> list[str]:
-    return [state.condition for state in process_states(lambda: signs, wait=lambda _: None)]
+def test_a_process_that_is_not_well_is_a_condition_with_its_host_and_what_hangs():
+    [found] = process_conditions([state("work"), unwell("watch", "stuck")])
+    assert (found.code, found.subject, found.since) == (ConditionCode.PROCESS_STUCK, "watch", 1000.0)
+    assert found.params == {"pid": 7, "host": "here", "threads": "its tail thread"}
 
 
-def test_a_process_that_was_heard_of_is_well():
-    assert conditions(sign(), sign("watch", host="elsewhere")) == ["well", "well"]
-    assert list(process_conditions(process_states(lambda: [sign()]))) == []
+def test_changes_are_noticed_while_one_watcher_is_well():
+    stopped = unwell("watch", "stopped")
+    assert not_watched([stopped, state("work")]) == next(process_conditions([stopped]))
+    assert not_watched([stopped, state("watch")]) is None
 
 
-def test_a_stopped_process_is_told_with_how_it_goes_on(process: subprocess.Popen[bytes]):
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: is_stopped(process.pid))
-    stopped = sign("watch", pid=process.pid, silent=module.GONE_SECONDS + 1)
-    states = process_states(lambda: [stopped, sign()])
-    [found] = process_conditions(states)
-    assert (found.code, found.subject, found.since) == (ConditionCode.PROCESS_STOPPED, "watch", 1000.0)
-    assert found.params == {"pid": process.pid}
-    assert not_watched(states) == found
-    assert not_watched(process_states(lambda: [stopped, sign("watch")])) is None
-
-
-def test_a_process_that_is_gone_is_known_to_be_gone(process: subprocess.Popen[bytes]):
-    gone = sign(pid=process.pid, silent=module.GONE_SECONDS + 1)
-    process.kill()
-    wait_until(lambda: not is_the_same(process.pid, gone.born))  # also while nobody has looked at how it ended
-    assert conditions(gone, sign()) == ["gone", "well"]
-    process.wait()
-    assert conditions(gone, sign()) == ["gone", "well"]
-    assert conditions(replace(gone, silent_seconds=1.0), sign()) == ["well", "well"], "it owes no sign yet"
-
-
-def test_a_number_that_another_process_has_now_is_not_the_process():
-    if born(os.getpid()) is None:
-        pytest.skip("this system does not tell when a process was born")
-    assert conditions(replace(sign(silent=60), born="1"), sign()) == ["gone", "well"]
-
-
-def test_silence_is_told_of_a_process_that_seems_to_live_and_of_one_elsewhere():
-    silent = [sign(silent=module.SILENT_SECONDS + 1), sign(silent=60, host="elsewhere")]
-    states = process_states(lambda: [*silent, sign("watch")])
-    assert [state.condition for state in states] == ["silent", "silent", "well"]
-    [_, elsewhere] = process_conditions(states)
-    assert (elsewhere.code, elsewhere.params["host"]) == (ConditionCode.PROCESS_SILENT, "elsewhere")
-
-
-def test_workers_of_a_command_that_was_killed_are_not_missed(process: subprocess.Popen[bytes]):
-    gone = sign("index", pid=process.pid, silent=60)
-    process.kill()
-    process.wait()
-    assert conditions(gone, sign()) == ["well"]
-
-
-def test_a_thread_that_does_not_get_on_is_named():
-    stuck = replace(sign(), stuck=("its tail thread has ended",))
-    [state] = process_states(lambda: [stuck])
-    assert state.condition == "stuck"
-    assert state.stuck == ("its tail thread has ended",)
-    assert [one.code for one in process_conditions([state])] == [ConditionCode.PROCESS_STUCK]
-
-
-def test_when_nobody_was_heard_of_the_machine_may_have_slept_and_they_are_looked_at_once_more():
+def test_when_all_are_silent_the_machine_may_have_slept_and_they_are_looked_at_once_more():
     waited: list[float] = []
-    looks = [[sign(silent=3600), sign("watch", silent=3599)], [sign(silent=0.1), sign("watch", silent=0.2)]]
-    states = process_states(lambda: looks.pop(0), wait=waited.append)
-    assert [state.condition for state in states] == ["well", "well"]
-    assert len(waited) == 1
-
-
-def test_all_of_them_silent_for_good_is_told():
-    assert conditions(sign(silent=60), sign("watch", silent=61)) == ["silent", "silent"]
-
-
-def test_one_that_just_awoke_gives_the_others_the_time_to_awake_too():
-    awoke = replace(sign("watch"), awoke_seconds=1.0)
-    assert conditions(awoke, sign(silent=3600)) == ["well", "well"]
-    assert conditions(replace(awoke, awoke_seconds=60.0), sign(silent=3600)) == ["well", "silent"]
+    asleep = (unwell("work", "silent"), unwell("watch", "silent"))
+    well = (state("work"), state("watch"))
+    assert known_processes(Looks(asleep, well), wait=waited.append) == well
+    assert known_processes(Looks(asleep, asleep), wait=waited.append) == asleep
+    assert len(waited) == 2
+    assert known_processes(Looks(asleep), wait=None) == ()
+    assert known_processes(Looks((*asleep, well[0])), wait=None) == (*asleep, well[0])
 
 
 def state(role: str, *, changed: float | None = None, version: str | None = "1.0", invalid: bool = False):

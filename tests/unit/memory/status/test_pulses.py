@@ -19,8 +19,8 @@ class Clock:
 
 def test_a_thread_that_is_at_the_same_step_for_too_long_is_stuck_until_it_gets_on():
     clock = Clock()
-    pulses = Pulses(clock=clock)
-    pulse = pulses.of("tail", limit_seconds=10)
+    pulses = Pulses(stalled_after_seconds=10, clock=clock)
+    pulse = pulses.of("tail")
     pulse.busy("looks at transcripts")
     clock.now += 10
     assert pulses.problems() == []
@@ -32,8 +32,8 @@ def test_a_thread_that_is_at_the_same_step_for_too_long_is_stuck_until_it_gets_o
 
 def test_what_takes_long_is_told_before_it_is_a_problem():
     clock = Clock()
-    pulses = Pulses(clock=clock)
-    pulse = pulses.of("job", limit_seconds=120)
+    pulses = Pulses(stalled_after_seconds=120, clock=clock)
+    pulse = pulses.of("job")
     pulse.busy("index_pending of main")
     clock.now += 9
     assert pulses.long_steps() == []
@@ -45,8 +45,8 @@ def test_what_takes_long_is_told_before_it_is_a_problem():
 
 def test_a_thread_that_waits_for_work_may_wait_for_ever():
     clock = Clock()
-    pulses = Pulses(clock=clock)
-    with pulses.of("tail", limit_seconds=10).at("looks"):
+    pulses = Pulses(stalled_after_seconds=10, clock=clock)
+    with pulses.of("tail").at("looks"):
         clock.now += 5
     clock.now += 1_000_000
     assert pulses.problems() == []
@@ -54,8 +54,8 @@ def test_a_thread_that_waits_for_work_may_wait_for_ever():
 
 def test_a_step_that_failed_is_over():
     clock = Clock()
-    pulses = Pulses(clock=clock)
-    with pytest.raises(ZeroDivisionError), pulses.of("tail", limit_seconds=10).at("looks"):
+    pulses = Pulses(stalled_after_seconds=10, clock=clock)
+    with pytest.raises(ZeroDivisionError), pulses.of("tail").at("looks"):
         _ = 1 / 0
     clock.now += 60
     assert pulses.problems() == []
@@ -64,7 +64,7 @@ def test_a_step_that_failed_is_over():
 def test_a_thread_that_ended_is_missed_until_the_process_ends():
     pulses = Pulses()
     thread = threading.Thread(target=lambda: None)
-    pulses.of("inbox", limit_seconds=10).belongs_to(thread)
+    pulses.of("inbox").belongs_to(thread)
     assert pulses.problems() == [], "it was not started yet"
     thread.start()
     thread.join()
@@ -75,8 +75,8 @@ def test_a_thread_that_ended_is_missed_until_the_process_ends():
 
 def test_time_for_which_everything_stood_still_is_nobodys_fault():
     clock = Clock()
-    pulses = Pulses(clock=clock)
-    pulses.of("job", limit_seconds=10).busy("embeds")
+    pulses = Pulses(stalled_after_seconds=10, clock=clock)
+    pulses.of("job").busy("embeds")
     clock.now += 3600
     pulses.forgive(3595)
     assert pulses.problems() == []
@@ -86,9 +86,9 @@ def test_time_for_which_everything_stood_still_is_nobodys_fault():
 
 def test_threads_of_one_name_are_told_apart_and_named_without_their_numbers():
     clock = Clock()
-    pulses = Pulses(clock=clock)
+    pulses = Pulses(stalled_after_seconds=10, clock=clock)
     for number in (140556638324416, 140556638324417):
-        pulses.of("job", limit_seconds=10, thread=number).busy(f"step {number % 10}")
+        pulses.of("job", thread=number).busy(f"step {number % 10}")
     clock.now += 11
-    pulses.of("job", limit_seconds=10, thread=140556638324417).idle()
+    pulses.of("job", thread=140556638324417).idle()
     assert pulses.problems() == ["its job thread has been at the same step (step 6) for 11 s"]
