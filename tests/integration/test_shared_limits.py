@@ -17,8 +17,8 @@ import redis
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.rate_limit import Urgency
 from schemas.errors import Paced, Terminal, Throttled, Transient
-from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import Settings
+from schemas.status import EndpointCondition, EndpointStatus
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
