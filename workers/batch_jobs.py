@@ -24,7 +24,7 @@ from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
@@ -256,8 +256,10 @@ class _AgentJobs:
         after = step(job, api, self, rules, now=time.time())
         freed = self.ledger.hashes_in(job.reference) if not after.open and after.stop_reason in _FREEING else ()
         self.ledger.save(after, without=freed)
-        if after.stage is not job.stage or after.attempts > job.attempts:
-            log.info("batch_job", reference=job.reference, job=after.job_id, stage=after.stage, message=after.message)
+        degraded = after.attempts > job.attempts or after.came_to_nothing
+        if degraded or after.stage is not job.stage:
+            write = log.warning if degraded else log.info
+            write("batch_job", reference=job.reference, job=after.job_id, stage=after.stage, message=after.message)
         if after.open:
             return
         self._record(job, requests=1, failed=int(after.came_to_nothing))

@@ -10,7 +10,7 @@ import structlog
 from dramatiq.middleware import TimeLimitExceeded
 
 from memory.index import completion as completing
-from memory.index.commit_batch import IndexReport
+from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
 from schemas.conditions import ConditionCode

@@ -17,9 +17,8 @@ from dramatiq.worker import Worker
 from memory.status.pulses import Pulses
 from memory.telemetry.server import Route, TelemetryServer
 from schemas.documents import Lane
-from schemas.errors import UserError
-from schemas.ports import OutdatedState
 from schemas.settings import Settings
+from schemas.status import OutdatedState
 from workers.actors import declare_actors
 from workers.failures import Failures
 from workers.health.health_store import HealthStore
@@ -63,14 +62,13 @@ def run_workers(
     `ProcessState`. The threads report to `pulses`.
 
     Raises:
-        UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
-            process was frozen.
+        UserError: the port cannot be opened, or workers of another home take from the queue.
     """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     claim = HomeLock(client, keys, settings)
-    claim.take(stop)
+    claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = HealthStore(client, keys)
@@ -82,7 +80,6 @@ def run_workers(
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with (
-        claim.held(lost=stop),
         _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
         coordinating(settings) as coordination,
     ):
@@ -116,11 +113,10 @@ def run_workers(
         life.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not ended or sweeper.is_alive())
         runtime.publish_counts()
+    claim.leave()
     broker.close()
     client.close()
     log.info("workers_stopped")
-    if claim.lost:
-        raise UserError(claim.refusal())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Transcripts that are no longer on the disk move along, because no other copy of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 
 import structlog
 
@@ -14,7 +15,7 @@ from memory.chunking.chunker import text_hash
 from memory.documents.comparison import left_out, with_emptied
 from memory.documents.session_roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
@@ -96,16 +97,8 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
 
     They lie in folders that are not mounted or cannot be listed. CURRENT keeps answering while there are any.
     """
-    try:
-        reader = indexer.generations.open_reader()
-    except OtherVersion:
-        return []  # its rebuild is the user's decision
-    if reader is None:
-        return []
-    try:
-        held = [file.key for file in reader.files() if not file.key.is_transcript]
-    finally:
-        reader.close()
+    with _answering(indexer) as reader:
+        held = [file.key for file in reader.files() if not file.key.is_transcript] if reader is not None else []
     scan = with_emptied(indexer.files.scan(), indexer.files, held)
     if scan.complete:
         return []
@@ -128,7 +121,8 @@ def complete_generation(indexer: Indexer) -> bool:
     wanted = indexer.fingerprint()
     if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
         return False  # even in a process without a key: CURRENT has vectors
-    before = _identity_of_current(indexer)
+    with _answering(indexer) as reader:
+        before = reader.meta("identity") if reader is not None else None
     note_asked(indexer)
     done = indexer.generations.complete(wanted.digest)
     if done and before is not None and redaction_of(before) != redaction_of(wanted.description):
@@ -137,19 +131,6 @@ def complete_generation(indexer: Indexer) -> bool:
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
     return done
-
-
-def _identity_of_current(indexer: Indexer) -> str | None:
-    try:
-        reader = indexer.generations.open_reader()
-    except OtherVersion:
-        return None
-    if reader is None:
-        return None
-    try:
-        return reader.meta("identity")
-    finally:
-        reader.close()
 
 
 #: Mark of a transcript whose file is gone: if the file returns, the indexer reads it from its start.
@@ -163,41 +144,35 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """
     if indexer.generations.next() is None:
         return []
-    reader = _answering(indexer)
-    if reader is None:
-        return []
     target = indexer.target()
-    try:
-        sessions = (file.key for file in reader.files() if file.key.is_transcript)
-        transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
-        lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
-    finally:
-        reader.close()
+    with _answering(indexer) as reader:
+        sessions = [file.key for file in reader.files() if file.key.is_transcript] if reader is not None else []
+    transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
+    lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     out = indexer.files.transcripts.left_out(lacking)
     return [key for key in lacking if key not in out]
 
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
     """Copy these transcripts from the answering generation, with the vectors that fit the new identity."""
-    reader = _answering(indexer)
-    if reader is None:
-        return
     target = indexer.target()
-    try:
+    with _answering(indexer) as reader:
+        if reader is None:
+            return
         for key in keys:
-            known = reader.file(key)
-            if known is not None:
+            if (known := reader.file(key)) is not None:
                 _copy(indexer, reader, target, known)
-    finally:
-        reader.close()
 
 
-def _answering(indexer: Indexer) -> StoreReader | None:
-    """Open the answering generation; return None if there is none, or if only another version can read it."""
+@contextmanager
+def _answering(indexer: Indexer) -> Iterator[StoreReader | None]:
+    """Lend the answering generation; None without one, or if only another version can read it."""
     try:
-        return indexer.generations.open_reader()
+        reader = indexer.generations.open_reader()
     except OtherVersion:
-        return None
+        reader = None
+    with closing(reader) if reader is not None else nullcontext():
+        yield reader
 
 
 def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:

@@ -15,7 +15,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.index.difference import cut_document, difference
+from memory.index.changes import cut_document, difference
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.transcript_slices import is_read_otherwise, slices_of

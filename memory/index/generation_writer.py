@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,18 +39,27 @@ class HomeOwner:
     def __init__(self, home: Path) -> None:
         self._path = home / "owner.lock"
         self._descriptor: int | None = None
+        self._lock = threading.Lock()
 
     def owns(self) -> bool:
-        if self._descriptor is None:
+        with self._lock:
+            if self._descriptor is None:
+                self._descriptor = self._taken()
+            return self._descriptor is not None
+
+    def _taken(self) -> int | None:
+        """Return a descriptor with the lock, None without it. A home that cannot be written has no owner."""
+        try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            self._descriptor = descriptor
-        return True
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
     def close(self) -> None:
         if self._descriptor is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, record_failure

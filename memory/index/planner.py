@@ -9,8 +9,7 @@ import structlog
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import emptied
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.commit_batch import CommitBatch, IndexReport, Plan
-from memory.index.difference import CutChunk, cut_document, difference
+from memory.index.changes import CommitBatch, CutChunk, IndexReport, Plan, cut_document, difference
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull

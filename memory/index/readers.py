@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 
 from memory.index.generations import Generations
@@ -18,12 +19,11 @@ MOST_OPEN = 128
 #: Number of indexes that may be open even with few descriptors.
 FEWEST_OPEN = 8
 
-#: Descriptors for everything else: files, connections of clients and to providers, and further connections to the
-#: same index (`memory.store.sqlite.connection`).
-RESERVED_DESCRIPTORS = 330
+#: Descriptors for everything else: files, connections of clients and to providers.
+RESERVED_DESCRIPTORS = 138
 
-#: Descriptors of an open index with one connection: the database, its log and the log's index.
-DESCRIPTORS_PER_INDEX = 3
+#: Descriptors of an open index with two connections: the database, its log and the log's index.
+DESCRIPTORS_PER_INDEX = 6
 
 
 def most_open() -> int:
@@ -75,7 +75,7 @@ class SharedReader:
         self._open_readers = open_readers
         self._lock = threading.Lock()
         self._token: object = None
-        self._lease: _Lease | None = None
+        self._open: _Open | None = None
         self._closed = False
 
     def visit(self) -> AbstractContextManager[StoreReader | None]:
@@ -85,83 +85,73 @@ class SharedReader:
     @contextmanager
     def lease(self, *, passing: bool = False) -> Iterator[StoreReader | None]:
         """Yield the current generation's reader; None without an index.
+
         Raises:
             StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
             RuntimeError: this reader is closed.
         """
-        lease = self._take(passing=passing)
+        lent = self._take(passing=passing)
         try:
-            yield lease.reader if lease is not None else None
+            yield lent.reader if lent is not None else None
         finally:
-            if lease is not None:
-                self._give_back(lease)
+            with self._lock:
+                _release(lent)
 
     def close(self) -> None:
         """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
         with self._lock:
             self._closed = True
-            retired = self._retire()
-        _close(retired)
+            self._retire()
 
     def rest(self) -> None:
         """Close once the last lease is returned; the next lease opens a new reader."""
         with self._lock:
-            retired = self._retire()
-        _close(retired)
+            self._retire()
 
-    def _take(self, *, passing: bool) -> _Lease | None:
-        retired: StoreReader | None = None
+    def _take(self, *, passing: bool) -> _Open | None:
         resting: list[SharedReader] = []
         with self._lock:
             if self._closed:
                 raise RuntimeError("this search manager is closed")
             token = self._generations.pointer_token()
-            lease = self._lease
+            lent = self._open
             # Without an index, the next call looks for the pointer again.
-            if lease is None or token != self._token:
+            if lent is None or token != self._token:
                 reader = self._generations.open_reader()
-                retired = self._retire()
-                lease = _Lease(reader) if reader is not None else None
-                if lease is not None and passing:
-                    lease.retired = True
-                else:
-                    self._lease, self._token = lease, token
-            if lease is not None:
-                lease.users += 1
-                if self._open_readers is not None and not passing:
-                    resting = self._open_readers.used(self)
-        _close(retired)
+                self._retire()
+                if reader is None:
+                    return None
+                lent = _Open(reader)
+                if not passing:
+                    self._open, self._token = lent, token
+                    lent.users += 1
+            lent.users += 1
+            if self._open_readers is not None and not passing:
+                resting = self._open_readers.used(self)
         # This reader's lock is free by now: each of the others has its own.
         for other in resting:
             other.rest()
-        return lease
+        return lent
 
-    def _give_back(self, lease: _Lease) -> None:
-        with self._lock:
-            lease.users -= 1
-            done = lease.retired and lease.users == 0
-        _close(lease.reader if done else None)
-
-    def _retire(self) -> StoreReader | None:
-        """Take the reader out of service; return it if it has no users, else its last user closes it."""
-        lease, self._lease = self._lease, None
+    def _retire(self) -> None:
+        """Take the reader out of service; its last user closes it."""
         if self._open_readers is not None:
             self._open_readers.closed(self)
-        if lease is None:
-            return None
-        lease.retired = True
-        return lease.reader if lease.users == 0 else None
+        _release(self._open)
+        self._open = None
 
 
-class _Lease:
-    __slots__ = ("reader", "retired", "users")
+@dataclass(slots=True)
+class _Open:
+    """Open reader and the number of its users, with the `SharedReader` that lends it."""
 
-    def __init__(self, reader: StoreReader) -> None:
-        self.reader = reader
-        self.users = 0
-        self.retired = False
+    reader: StoreReader
+    users: int = 0
 
 
-def _close(reader: StoreReader | None) -> None:
-    if reader is not None:
-        reader.close()
+def _release(opened: _Open | None) -> None:
+    """Take one user away; the last one closes the reader."""
+    if opened is not None:
+        opened.users -= 1
+        if opened.users == 0:
+            opened.reader.close()

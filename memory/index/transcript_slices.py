@@ -17,7 +17,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.content import OpenTranscript
 from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.index.difference import CutChunk, byte_limit
+from memory.index.changes import CutChunk, byte_limit
 from memory.redaction import redactor_for
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import TranscriptWrite

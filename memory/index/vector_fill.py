@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import dimensions_of
 from memory.store.reader import PendingChunk, Vector
 from memory.store.writer import Refusal, Store

@@ -20,12 +20,11 @@ from memory.documents.agent_files import AgentFiles
 from memory.index.fingerprint import redaction_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, query_redactor, redaction_facts, redactor_for
-from memory.search.answer_cache import KeptAnswer, Question, question_of
-from memory.search.freshness import Freshness, Moment
-from memory.search.passages import Passage, passages
+from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of
+from memory.search.freshness import Freshness, Moment, on_thread
 from memory.search.query_vectors import QueryVectors, Unavailable
 from memory.search.ranking.terms import searched_query
-from memory.search.resources import QueryEmbedder, SearchResources, on_thread
+from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, Found, QuerySide, Wanted, by_keywords, retrieve
 from memory.search.scope import session_of, withheld_from
 from memory.status.condition_texts import text_of

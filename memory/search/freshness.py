@@ -1,21 +1,24 @@
-"""Freshness of an agent's index: the documents that wait, and waiting for them."""
+"""Freshness of an agent's index: the documents that wait, waiting for them, and the queue behind a circuit breaker."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import date
+from typing import TypeVar
 
-from memory.search.resources import on_thread
 from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import Event, EventInbox, Pending, PendingReader
+from schemas.ports import Event, EventInbox, FleetNumbers, Pending, PendingReader, Usage, VectorProgress
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
+from schemas.status import BrokerState, EndpointStatus, ProcessState
 
 #: Seconds between two looks of a search that waits for pending documents.
 _PENDING_POLL_SECONDS = 0.01
@@ -25,6 +28,24 @@ DEFAULT_WAIT_MS = 500
 
 #: More pending documents are a backlog.
 _BACKLOG_DOCUMENTS = 20
+
+
+T = TypeVar("T")
+
+
+async def on_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    """Run what blocks. A cancelled caller abandons it.
+
+    Raises:
+        RuntimeError: the threads are being closed.
+    """
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("the service is ending") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +146,83 @@ class Freshness:
 def _state(pending: Pending) -> PendingState:
     oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else None
     return PendingState(documents=pending.documents, oldest_seconds=round(oldest, 3) if oldest is not None else None)
+
+
+#: Seconds for which the circuit stays open after a queue that did not answer.
+OPEN_SECONDS = 2.0
+
+#: Seconds for which the server's facts are kept.
+FACTS_KEPT_SECONDS = 5.0
+
+#: Seconds for which the processes' heartbeats are kept: they come every three.
+SIGNS_KEPT_SECONDS = 1.0
+
+
+class GuardedPendingReader:
+    """`PendingReader` with a circuit breaker in front of another one; without another one it knows nothing.
+
+    A request to a broker that does not answer takes a tenth of a second or more. While the circuit is open, requests
+    get the answer for "unknown" at once.
+    """
+
+    def __init__(self, reader: PendingReader | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._guarded = reader
+        self._clock = clock
+        self._open_until = 0.0
+        self._signs: tuple[float, Sequence[ProcessState]] | None = None
+        self._facts: tuple[float, BrokerState | None] | None = None
+
+    @property
+    def _reader(self) -> PendingReader | None:
+        """Return the guarded reader; None while the circuit is open."""
+        return self._guarded if self._clock() >= self._open_until else None
+
+    def pending(self, agent: str) -> Pending | None:
+        """Return the agent's pending documents; None while the queue does not answer."""
+        found = reader.pending(agent) if (reader := self._reader) else None
+        if found is None and reader is not None:
+            self._open_until = self._clock() + OPEN_SECONDS
+        return found
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        """Return the progress of embeddings; an unknown one while the circuit is open."""
+        return reader.vector_progress(agent) if (reader := self._reader) else VectorProgress()
+
+    def conditions(self, agent: str) -> Sequence[Condition]:
+        """Return the reported conditions; none while the circuit is open."""
+        return reader.conditions(agent) if (reader := self._reader) else ()
+
+    def processes(self) -> Sequence[ProcessState]:
+        """Return the states of the processes of the last second; none while the circuit is open."""
+        reader, now, kept = self._reader, self._clock(), self._signs
+        if reader is None:
+            return ()
+        if kept is None or now - kept[0] >= SIGNS_KEPT_SECONDS:
+            kept = self._signs = now, reader.processes()
+        return kept[1]
+
+    def broker(self) -> BrokerState | None:
+        """Return the server's facts of the last seconds. They are read in spite of an open circuit."""
+        now, kept = self._clock(), self._facts
+        if self._guarded is not None and (kept is None or now - kept[0] >= FACTS_KEPT_SECONDS):
+            kept = self._facts = now, self._guarded.broker()
+        return kept[1] if kept is not None else None
+
+    def refusal(self) -> str | None:
+        """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
+        facts = self.broker() if self._reader else None
+        if facts is None or facts.writable:
+            return None
+        return facts.warning or "the broker takes nothing new"
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        """Return the usage of embeddings; none while the circuit is open."""
+        return reader.usage(agent, day=day) if (reader := self._reader) else ()
+
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
+        """Return the state of an endpoint; None while the circuit is open."""
+        return reader.endpoint(account, model) if (reader := self._reader) else None
+
+    def fleet(self) -> FleetNumbers | None:
+        """Return the counts of all processes; None while the queue does not answer."""
+        return reader.fleet() if (reader := self._reader) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memory.documents.agent_files import AgentFiles
-from memory.search.ranking.boundaries import cut_at_or_before
+from memory.search.ranking.terms import cut_at_or_before
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer

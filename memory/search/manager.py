@@ -21,7 +21,7 @@ from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import SearchableMemory, with_corpora
 from memory.status.agent import agent_status
-from memory.status.sources import StatusSources
+from memory.status.index import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
@@ -131,7 +131,8 @@ class SearchManager(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, whatever hangs."""
-        return with_corpora(await self._found(request), request.corpus)
+        answer = await self._found(request)
+        return with_corpora(answer, request.corpus) if request.corpus is not None else answer
 
     async def _found(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_for_queries, provider_of
 from memory.index.readers import OpenReaders
-from memory.search.answer_cache import AnswerCache
+from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
 from memory.store.sqlite.vectors import VectorShelf
 from schemas.settings import AgentSettings, Settings
 
 #: Searches that read a store at a time. A thread that hangs in a read keeps its place until the read is over.
-READING_THREADS = 16
+READING_THREADS = 8
 
 #: Calls at a time that mask secrets, look at files, or ask the broker and the producers.
 ASKING_THREADS = 64
-
-T = TypeVar("T")
-
-
-async def on_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Run what blocks. A cancelled caller abandons it.
-
-    Raises:
-        RuntimeError: the threads are being closed.
-    """
-    try:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RuntimeError("the service is ending") from None
 
 
 @dataclass(frozen=True, slots=True)

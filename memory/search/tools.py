@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 import structlog
 from pydantic import ValidationError
 
-from memory.search.ranking.boundaries import cut_at_or_before
+from memory.search.ranking.terms import cut_at_or_before
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import UserError
 from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult

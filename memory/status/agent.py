@@ -15,9 +15,10 @@ from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
 from memory.redaction import redact
 from memory.status.answering import answering, no_prefixes, no_vectors
 from memory.status.condition_texts import part_of, text_of
-from memory.status.cost import spending
+from memory.status.home import spending
 from memory.status.index import (
     IndexLook,
+    StatusSources,
     absent_documents,
     deep_findings,
     forgotten_transcripts,
@@ -25,13 +26,12 @@ from memory.status.index import (
     with_build,
 )
 from memory.status.run_files import read_watch_state
-from memory.status.sources import StatusSources
 from memory.status.vectors import LOOKED_AFTER_SECONDS, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, VectorProgress
+from schemas.ports import Pending, VectorProgress
 from schemas.search import ConditionState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, IndexState, QueueState, TroubleState
+from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState, QueueState, TroubleState
 
 #: A mark may be made by another machine, whose clock differs by less than this.
 _CLOCK_SECONDS = 5.0

@@ -1,11 +1,13 @@
-"""State that all agents of a home share, for status: cache, broker, disk, versions."""
+"""State that all agents of a home share, for status: cache, broker, disk, cost, versions."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,10 +15,11 @@ from pathlib import Path
 import apsw
 
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.prices import price_of
 from schemas.metrics import EMBEDDING_CACHE
-from schemas.ports import PendingReader
-from schemas.settings import Settings
-from schemas.status import BrokerState, CacheState, DiskUse, Versions
+from schemas.ports import PendingReader, Usage
+from schemas.settings import MemorySettings, Settings
+from schemas.status import BrokerState, CacheState, DiskUse, Spent, UsageState, Versions
 from schemas.version import recalld_version
 
 
@@ -128,3 +131,38 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
+    """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
+
+    Dollars are the tokens' cost by `memory`'s price or the list price outside batches; None without a price.
+    """
+    today = reader.usage(agent, day=datetime.now(UTC).date())
+    return tuple(
+        UsageState(
+            provider=usage.provider,
+            model=usage.model,
+            total=_spent(usage, memory),
+            today=_spent(_same(usage, today), memory),
+        )
+        for usage in reader.usage(agent)
+    )
+
+
+def _same(usage: Usage, others: Sequence[Usage]) -> Usage:
+    for other in others:
+        if (other.provider, other.model) == (usage.provider, usage.model):
+            return other
+    return Usage(usage.provider, usage.model)
+
+
+def _spent(usage: Usage, memory: MemorySettings) -> Spent:
+    price = price_of(memory, usage.provider, usage.model)
+    return Spent(
+        requests=usage.requests,
+        failed=usage.failed,
+        inputs=usage.inputs,
+        tokens=usage.tokens,
+        dollars=round(usage.tokens / 1_000_000 * price, 6) if price is not None else None,
+    )

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from memory.documents.agent_files import Scan
+from memory.documents.agent_files import AgentFiles, Scan
 from memory.documents.comparison import left_out
 from memory.documents.scan import KnownFiles
-from memory.embedding.selection import NO_VECTORS
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
-from memory.status.sources import StatusSources
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader
+from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile, StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
+from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, IndexState, SourceCount
 
-#: How a finding about rows that belong to nothing, or that lack what belongs to them, begins (`StoreReader.check`).
-_ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|marks of|stale chunks of) ")
+Lease = Callable[[], AbstractContextManager[StoreReader | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """Sources of an agent's status.
+
+    `lease` opens the answering generation. `pending` is None when this process cannot ask the queue. With
+    `queue_expected`, a queue that does not answer is a trouble. `choice` is the provider of the settings, `queries` the
+    provider that embeds queries now (None: the same one). `provider_failure` is the reason why queries skip it now.
+    """
+
+    files: AgentFiles
+    generations: Generations
+    lease: Lease
+    pending: PendingReader | None
+    queue_expected: bool
+    choice: ProviderChoice
+    queries: ProviderChoice | None = None
+    provider_failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +56,7 @@ class IndexLook:
     dead_letters: tuple[DeadLetter, ...]
     vector_search: Availability
     text_search: Availability
-    integrity: tuple[str, ...] | None
+    integrity: tuple[Flaw, ...] | None
     trouble: str | None
     unfinished: str | None = None
     left_out: frozenset[DocumentKey] = frozenset()
@@ -54,7 +72,7 @@ def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSou
             return _look(settings, agent, sources, reader, deep=deep)
     except RecalldError as error:
         return IndexLook(
-            _no_index(sources), KnownFiles(), (), (), broken, broken, (str(error),) if deep else None, str(error)
+            _no_index(sources), KnownFiles(), (), (), broken, broken, (Flaw(error),) if deep else None, str(error)
         )
 
 
@@ -190,13 +208,12 @@ def _text_search(reader: StoreReader) -> Availability:
 
 
 def deep_findings(sources: StatusSources, index: IndexLook) -> DeepFindings | None:
-    """Return the counts that the findings of a deep look begin with, and the number of unused files."""
+    """Return the counts of a deep look; None without one."""
     if index.integrity is None:
         return None
     unused, damaged = sources.generations.leftovers()
-    counts = (_ORPHANS.match(finding) for finding in index.integrity)
     return DeepFindings(
-        orphan_rows=sum(int(count.group(1)) for count in counts if count is not None),
+        orphan_rows=sum(flaw.rows for flaw in index.integrity),
         unused_files=len(unused),
         damaged_files=len(damaged),
     )

@@ -13,8 +13,8 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, trouble_of
-from memory.status.cost import spending
-from memory.status.home import HomeSizes, broker_state, home_sizes, versions
+from memory.status.home import HomeSizes, broker_state, home_sizes, spending, versions
+from memory.status.index import StatusSources
 from memory.status.private_broker import frozen_pid
 from memory.status.processes import (
     known_processes,
@@ -23,7 +23,6 @@ from memory.status.processes import (
     process_conditions,
 )
 from memory.status.run_files import read_hooks_state
-from memory.status.sources import StatusSources
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings

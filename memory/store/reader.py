@@ -176,6 +176,12 @@ class DeadLetterRow:
     last_at: float
 
 
+class Flaw(str):
+    """Sentence about a fault of a store. `rows` counts rows that belong to nothing, or lack what belongs to them."""
+
+    rows = 0
+
+
 class StoreReader(ABC):
     """Read access to one generation. Thread-safe. Sees committed transactions only."""
 
@@ -317,7 +323,7 @@ class StoreReader(ABC):
         """Return a value that differs after any commit of any process. Cheap."""
 
     @abstractmethod
-    def check(self) -> list[str]:
+    def check(self) -> list[Flaw]:
         """Check the consistency of the store; return one sentence per finding.
 
         chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every mark has its

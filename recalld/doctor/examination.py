@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from memory.redaction import REWRITING, is_costly
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of, unreported
 from memory.status.condition_texts import part_of
 from memory.status.summary import build_status

@@ -12,9 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from memory.index.generation_writer import GenerationWriter
+from memory.status.condition_texts import counted
 from memory.status.local_processes import is_alive
 from memory.status.private_broker import socket_path
 from memory.store.errors import StoreCorrupt
@@ -64,84 +66,72 @@ def _first(status: Status) -> str | None:
 def _agent(
     invocation: Invocation, agent: AgentSettings, status: AgentStatus, *, first: str | None
 ) -> Iterator[Finding]:
-    settings = invocation.settings
+    settings, name = invocation.settings, agent.id
+    problem = partial(Finding, "index", Level.PROBLEM, agent=name)
+    warning = partial(Finding, "index", Level.WARNING, agent=name)
     if not agent.workspace.is_dir():
-        yield Finding(
-            "index",
-            Level.PROBLEM,
-            f"{agent.id}: the workspace {agent.workspace} is not there",
-            "make it, or correct `workspace` in the settings",
-            agent=agent.id,
-            covers=frozenset({*OF_FILES, ConditionCode.FILES_NOT_COMPARED}),
-        )
+        covers = frozenset({*OF_FILES, ConditionCode.FILES_NOT_COMPARED})
+        message = f"{name}: the workspace {agent.workspace} is not there"
+        yield problem(message, "make it, or correct `workspace` in the settings", covers=covers)
         return
-    sound = True
+    damaged = _is_damaged(settings, agent)
+    sound = not damaged and not status.integrity
+    flaws = "; ".join(status.integrity or ())
     if status.integrity is None:
-        yield Finding(
-            "index",
-            Level.WARNING,
-            f"{agent.id}: the check of the index did not end in time",
-            "try again when the machine has less to do",
-            agent=agent.id,
-        )
-    if _is_damaged(settings, agent):
-        sound = False
-        yield Finding(
-            "index",
-            Level.PROBLEM,
-            f"{agent.id}: the index is damaged and cannot be read ({'; '.join(status.integrity or ())})",
+        action = "try again when the machine has less to do"
+        yield warning(f"{name}: the check of the index did not end in time", action)
+    if damaged:
+        yield problem(
+            f"{name}: the index is damaged and cannot be read ({flaws})",
             "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache",
-            agent=agent.id,
             heal=_setting_aside(invocation, agent),
             covers=frozenset({ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}),
         )
     elif status.integrity:
-        sound = False
         orphans = status.deep.orphan_rows if status.deep is not None else 0
-        yield Finding(
-            "index",
-            Level.PROBLEM,
-            f"{agent.id}: the index does not hold together ({orphans} orphan rows: {'; '.join(status.integrity)})",
+        yield problem(
+            f"{name}: the index does not hold together ({orphans} orphan rows: {flaws})",
             "`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
-            agent=agent.id,
             heal=_indexing(invocation, agent, fresh=True, did="built anew from files, cache and what it held"),
         )
-    known = status.queue.reachable or first is None
     disk, behind = status.disk, status.disk.missing + status.disk.stale + status.disk.vanished
     if sound and behind > len(status.dead_letters) + status.queue.pending:
-        yield Finding(
-            "index",
-            Level.PROBLEM,
-            f"{agent.id}: {disk.missing} document{' is' if disk.missing == 1 else 's are'} missing in the index, "
+        known = status.queue.reachable or first is None
+        yield problem(
+            f"{name}: {disk.missing} document{' is' if disk.missing == 1 else 's are'} missing in the index, "
             f"{disk.stale} stale, {disk.vanished} vanished, and "
             f"{'nothing is queued for them' if known else 'what is queued is not known'}",
             first or "`recalld doctor --fix` or `recalld index` brings it up to date",
-            agent=agent.id,
             heal=_indexing(invocation, agent, fresh=False, did="brought up to date") if first is None else None,
         )
     elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
         stands_still = any(trouble.code in _OF_BUILDS for trouble in status.troubles)
-        yield Finding(
-            "index",
-            Level.PROBLEM if stands_still else Level.WARNING,
-            f"{agent.id}: the build of a new generation was abandoned",
+        yield (problem if stands_still else warning)(
+            f"{name}: the build of a new generation was abandoned",
             "`recalld doctor --fix` or `recalld up` goes on with it",
-            agent=agent.id,
             heal=_indexing(invocation, agent, fresh=False, did="finished"),
             covers=_OF_BUILDS,
         )
     if status.dead_letters:
-        failed = len(status.dead_letters)
-        yield Finding(
-            "documents",
-            Level.PROBLEM,
-            f"{agent.id}: {failed} document{'' if failed == 1 else 's'} failed",
-            "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
-            agent=agent.id,
-        )
-    if sound and (alike := alike_condition(agent.id, beginnings(_newest_texts(settings, agent)))) is not None:
-        yield Finding.of("transcripts", Level.WARNING, alike, agent=agent.id)
-    yield from _unused(settings, agent)
+        failed = f"{name}: {counted(len(status.dead_letters), 'document')} failed"
+        action = "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`"
+        yield Finding("documents", Level.PROBLEM, failed, action, agent=name)
+    if sound and (alike := alike_condition(name, beginnings(_newest_texts(settings, agent)))) is not None:
+        yield Finding.of("transcripts", Level.WARNING, alike, agent=name)
+    generations = _writer(settings, agent)
+    unused, set_aside = generations.leftovers()
+    old = [path for path in unused if _age(path) > UNUSED_SECONDS]
+    if old:
+
+        def sweep() -> str:
+            generations.sweep(older_than_seconds=UNUSED_SECONDS, kept_corrupt=None)
+            return f"{name}: removed {len(old)} unused index files"
+
+        message = f"{name}: {len(old)} index files are left of builds that were abandoned or replaced"
+        yield warning(message, "`recalld doctor --fix` removes them; so do workers after a while", heal=sweep)
+    if set_aside:
+        message = f"{name}: {len(set_aside)} damaged index files were set aside ({set_aside[-1].name})"
+        yield warning(message, "delete them when you have looked, or when everything is found again")
 
 
 def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
@@ -177,34 +167,6 @@ def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
             room -= len(rows)
             if room <= 0:
                 return
-
-
-def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:
-    generations = _writer(settings, agent)
-    unused, damaged = generations.leftovers()
-    old = [path for path in unused if _age(path) > UNUSED_SECONDS]
-    if old:
-
-        def sweep() -> str:
-            generations.sweep(older_than_seconds=UNUSED_SECONDS, kept_corrupt=None)
-            return f"{agent.id}: removed {len(old)} unused index files"
-
-        yield Finding(
-            "index",
-            Level.WARNING,
-            f"{agent.id}: {len(old)} index files are left of builds that were abandoned or replaced",
-            "`recalld doctor --fix` removes them; so do workers after a while",
-            agent=agent.id,
-            heal=sweep,
-        )
-    if damaged:
-        yield Finding(
-            "index",
-            Level.WARNING,
-            f"{agent.id}: {len(damaged)} damaged index files were set aside ({damaged[-1].name})",
-            "delete them when you have looked, or when everything is found again",
-            agent=agent.id,
-        )
 
 
 def _is_damaged(settings: Settings, agent: AgentSettings) -> bool:
@@ -260,26 +222,15 @@ def _age(path: Path) -> float:
 
 def leftovers(settings: Settings) -> Iterator[Finding]:
     """Yield a finding on each stale file of the home; healing removes the file."""
-    found = False
+    warning, found = partial(Finding, "leftovers", Level.WARNING), False
     for path, what in _stale(settings):
         found = True
-        yield Finding(
-            "leftovers",
-            Level.WARNING,
-            f"{path} is {what}",
-            "`recalld doctor --fix` removes it",
-            heal=_removing(settings, path),
-        )
+        yield warning(f"{path} is {what}", "`recalld doctor --fix` removes it", heal=_removing(settings, path))
     aside = settings.home / "spool" / "damaged"
-    kept = len(list(aside.glob("*.json"))) if aside.is_dir() else 0
-    if kept:
+    if kept := len(list(aside.glob("*.json"))):
         found = True
-        yield Finding(
-            "leftovers",
-            Level.WARNING,
-            f"{kept} events that could not be read were set aside in {aside}",
-            "look at them and delete them; what they were about is found by comparing files and index",
-        )
+        action = "look at them and delete them; what they were about is found by comparing files and index"
+        yield warning(f"{kept} events that could not be read were set aside in {aside}", action)
     if not found:
         yield Finding.fine("leftovers", "no stale locks, sockets or drafts")
 

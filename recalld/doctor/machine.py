@@ -11,12 +11,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import apsw
 
-from memory.documents.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles, WatchRoot
+from memory.documents.scan import ScanProblems
+from memory.documents.walk import FolderRules, walk
 from memory.status.home import tree_bytes
 from memory.store.sqlite.connection import load_sqlite_vec
 from producers.hook_payloads import OPENCLAW_EVENTS
@@ -57,30 +60,26 @@ def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
 
 def watches(settings: Settings, *, proc: Path = Path("/proc")) -> Finding:
     """Compare the inotify watches and instances that the system grants with those that the agents' folders need."""
+    warning = partial(Finding, "watches", Level.WARNING)
     limits = proc / "sys" / "fs" / "inotify"
     try:
         most_watches = int((limits / "max_user_watches").read_text("ascii"))
         most_instances = int((limits / "max_user_instances").read_text("ascii"))
     except (OSError, ValueError):
         return Finding.fine("watches", f"{sys.platform} has no limit of inotify watches")
-    watched = [agent.id for agent in settings.agents if agent.enabled and agent.sync.watch]
-    wanted = sum(1 for agent in watched for _ in _folders(settings, agent))
+    watched = [agent for agent in settings.agents if agent.enabled and agent.sync.watch]
+    files = [AgentFiles.of(settings, agent) for agent in watched]
+    wanted = sum(len(_folders(one, root)) for one in files for root in one.watch_roots())
     taken_watches, taken_instances = _taken(proc)
     if wanted + taken_watches > most_watches:
-        return Finding(
-            "watches",
-            Level.WARNING,
+        message = (
             f"{wanted} folders are to be watched and other programs have {taken_watches} of {most_watches} inotify "
-            "watches; some folders will be polled",
-            _raise("max_user_watches", 2 * (wanted + taken_watches)),
+            "watches; some folders will be polled"
         )
+        return warning(message, _raise("max_user_watches", 2 * (wanted + taken_watches)))
     if taken_instances + 1 > most_instances:
-        return Finding(
-            "watches",
-            Level.WARNING,
-            f"other programs have {taken_instances} of {most_instances} inotify instances; files will be polled",
-            _raise("max_user_instances", 2 * (taken_instances + 1)),
-        )
+        message = f"other programs have {taken_instances} of {most_instances} inotify instances; files will be polled"
+        return warning(message, _raise("max_user_instances", 2 * (taken_instances + 1)))
     return Finding.fine(
         "watches", f"{wanted} folders to watch; {taken_watches} of {most_watches} inotify watches taken by others"
     )
@@ -130,13 +129,11 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
         message = f"{size(free)} are free for {home}: what does not fit into that is not indexed{beside}"
         return Finding("disk", Level.PROBLEM, message, f"keep {size(max(_LITTLE_SPACE, 2 * largest))} free")
     if free < max(_LITTLE_SPACE, 2 * largest):
-        return Finding(
-            "disk",
-            Level.WARNING,
+        message = (
             f"{size(free)} are free for {home}; changed settings build an index anew beside the old one "
-            f"(the largest takes {size(largest)})",
-            f"keep {size(max(_LITTLE_SPACE, 2 * largest))} free",
+            f"(the largest takes {size(largest)})"
         )
+        return Finding("disk", Level.WARNING, message, f"keep {size(max(_LITTLE_SPACE, 2 * largest))} free")
     return Finding.fine("disk", f"{size(free)} are free for {home}")
 
 
@@ -147,12 +144,9 @@ def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float 
     if now < _EARLIEST:
         return Finding("clock", Level.PROBLEM, f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(now))}", action)
     if broker_seconds_ahead is not None and abs(broker_seconds_ahead) > _CLOCK_SECONDS:
-        return Finding(
-            "clock",
-            Level.WARNING,
-            f"the clocks of this machine and of the broker differ by {abs(broker_seconds_ahead):.0f} s",
-            "set both (`timedatectl set-ntp true`): waiting times and limits a minute go by them",
-        )
+        message = f"the clocks of this machine and of the broker differ by {abs(broker_seconds_ahead):.0f} s"
+        both = "set both (`timedatectl set-ntp true`): waiting times and limits a minute go by them"
+        return Finding("clock", Level.WARNING, message, both)
     newest = _newest(settings)
     if newest - now > _CLOCK_SECONDS:
         return Finding(
@@ -232,17 +226,22 @@ def _runs(command: str) -> bool:
     return shutil.which(Path(first).expanduser()) is not None
 
 
-def _folders(settings: Settings, agent_id: str) -> Iterator[str]:
-    """Yield every directory that has to be watched for an agent."""
-    agent = settings.agent(agent_id)
-    files = AgentFiles.of(settings, agent)
-    for root in files.watch_roots():
-        yield os.fspath(root.path)
-        if not root.recursive:
-            continue
-        for folder, below, _ in os.walk(root.path):
-            below[:] = [name for name in below if files.owns_directory(os.path.join(folder, name))]  # noqa: PTH118
-            yield from (os.path.join(folder, name) for name in below)  # noqa: PTH118
+def _folders(files: AgentFiles, root: WatchRoot) -> set[str]:
+    """Return the folders that have to be watched below a root, the root among them."""
+    top = os.fspath(root.path)
+    found = {top}
+
+    def enters(path: str) -> bool:
+        return files.owns_directory(f"{top}/{path}")
+
+    def goes_on(folder: str) -> bool:
+        found.add(folder)
+        return True
+
+    if root.recursive:
+        rules = FolderRules(is_document=lambda _: False, enters=enters)
+        list(walk(top, "", lambda _: rules, ScanProblems(), goes_on=goes_on))  # it finds no documents
+    return found
 
 
 def _taken(proc: Path) -> tuple[int, int]:

@@ -188,7 +188,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
-    from memory.search.circuit_breaker import GuardedPendingReader
+    from memory.search.freshness import GuardedPendingReader
     from memory.status.summary import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS

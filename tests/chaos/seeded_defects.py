@@ -61,7 +61,7 @@ DEFECTS = (
     ),
     Defect(
         name="a deleted chunk that leaves its keywords behind",
-        file="memory/store/sqlite/chunks.py",
+        file="memory/store/sqlite/transaction.py",
         right="        self._connection.executemany(DELETE_FTS, ids)\n",
         wrong="",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),

@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.freshness import GuardedPendingReader
 from memory.status.home import broker_state
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status

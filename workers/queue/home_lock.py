@@ -1,55 +1,40 @@
 """Lock of a home on its namespace.
 
 A worker that takes a document from the queue reads it from its own disk and writes the index in its own home. Workers
-of two homes on one queue would each build half an index. So workers of a second home are refused while workers of the
-first one are alive.
+of two homes on one queue would each build half an index. So a process compares its home when it starts, and workers of
+a second home are refused while those of the first one renew the lock.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import redis
-import structlog
 
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.queue.connection import made_once, namespace
 from workers.queue.names import Keys
 
-log = structlog.get_logger(__name__)
-
 #: Seconds without a renewal after which the lock of a home is free.
-LEASE_SECONDS = 30.0
-
-#: Seconds between two renewals.
-RENEW_SECONDS = 3.0
+LEASE_SECONDS = 60.0
 
 #: Seconds for which workers that ended in order leave the lock to other workers of their home.
 LEAVING_SECONDS = 10.0
 
 _HOLD: Final = """
--- KEYS: home; ARGV: identity, milliseconds. Returns 0, or for how many milliseconds more another home holds it.
+-- KEYS: home; ARGV: identity, milliseconds. Returns 1 if this home holds the lock now.
 local held = redis.call('GET', KEYS[1])
-if held and held ~= ARGV[1] then
-    local left = redis.call('PTTL', KEYS[1])
-    if left < 0 or left > tonumber(ARGV[2]) then  -- the server's clock was set back
-        redis.call('PEXPIRE', KEYS[1], ARGV[2])
-        left = tonumber(ARGV[2])
-    end
-    return math.max(left, 1)
-end
+if held and held ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 0
+return 1
 """
 
 
 class HomeLock:
-    """Lock of a home on its namespace.
+    """Lock of a home on its namespace. Workers of one home hold it together.
 
     A private broker has no other homes and needs no lock. On a shared broker, a copy of a home has the same namespace.
     So the lock holds the home's id and the inode of its folder.
@@ -61,31 +46,25 @@ class HomeLock:
         self._key = keys.home
         self._settings = settings
         self._identity = _identity_of(settings.home) if settings.broker.url is not None else None
-        #: True once workers of another home took the lock.
-        self.lost = False
 
-    def take(self, stop: threading.Event | None = None) -> None:
-        """Take the lock, or join the workers of this home that hold it. A broker that is away refuses no worker.
-
-        While another home holds it, wait until its lease expires or `stop` is set.
+    def take(self) -> None:
+        """Take the lock. A broker that is away refuses no worker.
 
         Raises:
-            UserError: workers of another home renew it.
+            UserError: workers of another home hold it.
         """
-        stop = stop or threading.Event()
         with suppress(redis.RedisError):
-            before = left = self._held_elsewhere()
-            if left:
-                log.info("waiting_for_another_homes_workers", seconds=round(left, 1))
-            while left:
-                # A lease that gets longer was renewed: its workers live.
-                if left > before or stop.wait(RENEW_SECONDS / 6):
-                    raise UserError(self.refusal())
-                before, left = left, self._held_elsewhere()
+            if not self.renew():
+                raise UserError(self.refusal())
 
     def renew(self) -> bool:
-        """Renew the lease. Return False if another home holds the lock. Raises `redis.RedisError`."""
-        return not self._held_elsewhere()
+        """Renew the lock. Return False if another home holds it. Raises `redis.RedisError`."""
+        return self._keep(LEASE_SECONDS)
+
+    def leave(self) -> None:
+        """Leave the lock to other workers of this home; without any it is free soon."""
+        with suppress(redis.RedisError):
+            self._keep(LEAVING_SECONDS)
 
     def refusal(self) -> str:
         """Return why workers of this home must not take from the queue, and what to do."""
@@ -101,44 +80,10 @@ class HomeLock:
             f"({LEASE_SECONDS:.0f} s later it is forgotten)"
         )
 
-    @contextmanager
-    def held(self, *, lost: threading.Event) -> Iterator[None]:
-        """Renew the lease in a thread while the block runs.
-
-        Afterwards other workers of this home may renew it; without any it expires soon. `lost` is set if workers of
-        another home took the lock because these could not renew it in time.
-        """
+    def _keep(self, seconds: float) -> bool:
         if self._identity is None:
-            yield
-            return
-        done = threading.Event()
-        thread = threading.Thread(target=self._renew, args=(done, lost), name="home-claim", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join(timeout=RENEW_SECONDS)
-            with suppress(redis.RedisError):
-                if self._client.get(self._key) == self._identity.encode():
-                    self._client.pexpire(self._key, int(LEAVING_SECONDS * 1000))
-
-    def _renew(self, done: threading.Event, lost: threading.Event) -> None:
-        while not done.wait(RENEW_SECONDS):
-            try:
-                if not self.renew():
-                    self.lost = True
-                    lost.set()
-                    return
-            except redis.RedisError as error:
-                log.debug("home_claim_not_renewed", error=str(error))
-
-    def _held_elsewhere(self) -> float:
-        """Return the seconds for which another home still holds the lock; 0 if this home holds it."""
-        if self._identity is None:
-            return 0.0
-        left = self._hold(keys=[self._key], args=[self._identity, int(LEASE_SECONDS * 1000)])
-        return float(left / 1000)
+            return True
+        return bool(self._hold(keys=[self._key], args=[self._identity, int(seconds * 1000)]))
 
 
 def _identity_of(home: Path) -> str:

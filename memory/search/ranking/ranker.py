@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
-from memory.search.ranking.exact_match import exact_pieces
-from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
+from memory.search.ranking.fusion import (
+    CROWD,
+    Evidence,
+    Fused,
+    calibration_of,
+    descending,
+    fuse_minmax,
+    fuse_weighted,
+    is_cjk,
+    relevant,
+    scores,
+)
 from memory.search.ranking.overlap import comparable_texts, repeats
-from memory.search.ranking.relevance import CROWD, Evidence, calibration_of, is_cjk, scores
 from memory.search.ranking.rerank import age_factors, decayed, varied_hits
-from memory.search.ranking.terms import coverage_of, fold, rare_words, sought
+from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
 from memory.store.reader import ChunkRow, StoreReader
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memory.search.ranking.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
-from memory.search.ranking.terms import fold
+from memory.search.ranking.terms import cut_at_or_after, cut_at_or_before, fold, splits_character, splits_word
 
 #: Matches that are looked at, at most; a chunk that repeats a word is not worth more time.
 _MAX_MATCHES = 512

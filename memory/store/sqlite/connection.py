@@ -194,14 +194,8 @@ def _keep_wal(connection: apsw.Connection) -> None:
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
 
 
-#: Idle connections of one index; each holds two descriptors and about 100 KB.
-MAX_IDLE_CONNECTIONS = 4
-
-#: Further idle connections of a process, beside the first one of each index.
-MAX_FURTHER_CONNECTIONS = 64
-
-#: Remaining further connections, counted by process like descriptors.
-_further = threading.BoundedSemaphore(MAX_FURTHER_CONNECTIONS)
+#: Idle connections of one index; each holds up to three descriptors and about 100 KB. A search uses two at once.
+MAX_IDLE_CONNECTIONS = 2
 
 #: SQLite's errors when it needs a -shm file and can neither read nor make one.
 _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
@@ -258,7 +252,7 @@ class ReadConnections:
             self._lent += 1
             state = self._state
             if self._idle:
-                return self._pop_idle(), self._state
+                return self._idle.pop(), self._state
         try:
             return self._open(), state
         except BaseException:
@@ -267,7 +261,7 @@ class ReadConnections:
 
     def _give_back(self, connection: apsw.Connection, state: int) -> None:
         with self._changed:
-            if state == self._state and self._has_room():
+            if state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -280,19 +274,7 @@ class ReadConnections:
 
     def _close_idle(self) -> None:
         while self._idle:
-            self._pop_idle().close()
-
-    def _has_room(self) -> bool:
-        """Return True if another idle connection may be kept, reserving its place."""
-        if not self._idle:
-            return True
-        return len(self._idle) < MAX_IDLE_CONNECTIONS and _further.acquire(blocking=False)
-
-    def _pop_idle(self) -> apsw.Connection:
-        connection = self._idle.pop()
-        if self._idle:
-            _further.release()
-        return connection
+            self._idle.pop().close()
 
     def _open(self) -> apsw.Connection:
         with translated(self._path):

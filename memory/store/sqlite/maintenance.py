@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import apsw
 
 from memory.store.errors import CheckUnfinished
+from memory.store.reader import Flaw
 from memory.store.sqlite import vectors
 from memory.store.sqlite.connection import missing_keywords
 from memory.store.sqlite.rows import fetch, fetch_one, meta_value
@@ -141,7 +142,7 @@ SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN
 SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
 
 
-def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[str]:
+def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[Flaw]:
     """Check all tables in one snapshot; return one sentence per finding.
 
     Raises:
@@ -154,9 +155,9 @@ def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> 
         # Keywords first: reading chunks_fts makes FTS5 see other processes' commits. Its part of the integrity check
         # does not (SQLite 3.54): it would compare with an earlier state and call a sound index damaged.
         keywords = list(_keywords(connection))
-        return [*_integrity(connection), *keywords, *_vectors(connection), *_files(connection)]
+        return [*map(Flaw, _integrity(connection)), *keywords, *_vectors(connection), *_files(connection)]
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        return [f"the database is damaged: {error}"]
+        return [Flaw(f"the database is damaged: {error}")]
     except apsw.InterruptError:
         raise CheckUnfinished(f"the index was not looked at whole: that takes longer than {seconds:.0f} s") from None
     finally:
@@ -172,7 +173,7 @@ def _integrity(connection: apsw.Connection) -> Iterator[str]:
             yield f"integrity_check: {message}"
 
 
-def _keywords(connection: apsw.Connection) -> Iterator[str]:
+def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
     chunks = _ids(connection, SELECT_CHUNK_IDS)
     past_fts5 = missing_keywords(connection) is not None
     indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
@@ -180,11 +181,11 @@ def _keywords(connection: apsw.Connection) -> Iterator[str]:
     yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
 
 
-def _vectors(connection: apsw.Connection) -> Iterator[str]:
+def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
     ready = _ids(connection, SELECT_READY_IDS)
     exists = fetch_one(connection, SELECT_HAS_VECTORS) is not None
     if exists != (meta_value(connection, "dimensions") is not None):
-        yield "chunks_vec and the dimensions in meta do not agree"
+        yield Flaw("chunks_vec and the dimensions in meta do not agree")
     if not exists:
         yield from _difference("ready chunks without a row in chunks_vec", ready)
         return
@@ -194,7 +195,7 @@ def _vectors(connection: apsw.Connection) -> Iterator[str]:
     yield from _difference("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
 
 
-def _files(connection: apsw.Connection) -> Iterator[str]:
+def _files(connection: apsw.Connection) -> Iterator[Flaw]:
     yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
     if int(connection.pragma("user_version")) >= TRANSCRIPTS_SCHEMA_NUMBER:
         yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
@@ -207,7 +208,9 @@ def _ids(connection: apsw.Connection, statement: str) -> set[int]:
     return {int(row[0]) for row in fetch(connection, statement)}
 
 
-def _difference(what: str, ids: set[int]) -> Iterator[str]:
+def _difference(what: str, ids: set[int]) -> Iterator[Flaw]:
     if ids:
         shown = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
-        yield f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})"
+        flaw = Flaw(f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
+        flaw.rows = len(ids)
+        yield flaw

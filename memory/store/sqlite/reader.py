@@ -19,6 +19,7 @@ from memory.store.reader import (
     MOST_NAMED,
     ChunkRow,
     DeadLetterRow,
+    Flaw,
     Hit,
     IndexCounts,
     IndexedFile,
@@ -331,7 +332,7 @@ class SqliteReader(StoreReader):
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")
 
-    def check(self) -> list[str]:
+    def check(self) -> list[Flaw]:
         with self._readers.borrow() as connection:
             return findings(connection)
 

@@ -76,6 +76,35 @@ WHERE vector_state = 'pending' AND id IN (SELECT value FROM json_each(?))
 INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = ? RETURNING value"
 
 
+SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
+REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
+
+# A second failure adds its attempts.
+UPSERT_DEAD_LETTER = """
+INSERT INTO dead_letters (source, path, reason, error_class, attempts, first_at, last_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (source, path) DO UPDATE SET
+    reason = excluded.reason, error_class = excluded.error_class,
+    attempts = attempts + excluded.attempts, last_at = excluded.last_at
+"""
+
+SELECT_DOCUMENTS_OF_CHUNKS = """
+SELECT DISTINCT f.source, f.path
+FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id IN (SELECT value FROM json_each(?))
+"""
+
+RELEASE_REFUSED_OF_FILE = """
+UPDATE chunks SET vector_state = 'pending', refusal = NULL WHERE file_id = ? AND vector_state = 'refused'
+"""
+
+# The letter of the old name replaces one of the new name.
+MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHERE source = ? AND path = ?"
+
+FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ? WHERE source = ? AND path = ?"
+
+
 class WriteTransaction:
     """Changes of one transaction. Rows are collected and written table by table at its end."""
 
@@ -147,7 +176,7 @@ class WriteTransaction:
         if known[0] is None or known[1] is not None:
             return False
         self._connection.execute(RENAME_FILE, (*name_of(new), self._number, *known[0]))
-        move_letter(self._connection, old, new)
+        self._connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
         # Another worker may have read the revision of one of the two names while it was unknown.
         fetch(self._connection, INCREMENT_META, ("deletions",))
         self.changed = True
@@ -192,8 +221,11 @@ class WriteTransaction:
         self._connection.executemany(SET_VECTOR_STATE, states)
         self._rows.insert_vectors(rows)
         refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
-        if refused:
-            record_refusals(self._connection, refused, now=self._now)
+        for row in fetch(self._connection, SELECT_DOCUMENTS_OF_CHUNKS, (as_json(refused),)) if refused else ():
+            before = self._letter(key := DocumentKey(*row))
+            # An unreadable document matters more than missing vectors of its older version.
+            if before is None or before.error_class == EMBEDDING_REFUSED:
+                self._settle_letter(key, fresh=True)
         self.changed = self.changed or bool(states)
         return len(states)
 
@@ -209,143 +241,81 @@ class WriteTransaction:
         self.changed = bool(stats)
 
     def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
-        add_letter(self._connection, key, reason=reason, error_class=error_class, attempts=attempts, now=self._now)
+        # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
+        shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
+        before = self._take_retried(shown)
+        first_at = self._now
+        if before is not None:
+            attempts, first_at = attempts + before.attempts, before.first_at
+        self._connection.execute(
+            UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, self._now)
+        )
         self.changed = True
 
     def retry(self, key: DocumentKey) -> int:
-        released, self.changed = retry_letter(self._connection, key)
+        letter = self._letter(key)
+        released = 0
+        if (row := fetch_one(self._connection, SELECT_FILE_ID, name_of(key))) is not None:
+            self._connection.execute(RELEASE_REFUSED_OF_FILE, row)
+            released = self._connection.changes()
+        if letter is not None:
+            self.drop_letter(key)
+            self.set_meta({RETRIED: remembered(meta_value(self._connection, RETRIED), letter)})
+            if letter.error_class != EMBEDDING_REFUSED:
+                self._connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
+        self.changed = letter is not None or released > 0
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
-        self.changed = remove_letter(self._connection, key)
-        return self.changed
+        self._connection.execute(DELETE_DEAD_LETTER, name_of(key))
+        dropped = self._connection.changes() > 0
+        self.changed = self.changed or dropped
+        return dropped
+
+    def _letter(self, key: DocumentKey) -> DeadLetterRow | None:
+        row = fetch_one(self._connection, SELECT_DEAD_LETTER, name_of(key))
+        return dead_letter(row) if row is not None else None
+
+    def _take_retried(self, key: DocumentKey) -> DeadLetterRow | None:
+        """Return and forget the letter that a document had before its retry, None without one."""
+        found = taken(meta_value(self._connection, RETRIED), key)
+        if found is None:
+            return None
+        self.set_meta({RETRIED: found[0]})
+        return found[1]
+
+    def _settle_letter(self, key: DocumentKey, *, fresh: bool) -> None:
+        """Update the letter of a readable document to match its refused chunks.
+
+        A document without a letter and without a fresh refusal stays as it is, so that a dropped letter does not
+        return.
+        """
+        before = self._letter(key) or self._take_retried(key)
+        if before is None and not fresh:
+            return
+        row = fetch_one(self._connection, SELECT_FILE_ID, name_of(key))
+        refused = refused_of(self._connection, row[0]) if row is not None else []
+        letter = refusal_letter(key, refused, before, fresh=fresh, now=self._now)
+        if letter is None:
+            self.drop_letter(key)
+        else:
+            values = (letter.reason, letter.error_class, letter.attempts, letter.first_at, letter.last_at)
+            self._connection.execute(REPLACE_DEAD_LETTER, (*name_of(key), *values))
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         self._connection.executemany(SET_META, list(values.items()))
-        self.changed = bool(values)
+        self.changed = self.changed or bool(values)
 
     def flush(self) -> None:
         """Write the collected chunks, then the dead letters, which depend on the refused chunks in the tables."""
         self._rows.flush()
         for key, refusal in self._settled.items():
-            settle_letter(self._connection, key, fresh=refusal, now=self._now)
+            self._settle_letter(key, fresh=refusal)
 
     def finish(self) -> None:
         """Count the transaction."""
         if self.changed:
             self.set_meta({"transactions": str(self._number), "last_commit_at": repr(self._now)})
-
-
-SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
-REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
-
-# A second failure adds its attempts.
-UPSERT_DEAD_LETTER = """
-INSERT INTO dead_letters (source, path, reason, error_class, attempts, first_at, last_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (source, path) DO UPDATE SET
-    reason = excluded.reason, error_class = excluded.error_class,
-    attempts = attempts + excluded.attempts, last_at = excluded.last_at
-"""
-
-SELECT_DOCUMENTS_OF_CHUNKS = """
-SELECT DISTINCT f.source, f.path
-FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-WHERE c.id IN (SELECT value FROM json_each(?))
-"""
-
-RELEASE_REFUSED_OF_FILE = """
-UPDATE chunks SET vector_state = 'pending', refusal = NULL WHERE file_id = ? AND vector_state = 'refused'
-"""
-
-# The letter of the old name replaces one of the new name.
-MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHERE source = ? AND path = ?"
-
-FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ? WHERE source = ? AND path = ?"
-
-
-def add_letter(
-    connection: apsw.Connection, key: DocumentKey, *, reason: str, error_class: str, attempts: int, now: float
-) -> None:
-    """Record that a document could not be indexed."""
-    # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
-    shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
-    before = _take_retried(connection, shown)
-    if before is not None:
-        attempts += before.attempts
-    first_at = before.first_at if before is not None else now
-    connection.execute(UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, now))
-
-
-def find_letter(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
-    """Return a document's letter, None without one."""
-    row = fetch_one(connection, SELECT_DEAD_LETTER, name_of(key))
-    return dead_letter(row) if row is not None else None
-
-
-def remove_letter(connection: apsw.Connection, key: DocumentKey) -> bool:
-    """Remove a document's letter; return True if there was one."""
-    connection.execute(DELETE_DEAD_LETTER, name_of(key))
-    return connection.changes() > 0
-
-
-def _take_retried(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
-    """Return and forget the letter that a document had before its retry, None without one."""
-    found = taken(meta_value(connection, RETRIED), key)
-    if found is None:
-        return None
-    connection.execute(SET_META, (RETRIED, found[0]))
-    return found[1]
-
-
-def move_letter(connection: apsw.Connection, old: DocumentKey, new: DocumentKey) -> None:
-    """Give a document's letter its new name."""
-    connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
-
-
-def settle_letter(connection: apsw.Connection, key: DocumentKey, *, fresh: bool, now: float) -> None:
-    """Update the letter of a readable document to match its refused chunks.
-
-    A document without a letter and without a fresh refusal stays as it is, so that a dropped letter does not return.
-    """
-    before = find_letter(connection, key) or _take_retried(connection, key)
-    if before is None and not fresh:
-        return
-    row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
-    refused = refused_of(connection, row[0]) if row is not None else []
-    letter = refusal_letter(key, refused, before, fresh=fresh, now=now)
-    if letter is None:
-        remove_letter(connection, key)
-    else:
-        values = (letter.reason, letter.error_class, letter.attempts, letter.first_at, letter.last_at)
-        connection.execute(REPLACE_DEAD_LETTER, (*name_of(key), *values))
-
-
-def record_refusals(connection: apsw.Connection, chunk_ids: Iterable[int], *, now: float) -> None:
-    """Record in the letters of their documents that these chunks were refused just now."""
-    for row in fetch(connection, SELECT_DOCUMENTS_OF_CHUNKS, (as_json(chunk_ids),)):
-        key = DocumentKey(*row)
-        before = find_letter(connection, key)
-        # An unreadable document matters more than missing vectors of its older version.
-        if before is None or before.error_class == EMBEDDING_REFUSED:
-            settle_letter(connection, key, fresh=True, now=now)
-
-
-def retry_letter(connection: apsw.Connection, key: DocumentKey) -> tuple[int, bool]:
-    """Carry out `Store.retry_dead_letter`; return the number of released chunks, and True if anything changed."""
-    letter = find_letter(connection, key)
-    row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
-    released = 0
-    if row is not None:
-        connection.execute(RELEASE_REFUSED_OF_FILE, row)
-        released = connection.changes()
-    if letter is not None:
-        remove_letter(connection, key)
-        connection.execute(SET_META, (RETRIED, remembered(meta_value(connection, RETRIED), letter)))
-        if letter.error_class != EMBEDDING_REFUSED:
-            connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
-    return released, letter is not None or released > 0
 
 
 # The highest id ever used, also by a chunk that is gone.

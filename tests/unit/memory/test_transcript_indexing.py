@@ -20,7 +20,7 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.index import commit_batch as planned_groups
+from memory.index import changes as planned_groups
 from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation, differences

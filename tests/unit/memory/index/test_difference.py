@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.index.difference import CutChunk, difference
+from memory.index.changes import CutChunk, difference
 from memory.store.reader import StoredChunk, VectorState
 
 HASHES = st.lists(st.sampled_from("abcdef"), max_size=12)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -350,75 +349,6 @@ def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder:
         assert writer.current() is None
     opening.join(60)
     assert writer.current() is not None
-
-
-FLIP_FOR_EVER = """
-    import itertools, sys
-    from pathlib import Path
-    from memory.index.generation_writer import GenerationWriter
-    from memory.store.options import StoreOptions
-    from tests.storing import document, key
-
-    writer = GenerationWriter(Path(sys.argv[1]), StoreOptions())
-    for number in itertools.count():
-        fingerprint = f"f{number}"
-        store = writer.open_writer(fingerprint, "")[0]
-        store.write([document(key("memory/note.md"), f"gateway {number}")])
-        writer.complete(fingerprint)
-        writer.sweep(older_than_seconds=0)
-        print(number, flush=True)
-"""
-
-
-def test_readers_find_a_whole_generation_however_fast_another_process_flips(
-    generations: Generations, folder: Path
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"0\n"
-    flips = threading.Thread(target=process.stdout.read)
-    flips.start()
-    seen = set()
-    looks = 0
-    deadline = time.monotonic() + 30
-    # On a busy machine the other process may not get far between two looks.
-    while looks < 150 or (len(seen) <= 3 and time.monotonic() < deadline):
-        looks += 1
-        reader = generations.open_reader()
-        assert reader is not None
-        assert [file.key for file in reader.files()] == [NOTE]
-        assert len(reader.search_text("gateway", 5)) == 1
-        seen.add(reader.meta("fingerprint"))
-        reader.close()
-    process.kill()
-    process.wait()
-    flips.join()
-    process.stdout.close()
-    assert len(seen) > 3
-
-
-def test_kills_while_flipping_leave_a_generation_that_answers(generations: Generations, folder: Path) -> None:
-    for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
-        )
-        assert process.stdout is not None
-        for _ in range(3):
-            process.stdout.readline()
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        reader = generations.open_reader()
-        assert reader is not None
-        assert reader.check() == []
-        reader.close()
-    survivor = GenerationWriter(folder, OPTIONS)
-    assert survivor.open_writer("f0", "")[0].meta("fingerprint") == "f0"
-    survivor.sweep(older_than_seconds=0)
-    assert files_in(folder) <= {generations.current(), generations.next()}
-    survivor.close()
 
 
 def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import CacheLooks, EmbeddingSupply
-from memory.index import commit_batch as planned_groups
+from memory.index import changes as planned_groups
 from memory.index import indexer as indexing
 from memory.index import planner as document_planning
 from memory.index.completion import complete_generation, differences

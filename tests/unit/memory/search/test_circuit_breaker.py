@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import date
 
-from memory.search.circuit_breaker import OPEN_SECONDS, GuardedPendingReader
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
+from memory.search.freshness import OPEN_SECONDS, GuardedPendingReader
+from schemas.ports import Pending, Usage, VectorProgress
+from schemas.status import EndpointCondition, EndpointStatus
 from tests.quiet_board import QuietBoard
 
 

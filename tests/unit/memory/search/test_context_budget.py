@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.boundaries import splits_character, splits_word
+from memory.search.ranking.terms import splits_character, splits_word
 from memory.search.tools import LEAST_CHARACTERS, footer, injected
 from schemas.search import SearchResult
 

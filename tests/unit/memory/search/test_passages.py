@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import chunk_text
 from memory.redaction import redact
+from memory.search.answers import Passage, passages
 from memory.search.get import lines_of
-from memory.search.passages import Passage, passages
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats
 from memory.search.ranking.terms import sought

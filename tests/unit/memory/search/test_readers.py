@@ -195,7 +195,7 @@ def test_whoever_leases_while_others_rest_has_an_open_reader():
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [(128, FEWEST_OPEN), (600, 90), (1_024, MOST_OPEN), (resource.RLIM_INFINITY, MOST_OPEN)],
+    [(128, FEWEST_OPEN), (600, 77), (1_024, MOST_OPEN), (resource.RLIM_INFINITY, MOST_OPEN)],
 )
 def test_how_many_are_open_depends_on_how_many_files_may_be(monkeypatch, limit: int, most: int):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.exact_match import FileName, exact_pieces, file_names
-from memory.search.ranking.terms import fold
+from memory.search.ranking.terms import FileName, exact_pieces, file_names, fold
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory.search.ranking.boundaries import splits_character, splits_word
 from memory.search.ranking.snippets import make_snippet
-from memory.search.ranking.terms import sought
+from memory.search.ranking.terms import sought, splits_character, splits_word
 
 PIECES = st.sampled_from(
     [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.relevance import Calibration, Evidence, calibration_of, is_cjk, scores
+from memory.search.ranking.fusion import Calibration, Evidence, calibration_of, is_cjk, scores
 
 USE = calibration_of("multilingual-use-v3")
 SHARE = st.floats(0, 1)
