@@ -13,7 +13,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_roots import is_transcript_name
-from memory.status.pulses import Pulse, Pulses
+from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.dispatcher import Dispatcher, HeldBack
@@ -38,10 +38,10 @@ SETTLE_SECONDS = 1.0
 #: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
 
-#: Seconds that the watcher, the tailer and the dispatcher each get to finish a flush.
+#: Seconds that the tailer and the dispatcher each get to finish a flush.
 SETTLED_WITHIN_SECONDS = 0.5
 
-#: Seconds between two checks of the broker's epoch and of the watcher.
+#: Seconds between two checks of the broker's epoch.
 EPOCH_SECONDS = 5.0
 
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
@@ -73,8 +73,6 @@ class EventRouter:
     ) -> None:
         pulses = pulses or Pulses()
         self._pulse = pulses.of("comparing")
-        self._event_pulses = threading.local()
-        self._pulses = pulses
         self._settings = settings
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
@@ -125,27 +123,13 @@ class EventRouter:
 
     # The watcher's listener
 
-    def on_change(self, agent: str, path: str) -> None:
-        """Route a changed path if it is a document."""
-        with self._event_pulse().at("tells of a change"):
-            self._changed_on_disk(agent, path)
-
-    def _changed_on_disk(self, agent: str, path: str) -> None:
-        key = self._files[agent].key_of(path)
-        if key is not None:
-            self._report.event(agent)
-            if key.is_transcript:
-                self._tailer.touch(agent, key)
-            else:
-                self.hand_over.touch(agent, key)
-
-    def _event_pulse(self) -> Pulse:
-        """Return the pulse of the calling watcher thread."""
-        pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
-        if pulse is None:
-            name = threading.current_thread().name
-            pulse = self._event_pulses.pulse = self._pulses.of(f"watching ({name})")
-        return pulse
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        """Route a changed document."""
+        self._report.event(agent)
+        if key.is_transcript:
+            self._tailer.touch(agent, key)
+        else:
+            self.hand_over.touch(agent, key)
 
     def on_overflow(self) -> None:
         """Compare all agents: events were lost."""
@@ -182,7 +166,7 @@ class EventRouter:
 
     def _flush(self, agent: str) -> None:
         """Queue everything that was written before this call, and wait until it is queued."""
-        if self._watcher is None or not self._watcher.settle(agent, SETTLED_WITHIN_SECONDS):
+        if self._watcher is None or not self._watcher.settle(agent):
             # Polled or not watched: only a comparison finds the changes.
             self._request(agent, "flush", urgent=True)
         self._tailer.flush(agent)
@@ -193,15 +177,16 @@ class EventRouter:
     def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
         files = self._files[agent]
         keys = {path: files.key_of(path) for path in paths}
+        folders = [root.path for root in files.watch_roots() if root.recursive]
         self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
         for path, key in keys.items():
-            if key is None and files.reason_of(path) is not None:
+            if key is not None or files.reason_of(path) is not None:
                 continue
-            if key is None and files.owns_directory(Path(path)):
-                self._request(agent, "a folder changed", urgent=True)
-            elif key is None and is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+            if is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
                 self._refusals.refuse(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
-            elif key is None:
+            elif ".." not in path.split("/") and any(Path(path).is_relative_to(folder) for folder in folders):
+                self._request(agent, "a folder changed", urgent=True)
+            else:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
 
     def _grew(self, agent: AgentSettings, event: Event) -> None:
@@ -235,7 +220,7 @@ class EventRouter:
                 return
             self._reporter.resolve(ConditionCode.EVENT_PATHS_REFUSED, agent=agent.id)  # of an earlier run
             if agent.sync.watch:
-                watcher.add_root(agent.id, self._files[agent.id])
+                watcher.add(agent.id, self._files[agent.id])
             self._note_state(agent)
         for _ in self._agents:
             if stop.is_set():
@@ -253,7 +238,6 @@ class EventRouter:
             if now >= self._next_epoch:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
-                self._watch_watcher()
             self._report.publish(now=now)
             self._refusals.publish()
             if not self._compare_next():
@@ -364,13 +348,6 @@ class EventRouter:
             self._request_all("the broker came back")
         self._broker_was_away = False
         self._epoch = epoch
-
-    def _watch_watcher(self) -> None:
-        """Compare all agents if the watcher died. The comparisons restart it and find what it missed."""
-        problem = self._watcher.problem() if self._watcher is not None else None
-        if problem is not None:
-            log.error("watcher_lost", reason=problem)
-            self._request_all(problem)
 
     def _ask_epoch(self) -> str | None:
         return self._queue.epoch() if isinstance(self._queue, _HasEpoch) else None

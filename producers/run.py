@@ -1,6 +1,6 @@
 """Producers of one machine: a constant number of threads, however many agents.
 
-watch-inotify / watch-polling   events of the files                       -> tail, hand-over
+watch-events / watch-polling   events of the files                       -> tail, hand-over
 tail                            looks at growing transcripts              -> hand-over
 hand-over                       debounce, then the queue
 inbox                           events of clients                         -> tail, hand-over, schedule
@@ -20,7 +20,7 @@ import structlog
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
-from producers.watching.fallback_watcher import open_watcher
+from producers.watching.watcher import Watcher
 from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -69,7 +69,7 @@ def run_producers(
         pulses=pulses,
     )
     hooks = _hook_server(settings, producers, reporter)
-    watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
+    watcher = Watcher(producers, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
     reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox"))
     producers.start_threads()
     try:

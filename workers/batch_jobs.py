@@ -256,8 +256,10 @@ class _AgentJobs:
         after = step(job, api, self, rules, now=time.time())
         freed = self.ledger.hashes_in(job.reference) if not after.open and after.stop_reason in _FREEING else ()
         self.ledger.save(after, without=freed)
-        if after.stage is not job.stage or after.attempts > job.attempts:
-            log.info("batch_job", reference=job.reference, job=after.job_id, stage=after.stage, message=after.message)
+        degraded = after.attempts > job.attempts or after.came_to_nothing
+        if degraded or after.stage is not job.stage:
+            write = log.warning if degraded else log.info
+            write("batch_job", reference=job.reference, job=after.job_id, stage=after.stage, message=after.message)
         if after.open:
             return
         self._record(job, requests=1, failed=int(after.came_to_nothing))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -74,9 +74,16 @@ class AgentFiles:
         """Return the files of an agent of this home, with imported folders and `drafted` ones."""
         return cls(agent, imports=imports_path(settings.home, agent.id), drafted=drafted)
 
-    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:
+    def scan(
+        self,
+        *,
+        imported: bool = False,
+        but: KnownFiles | None = None,
+        entering: Callable[[str], object] | None = None,
+    ) -> Scan:
         """Return all documents and their stat, those of `imported` folders only if asked for."""
-        return self.notes.scan(but=but) | self.transcripts.scan(imported=imported, but=but)
+        transcripts = self.transcripts.scan(imported=imported, but=but, entering=entering)
+        return self.notes.scan(but=but, entering=entering) | transcripts
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
         """Return the document that an absolute path names; None if, by name, it is none or is left out."""
@@ -135,11 +142,6 @@ class AgentFiles:
             for path, recursive in source.watch_roots():
                 roots[path] = roots.get(path, False) or recursive
         return [WatchRoot(Path(path), recursive) for path, recursive in roots.items()]
-
-    def owns_directory(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if a folder is to be watched: a recursive root or, not ignored and not a link, inside one."""
-        text = os.path.normpath(os.fspath(path))
-        return any(source.owns_directory(text) for source in self._sources.values())
 
     def _source(self, key: DocumentKey) -> DocumentSource:
         return self._sources.get(key.source, self.notes)  # notes have nothing of an unknown source

@@ -36,8 +36,14 @@ class Notes(DocumentSource):
         extras = [ExtraPath(path=extra) if isinstance(extra, str) else extra for extra in agent.extra_paths]
         self._extra_paths = {extra.path: compiled(extra.include, extra.exclude) for extra in extras}
 
-    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:  # noqa: ARG002 - no notes are
-        return _scan_roots(self._roots(), but)
+    def scan(
+        self,
+        *,
+        imported: bool = False,  # noqa: ARG002 - no notes are
+        but: KnownFiles | None = None,
+        entering: Callable[[str], object] | None = None,
+    ) -> Scan:
+        return _scan_roots(self._roots(), but, entering)
 
     def personal(self) -> dict[DocumentKey, FileStat]:
         """Return the files on what is known of each of several people, and their stat now."""
@@ -122,15 +128,6 @@ class Notes(DocumentSource):
                     file = join(root.folder, name)
                     yield file if os.path.lexists(file) else existing_folder(root.folder), False
 
-    def owns_directory(self, path: str) -> bool:
-        for root in self._roots():
-            parts = root.rest(path)
-            if parts is not None and root.descends(parts):
-                configured = not parts and not root.below
-                if configured or not os.path.islink(path):  # noqa: PTH114 - Path may raise
-                    return True
-        return False
-
     def _roots(self) -> list[Root]:
         return roots_of(self._workspace, self._extra_paths, globs=self._globs)
 
@@ -193,14 +190,14 @@ class _Found:
         return self.problems.scan_of(documents, unchanged=self.unchanged())
 
 
-def _scan_roots(roots: list[Root], but: KnownFiles | None) -> Scan:
+def _scan_roots(roots: list[Root], but: KnownFiles | None, entering: Callable[[str], object] | None = None) -> Scan:
     """Return the notes of all roots. Costs a stat for each note and a listing for each folder."""
     found = _Found(but)
     for root in roots:
         if root.covered:
             continue
         if root.has_folders:
-            _scan_folder(found, root)
+            _scan_folder(found, root, entering)
         elif root.names:
             _scan_names(found, root)
         else:
@@ -236,7 +233,7 @@ def _scan_names(found: _Found, root: Root) -> None:
             problems.add(ConditionCode.FILE_NOT_REGULAR, path)
 
 
-def _scan_folder(found: _Found, root: Root) -> None:
+def _scan_folder(found: _Found, root: Root, entering: Callable[[str], object] | None) -> None:
     problems, top = found.problems, root.path
     if root.below:
         # A link inside the workspace; a configured folder may be one.
@@ -253,7 +250,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
         return
     start = root.prefix if not root.prefix or root.prefix.endswith("/") else root.prefix + "/"
     rules, goes_on = _rules(root, start, problems), problems.has_room(top, found.count)
-    for path, result in walk(top, start, rules, problems, goes_on=goes_on):
+    for path, result in walk(top, start, rules, problems, goes_on=goes_on, entering=entering):
         found.add(DocumentKey(MEMORY_SOURCE, path), file_stat(result))
 
 

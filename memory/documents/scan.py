@@ -156,7 +156,7 @@ class KnownFiles:
 
     def __init__(self, files: Iterable[IndexedFile] = ()) -> None:
         # None: it was shown.
-        self._stats: dict[int, bytes | None] = {hash(file.key): _packed(file.stat) for file in files}
+        self._stats: dict[int, bytes | None] = {hash(file.key): packed(file.stat) for file in files}
         #: Number of known documents that were not shown.
         self.absentees = len(self._stats)
         #: Number of shown documents that are as the index knows them.
@@ -188,7 +188,8 @@ class KnownFiles:
         return [file.key for file in files if self._stats.get(hash(file.key)) is not None]
 
 
-def _packed(stat: FileStat) -> bytes:
+def packed(stat: FileStat) -> bytes:
+    """Return a stat in 32 bytes: size, write time, inode, change time."""
     return _STAT.pack(stat.size, stat.mtime_ns, stat.inode, stat.ctime_ns)
 
 

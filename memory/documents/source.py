@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from memory.documents.content import SourceText
@@ -20,11 +20,17 @@ class DocumentSource(ABC):
     """
 
     @abstractmethod
-    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:
+    def scan(
+        self,
+        *,
+        imported: bool = False,
+        but: KnownFiles | None = None,
+        entering: Callable[[str], object] | None = None,
+    ) -> Scan:
         """Return all documents and their stat, those of `imported` folders only if asked for.
 
         `but`: what an index knows. The scan shows it all documents, and only counts those that it knows as they are.
-        What the disk refuses becomes one of `Scan.problems`.
+        `entering` gets each folder before it is listed. What the disk refuses becomes one of `Scan.problems`.
         """
 
     @abstractmethod
@@ -70,10 +76,6 @@ class DocumentSource(ABC):
     @abstractmethod
     def watch_roots(self) -> Iterator[tuple[str, bool]]:
         """Yield the paths to watch, and whether with all below."""
-
-    @abstractmethod
-    def owns_directory(self, path: str) -> bool:
-        """Return True if a folder is to be watched: a recursive root or, not ignored and not a link, inside one."""
 
 
 def existing_folder(path: str) -> str:

@@ -54,8 +54,14 @@ class Transcripts(DocumentSource):
         self._forget_deleted = agent.sync.sessions.forget_deleted
         self._known_imports: tuple[tuple[int, int, int] | None, list[SessionRoot]] | None = None
 
-    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:
-        scan = _scan_roots(self._configured(), self._sieve())
+    def scan(
+        self,
+        *,
+        imported: bool = False,
+        but: KnownFiles | None = None,
+        entering: Callable[[str], object] | None = None,
+    ) -> Scan:
+        scan = _scan_roots(self._configured(), self._sieve(), entering)
         try:
             roots = self._imported()
         except UserError as error:
@@ -257,16 +263,6 @@ class Transcripts(DocumentSource):
                 there = os.path.isdir(root.folder)  # noqa: PTH112 - Path may raise
                 yield root.folder if there else existing_folder(root.folder), there
 
-    def owns_directory(self, path: str) -> bool:
-        sieve = self._sieve()
-        for root in self._configured():
-            parts = root.rest(path)
-            if parts is None or not root.descends(parts) or sieve.closes(root, join(root.prefix, *parts)):
-                continue
-            if not parts or not os.path.islink(path):  # noqa: PTH114 - Path may raise
-                return True
-        return False
-
     def _configured(self) -> list[SessionRoot]:
         return session_roots_of(self._workspace, self._folders)
 
@@ -343,7 +339,7 @@ class Transcripts(DocumentSource):
         raise DocumentGone(f"{key.path} is not there")
 
 
-def _scan_roots(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
+def _scan_roots(roots: Sequence[SessionRoot], sieve: Sieve, entering: Callable[[str], object] | None = None) -> Scan:
     """Return the transcripts below folders that the sieve lets through.
 
     Costs a stat for each and a listing for each folder.
@@ -356,7 +352,7 @@ def _scan_roots(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
         if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string
             problems.add_missing(root.folder, ConditionCode.SESSIONS_FOLDER_MISSING, root.folder)
             continue
-        found = _scan_folder(root, sieve, problems)
+        found = _scan_folder(root, sieve, problems, entering)
         for first, keys in owners:
             twice = sorted(keys & found.keys())
             if twice:
@@ -375,7 +371,9 @@ def _scan_roots(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
     return problems.scan_of(documents)
 
 
-def _scan_folder(root: SessionRoot, sieve: Sieve, problems: ScanProblems) -> dict[DocumentKey, FileStat]:
+def _scan_folder(
+    root: SessionRoot, sieve: Sieve, problems: ScanProblems, entering: Callable[[str], object] | None
+) -> dict[DocumentKey, FileStat]:
     found: dict[DocumentKey, FileStat] = {}
     compressed: dict[DocumentKey, FileStat] = {}
     if sieve.closes(root, root.prefix):
@@ -383,7 +381,7 @@ def _scan_folder(root: SessionRoot, sieve: Sieve, problems: ScanProblems) -> dic
         return found
     goes_on = problems.has_room(root.folder, lambda: len(found) + len(compressed))
     rules = _rules(root, sieve, problems)
-    for path, result in walk(root.folder, f"{root.prefix}/", rules, problems, goes_on=goes_on):
+    for path, result in walk(root.folder, f"{root.prefix}/", rules, problems, goes_on=goes_on, entering=entering):
         if path.endswith(COMPRESSED):
             compressed[DocumentKey(SESSIONS_SOURCE, document_name(path))] = file_stat(result)
         else:

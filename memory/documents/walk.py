@@ -32,18 +32,21 @@ def walk(
     problems: ScanProblems,
     *,
     goes_on: Callable[[str], bool] | None = None,
+    entering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the path and stat of each document below a folder. Costs a stat per document and a listing per folder.
 
     A path is as in keys: `start`, then the way below `top`. `rules` get the path of each folder, with its slash at the
-    end. `goes_on` gets each folder that was opened; the walk ends when it returns False. `problems` get the odd entries
-    and the folders that the system does not list.
+    end. `goes_on` gets each folder that was opened; the walk ends when it returns False. `entering` gets each folder
+    before it is listed. `problems` get the odd entries and the folders that the system does not list.
     """
     waiting = [(top, start)]
     while waiting:
         folder, start = waiting.pop()
         of_folder = rules(start)
         is_document, takes, enters = of_folder.is_document, of_folder.takes, of_folder.enters
+        if entering is not None:
+            entering(folder)
         try:
             with os.scandir(folder) as entries:
                 if goes_on is not None and not goes_on(folder):

@@ -1,27 +1,64 @@
-"""Interface of file watchers and their listeners.
+"""Watcher of the agents' files: one look for all, and changes of the system that say when to look.
 
-Watcher
-+-- InotifyWatcher        Linux: one thread and one inotify instance for all agents
-+-- ObserverWatcher       other systems, through watchdog's Observer
-+-- PollingWatcher        anywhere: looks again every few seconds
-+-- FallbackWatcher       one of the first two, and polling for agents without a watch
+A *look* lists an agent's files by stat, watches each folder before it lists it, and compares the stats with those of
+the look before. Nothing falls between a watch and a listing. Changes of single documents are reported as they come.
+Changes of folders, polling and lost events lead to a look.
 """
 
 from __future__ import annotations
 
 import os
+import struct
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, StrEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from schemas.documents import DocumentKey
-from schemas.errors import Transient
+import structlog
+
+from memory.documents.roots import is_folder_name
+from memory.documents.scan import KnownFiles, packed
+from memory.documents.source import existing_folder
+from memory.status.pulses import Pulse
+from schemas.documents import DocumentKey, FileStat
+from schemas.errors import RecalldError, Transient
 
 if TYPE_CHECKING:
     from memory.documents.agent_files import Scan, WatchRoot
+
+log = structlog.get_logger(__name__)
+
+#: Share of one core that polling may take.
+MAX_CPU_SHARE = 0.02
+
+#: Roots that come and go while they get their watches are looked at again this many times.
+_ROUNDS = 5
+
+#: Seconds that the changes of folders wait at most after a look: a storm of changes leads to few looks.
+_LONGEST_PAUSE_SECONDS = 1.0
+
+#: Bytes of a packed stat before its change time.
+_WITHOUT_CTIME = struct.calcsize("<qqQ")
+
+#: The list of mounts (proc(5)).
+MOUNTS = Path("/proc/self/mountinfo")
+
+#: Types of file systems (proc(5), mountinfo) that other machines write to: over the network, or from outside of a
+#: virtual machine.
+_OVER_THE_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "davfs"}
+
+_FROM_OUTSIDE = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs"}
+
+_FUSE = {"sshfs", "glusterfs", "rclone", "s3fs", "gcsfuse", "vmhgfs-fuse", "grpcfuse", "osxfs"}
+
+_BLIND = frozenset({*_OVER_THE_NETWORK, *_FROM_OUTSIDE, *(f"fuse.{name}" for name in _FUSE)})
+
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 class WatchMode(StrEnum):
@@ -51,99 +88,454 @@ class WatchedFiles(Protocol):
     def watch_roots(self) -> Sequence[WatchRoot]:
         """Return the directories and files to watch, as the disk is now."""
 
-    def owns_directory(self, path: Path) -> bool:
-        """Return True if a directory below a recursive root counts and is not ignored."""
+    def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+        """Return the documents that differ from `but`. Each folder is passed to `entering` before it is listed."""
 
-    def scan(self) -> Scan:
-        """Return all documents and their stats."""
+    def key_of(self, path: str) -> DocumentKey | None:
+        """Return the document that an absolute path names."""
 
-    def path_of(self, key: DocumentKey) -> Path:
-        """Return the path of a document."""
+    def stat(self, key: DocumentKey) -> FileStat | None:
+        """Return the stat of a document; None if it is gone."""
 
 
 class WatchListener(Protocol):
     """Receiver of changes, called from the watcher's threads. It never blocks for long and never raises."""
 
-    def on_change(self, agent: str, path: str) -> None:
-        """Handle an absolute path that may have been written, moved, created or deleted."""
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        """Handle a document that was written, moved, created or deleted."""
 
     def on_overflow(self) -> None:
         """Handle lost events: compare every agent's files with its index."""
 
     def on_uncertain(self, agent: str) -> None:
-        """Handle changed roots of an agent: refresh it, and compare its files with its index."""
+        """Handle vanished documents, or changed roots: compare the agent's files with its index."""
 
 
-class NativeListener(WatchListener, Protocol):
-    """Receiver of a native watcher's changes and of its limits."""
+@dataclass(slots=True)
+class ChangeSet:
+    """Changes that a source reported together.
 
-    def on_limit(self, agent: str, reason: str) -> None:
-        """Handle a dropped agent: the system grants no further watch, or the watcher failed."""
+    `documents`: watched folder and absolute path of what may be a document. `folders`: watched folder and name of a
+    folder or link in it that came, went or changed; without a name, the watched folder itself did.
+    """
+
+    documents: dict[tuple[str, str], None] = field(default_factory=dict)
+    folders: dict[tuple[str, str], None] = field(default_factory=dict)
+    overflowed: bool = False
 
 
-class Watcher(ABC):
-    """Watcher that reports changes below the agents' roots to a listener. Thread-safe."""
+class ChangeSource(ABC):
+    """Changes in watched folders, as a system reports them. The constructor may raise `WatchLimitReached`."""
+
+    #: True if a watch covers all that is below a folder.
+    recursive: bool
 
     @abstractmethod
-    def add_root(self, agent: str, files: WatchedFiles) -> None:
-        """Watch an agent's present and future roots. No change after the return goes unnoticed.
+    def watch(self, folder: str, *, recursive: bool = False) -> bool:
+        """Watch a folder. Return False if the system does not permit it; a folder that is gone is ignored.
 
         Raises:
-            WatchLimitReached: nothing is watched for this agent.
+            WatchLimitReached: the system grants no further watch.
         """
 
     @abstractmethod
-    def remove_root(self, agent: str) -> None:
-        """Stop watching an agent. Unknown agents are ignored."""
+    def unwatch(self, folder: str) -> None:
+        """Stop watching a folder."""
 
     @abstractmethod
-    def refresh(self, agent: str) -> None:
-        """Watch the present roots of an agent. Compare files and index afterwards.
-
-        Raises:
-            WatchLimitReached: nothing is watched for this agent any more.
-        """
-
-    def settle(self, agent: str, timeout_seconds: float) -> bool:  # noqa: ARG002 - for subclasses
-        """Wait until the listener got all earlier changes. Return False after the timeout, or if unknown."""
-        return False
-
-    def problem(self) -> str | None:
-        """Return the reason why changes are not reported any more, else None. Cheap. `refresh` restarts the watcher."""
-        return None
-
-    @abstractmethod
-    def state(self, agent: str) -> WatchState:
-        """Return the watch state of an agent."""
+    def changes(self) -> Iterator[ChangeSet]:
+        """Yield the changes until `close`. For one thread."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the threads and release all watches. No callback comes afterwards."""
+        """End `changes` and release all watches."""
 
 
-class Role(Enum):
-    """Reach of a watch on a directory for an agent."""
+@dataclass(slots=True)
+class _Watched:
+    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them.
 
-    TREE = "all below"
-    FLAT = "entries right inside"
-
-
-def wanted_directories(roots: Sequence[WatchRoot]) -> dict[str, Role]:
-    """Return the directories to watch for these roots.
-
-    A missing root, and a root that is a file, is watched through the nearest directory above.
+    `polled`: the state of a polled agent. `moving`: documents whose change time alone moved in the last round.
     """
-    wanted: dict[str, Role] = {}
-    for root in roots:
-        path = os.fspath(root.path)
-        if Path(path).is_dir():
-            role = Role.TREE if root.recursive else Role.FLAT
-        else:
-            path, role = _nearest_directory(path), Role.FLAT
-        if wanted.get(path) is not Role.TREE:
-            wanted[path] = role
-    return wanted
+
+    files: WatchedFiles
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    source: ChangeSource | None = None
+    polled: WatchState | None = None
+    roots: Sequence[WatchRoot] = ()
+    folders: set[str] = field(default_factory=set)
+    flat: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+    seen: dict[int, bytes] = field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
+    moving: set[DocumentKey] = field(default_factory=set)
+    looked: bool = False
+
+    def is_below(self, folder: str) -> bool:
+        return folder in self.folders and folder not in self.flat
 
 
-def _nearest_directory(path: str) -> str:
-    return next((str(parent) for parent in Path(path).parents if parent.is_dir()), os.sep)
+class _Look(KnownFiles):
+    """Stats of one look, about 170 bytes a document, compared with those of the look before."""
+
+    def __init__(self, before: Mapping[int, bytes]) -> None:
+        super().__init__()
+        self._before = before
+        self.now: dict[int, bytes] = {}
+        self._met = 0
+
+    def differs(self, key: DocumentKey, stat: FileStat) -> bool:
+        name = hash(key)
+        known, self.now[name] = self._before.get(name), packed(stat)
+        self._met += known is not None
+        self.unchanged += known == self.now[name]
+        return known != self.now[name]
+
+    def only_ctime_moved(self, key: DocumentKey) -> bool:
+        known = self._before.get(hash(key))
+        return known is not None and known[:_WITHOUT_CTIME] == self.now[hash(key)][:_WITHOUT_CTIME]
+
+    @property
+    def vanished(self) -> bool:
+        return self._met < len(self._before)
+
+
+class Watcher:
+    """Watcher of any number of agents, with one thread for events and one for polling. Thread-safe.
+
+    An agent is polled while the system grants no watches, and where its file system does not report all changes. Every
+    `refresh` tries again.
+    """
+
+    def __init__(
+        self,
+        listener: WatchListener,
+        *,
+        source: Callable[[], ChangeSource] | None = None,
+        poll_interval_seconds: float = 5.0,
+        mounts: Path = MOUNTS,
+        pulse: Pulse | None = None,
+    ) -> None:
+        self._pulse = pulse or Pulse("watching")
+        self._listener = listener
+        self._make_source = source or _native_source
+        self._interval = poll_interval_seconds
+        self._mounts = mounts
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._agents: dict[str, _Watched] = {}
+        self._owners: dict[str, set[str]] = {}
+        self._source: ChangeSource | None = None
+        self._threads: list[threading.Thread] = []
+        self._polls = False
+
+    def add(self, agent: str, files: WatchedFiles) -> None:
+        """Watch an agent's present and future roots. No change after the return goes unnoticed."""
+        self.remove(agent)
+        with self._lock:
+            self._agents[agent] = _Watched(files)
+        self.refresh(agent)
+
+    def remove(self, agent: str) -> None:
+        """Stop watching an agent. Unknown agents are ignored."""
+        with self._lock:
+            watched = self._agents.pop(agent, None)
+        if watched is not None:
+            with watched.lock:
+                self._release(agent, watched, watched.folders)
+
+    def refresh(self, agent: str) -> None:
+        """Look at an agent's files, by events again where that is possible."""
+        with self._lock:
+            watched = self._agents.get(agent)
+        if watched is None:
+            return
+        with watched.lock:
+            folders = [root.path for root in watched.files.watch_roots()]
+            blind = blind_folder(folders, mounts=self._mounts)
+            watched.polled = None
+            if blind is not None:
+                folder, kind = blind
+                reason = f"{folder} lies on {kind}, where the system does not tell what other machines change"
+                watched.polled = _polling(reason, wanted=True)
+            self._look(agent, watched)
+
+    def settle(self, agent: str) -> bool:
+        """Report all changes of an agent before this call. Return False if the agent is polled or not watched."""
+        with self._lock:
+            watched = self._agents.get(agent)
+        if watched is None or watched.polled is not None or self._stop.is_set():
+            return False
+        with watched.lock:
+            self._look(agent, watched)
+        return True
+
+    def state(self, agent: str) -> WatchState:
+        """Return the watch state of an agent."""
+        with self._lock:
+            watched = self._agents.get(agent)
+        if watched is None:
+            return WatchState(WatchMode.OFF)
+        if watched.polled is not None:
+            return watched.polled
+        if not watched.refused:
+            return WatchState(WatchMode.EVENTS)
+        more = f" and {len(watched.refused) - 1} more" if len(watched.refused) > 1 else ""
+        return WatchState(WatchMode.EVENTS, f"{watched.refused[0]}{more} cannot be watched: permission denied")
+
+    def folders(self) -> list[str]:
+        """Return every folder that has a watch."""
+        with self._lock:
+            return sorted(self._owners)
+
+    def close(self) -> None:
+        """End the threads and release all watches. No callback comes afterwards."""
+        self._stop.set()
+        with self._lock:
+            source, self._source = self._source, None
+            threads = [*self._threads]
+        if source is not None:
+            source.close()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    # Looks, under the agent's lock
+
+    def _look(self, agent: str, watched: _Watched) -> None:
+        """List the files, watch their folders, and report what differs from the last look."""
+        first, roots, unlisted, polled = not watched.looked, watched.roots, watched.unlisted, watched.polled
+        look = _Look(watched.seen)
+        try:
+            scan = self._covering_scan(agent, watched, look)
+        except WatchLimitReached as limit:
+            watched.polled = _polling(str(limit))
+            look = _Look(watched.seen)
+            scan = self._covering_scan(agent, watched, look)
+        if watched.polled is not None:
+            self._start_polling()
+        changed = list(scan.documents)
+        if watched.polled is not None:
+            # A change time that moves alone is reported once it rests: on some file systems every look moves it.
+            moving = {key for key in changed if look.only_ctime_moved(key)}
+            changed = [key for key in {**scan.documents, **dict.fromkeys(watched.moving)} if key not in moving]
+            watched.moving = moving
+        watched.seen, watched.unlisted, watched.looked = look.now, scan.unlisted, True
+        if first:
+            return
+        for key in changed:
+            self._listener.on_change(agent, key)
+        # A root also vanishes with its disk: only the comparison with the index can call documents deleted.
+        began_to_poll = polled is None and watched.polled is not None
+        if look.vanished or watched.roots != roots or scan.unlisted != unlisted or began_to_poll:
+            self._listener.on_uncertain(agent)
+
+    def _covering_scan(self, agent: str, watched: _Watched, look: _Look) -> Scan:
+        """Return the scan of the files. Every folder gets its watch before it is listed."""
+        if watched.polled is not None:
+            watched.source, watched.refused = None, []
+            self._release(agent, watched, watched.folders)
+            watched.roots = watched.files.watch_roots()
+            return watched.files.scan(but=look)
+        source = watched.source = self._started_source()
+        folders: set[str] = set()
+        entered: set[str] = set()
+        refused: set[str] = set()
+
+        def watch(folder: str, *, recursive: bool = False) -> None:
+            if folder not in folders or recursive:
+                folders.add(folder)
+                watched.folders.add(folder)
+                with self._lock:
+                    self._owners.setdefault(folder, set()).add(agent)
+                if not source.watch(folder, recursive=recursive):
+                    refused.add(folder)
+
+        def enter(folder: str) -> None:
+            entered.add(folder)
+            watch(folder)
+
+        for _ in range(_ROUNDS):
+            roots = watched.roots = watched.files.watch_roots()
+            for root in roots:
+                watch(existing_folder(str(root.path)), recursive=root.recursive)
+                if root.recursive:
+                    entered.add(str(root.path))
+            # A root that appeared before the folder above it got its watch causes no event.
+            if watched.files.watch_roots() == roots:
+                break
+        scan = watched.files.scan(but=look, entering=None if source.recursive else enter)
+        self._release(agent, watched, watched.folders - folders)
+        watched.flat = folders - entered
+        watched.refused = sorted(refused)
+        return scan
+
+    def _release(self, agent: str, watched: _Watched, folders: Iterable[str]) -> None:
+        for folder in list(folders):
+            watched.folders.discard(folder)
+            with self._lock:
+                owners = self._owners.get(folder, set())
+                owners.discard(agent)
+                if not owners and self._owners.pop(folder, None) is not None and self._source is not None:
+                    self._source.unwatch(folder)
+
+    # Threads
+
+    def _started_source(self) -> ChangeSource:
+        with self._lock:
+            if self._stop.is_set():
+                raise WatchLimitReached("the watcher is closed")
+            if self._source is None:
+                self._source = self._make_source()
+                self._start(partial(self._follow, self._source), "watch-events")
+            return self._source
+
+    def _start_polling(self) -> None:
+        with self._lock:
+            if not self._polls:
+                self._polls = True
+                self._start(self._poll, "watch-polling")
+
+    def _start(self, target: Callable[[], None], name: str) -> None:
+        if not self._stop.is_set():
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _follow(self, source: ChangeSource) -> None:
+        """Carry out the changes of a source. If that fails, its agents are polled until their next refresh."""
+        try:
+            for changes in source.changes():
+                if self._stop.is_set():
+                    return
+                with self._pulse.at("reports changes of files"):
+                    looked_seconds = self._carry_out(changes)
+                if looked_seconds and self._stop.wait(min(looked_seconds, _LONGEST_PAUSE_SECONDS)):
+                    return
+            if self._stop.is_set():
+                return
+            reason = "the thread that watched has ended"
+        except Exception as error:
+            log.exception("watching_failed")
+            reason = f"the watcher failed: {error!r}"
+        with self._lock:
+            if self._source is source:
+                self._source = None
+                self._owners.clear()
+            agents = list(self._agents.items())
+        source.close()
+        for agent, watched in agents:
+            with watched.lock:
+                if watched.source is source:
+                    watched.folders.clear()
+                    watched.polled = _polling(reason)
+                    self._start_polling()
+                    self._listener.on_uncertain(agent)
+
+    def _carry_out(self, changes: ChangeSet) -> float:
+        """Report changed documents and look at agents with changed folders. Return the seconds that looks took."""
+        if changes.overflowed:
+            self._listener.on_overflow()
+        for folder, path in changes.documents:
+            for agent, watched in self._owners_of(folder):
+                self._document_changed(agent, watched, path)
+        due: dict[str, _Watched] = {}
+        for folder, name in changes.folders:
+            for agent, watched in self._owners_of(folder):
+                if agent not in due and self._matters(watched, folder, name):
+                    due[agent] = watched
+        began = time.monotonic()
+        for agent, watched in due.items():
+            with watched.lock:
+                if watched.polled is None:
+                    self._look(agent, watched)
+        return time.monotonic() - began if due else 0.0
+
+    def _document_changed(self, agent: str, watched: _Watched, path: str) -> None:
+        key = watched.files.key_of(path)
+        if key is None:
+            return
+        with watched.lock:
+            try:
+                stat = watched.files.stat(key)
+            except RecalldError:
+                stat = None
+            now = packed(stat) if stat is not None else None
+            if now is not None and watched.seen.get(hash(key)) == now:
+                return  # a look came first
+            if now is None:
+                watched.seen.pop(hash(key), None)
+            else:
+                watched.seen[hash(key)] = now
+        self._listener.on_change(agent, key)
+
+    @staticmethod
+    def _matters(watched: _Watched, folder: str, name: str) -> bool:
+        if not name or (watched.is_below(folder) and is_folder_name(name)):
+            return True
+        return folder in watched.flat and watched.files.watch_roots() != watched.roots
+
+    def _owners_of(self, folder: str) -> list[tuple[str, _Watched]]:
+        with self._lock:
+            source = self._source
+            above = [folder, *map(str, Path(folder).parents)] if source is not None and source.recursive else [folder]
+            owners = sorted(set().union(*(self._owners.get(one, ()) for one in above)))
+            return [(agent, self._agents[agent]) for agent in owners if agent in self._agents]
+
+    def _poll(self) -> None:
+        """Look at the polled agents every few seconds, less often if a round is expensive."""
+        pause = self._interval
+        while not self._stop.wait(pause):
+            with self._lock:
+                agents = [(agent, watched) for agent, watched in self._agents.items() if watched.polled is not None]
+            began = time.thread_time()
+            for agent, watched in agents:
+                with watched.lock:
+                    if watched.polled is not None and not self._stop.is_set():
+                        self._look_safely(agent, watched)
+            pause = max(self._interval, (time.thread_time() - began) / MAX_CPU_SHARE)
+
+    def _look_safely(self, agent: str, watched: _Watched) -> None:
+        try:
+            self._look(agent, watched)
+        except Exception as error:  # noqa: BLE001 - the comparison that follows reports it
+            log.warning("polling_failed", agent=agent, error=str(error))
+            self._listener.on_uncertain(agent)  # the comparison fails, too, and reports it
+
+
+def _polling(reason: str, *, wanted: bool = False) -> WatchState:
+    return WatchState(WatchMode.POLLING, f"{reason}. Files are looked at every few seconds instead", wanted=wanted)
+
+
+def blind_folder(folders: Iterable[Path], *, mounts: Path = MOUNTS) -> tuple[Path, str] | None:
+    """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    types = dict(_mount(line) for line in lines if " - " in line)
+    for folder in folders:
+        real = Path(os.path.realpath(folder))
+        kind = next((types[str(above)] for above in (real, *real.parents) if str(above) in types), "")
+        if kind in _BLIND:
+            return folder, kind
+    return None
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Return the folder and the file system type of a line of mountinfo."""
+    before, _, after = line.partition(" - ")
+    where = before.split(" ")[4]
+    for escape, character in _ESCAPES.items():
+        where = where.replace(escape, character)
+    return where, after.split(" ")[0]
+
+
+def _native_source() -> ChangeSource:
+    if os.uname().sysname == "Linux":
+        from producers.watching.inotify import InotifySource  # its import fails elsewhere
+
+        return InotifySource()
+    from producers.watching.observer import ObserverSource
+
+    return ObserverSource()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
 from memory.status.private_broker import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report
@@ -130,10 +130,7 @@ def _at_rest(settings: Settings) -> bool:
     home = settings.home
     if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None or was_unfinished(home):
         return False
-    if not ledger_path(home).is_file():
-        return True
-    with BatchLedger(ledger_path(home)) as ledger:
-        return not any(job.open for job in ledger.jobs())
+    return not any(job.open for job in batch_jobs_of(home))
 
 
 def _differences(index: AgentIndex) -> list[DocumentKey] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import redis
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, stop_text
@@ -37,7 +37,7 @@ def jobs_answer(invocation: Invocation) -> dict[str, Any]:
     settings = invocation.settings
     ids = [agent.id for agent in invocation.agents()]
     # Without --agent also those of agents that are not configured any more.
-    jobs = [_shown(job) for job in _jobs(settings) if invocation.agent is None or job.agent in ids]
+    jobs = [_shown(job) for job in batch_jobs_of(settings.home) if invocation.agent is None or job.agent in ids]
     queue, problem = None, None
     try:
         queue = _queue(settings, ids)
@@ -75,7 +75,7 @@ def cancel_job(invocation: Invocation, reference: str) -> str:
         UserError: there is no such job, or it is over.
     """
     settings = invocation.settings
-    job = next((one for one in _jobs(settings) if one.reference == reference), None)
+    job = next((one for one in batch_jobs_of(settings.home) if one.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
     if not job.open:
@@ -109,14 +109,6 @@ def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
     finally:
         provider.close()
     return None
-
-
-def _jobs(settings: Settings) -> list[BatchJob]:
-    path = ledger_path(settings.home)
-    if not path.exists():
-        return []
-    with BatchLedger(path) as ledger:
-        return ledger.jobs()
 
 
 def _shown(job: BatchJob) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration, what_happened
@@ -26,8 +26,8 @@ from recalld.wiring import BrokerSide, compare, open_broker
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
-from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
+from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.home_lock import HomeLock
 from workers.run import run_workers
 
@@ -378,7 +378,6 @@ class _BatchJobs:
     def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
         self._settings = settings
         self._ids = {agent.id for agent in agents if agent.remote.batch.enabled}
-        self._path = ledger_path(settings.home)
         self._begun = time.time()
         self._looked_at = 0.0
         self._jobs: list[BatchJob] = []
@@ -403,7 +402,7 @@ class _BatchJobs:
         jobs = [job for job in self._open_jobs() if provider is not None and job.identity == provider.identity]
         if not any(job.agent == agent.id for job in jobs) or not all(self._is_running(job) for job in jobs):
             return False
-        with BatchLedger(self._path) as ledger:
+        with BatchLedger(ledger_path(self._settings.home)) as ledger:
             at_provider = ledger.hashes(jobs[0].identity)
         return at_provider.issuperset(reader.pending_hashes().values())
 
@@ -412,10 +411,9 @@ class _BatchJobs:
 
     def _open_jobs(self) -> Iterable[BatchJob]:
         now = time.monotonic()
-        if now - self._looked_at >= _LEDGER_SECONDS and self._ids and self._path.exists():
+        if now - self._looked_at >= _LEDGER_SECONDS and self._ids:
             self._looked_at = now
-            with BatchLedger(self._path) as ledger:
-                self._jobs = [job for job in ledger.jobs() if job.open]
+            self._jobs = [job for job in batch_jobs_of(self._settings.home) if job.open]
         return self._jobs
 
 

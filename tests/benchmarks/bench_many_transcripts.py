@@ -20,7 +20,7 @@ from typing import TypeVar
 from memory.documents.agent_files import AgentFiles
 from producers.reconciling import reconcile
 from producers.tailing import Tailer
-from producers.watching.fallback_watcher import open_watcher
+from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from schemas.settings_sections import SyncSessions
@@ -62,8 +62,8 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
 
     documents = timed("list all", lambda: files.scan().documents)
     heard = Heard()
-    watcher = open_watcher(heard)
-    timed("watch all folders", lambda: watcher.add_root("main", files))
+    watcher = Watcher(heard)
+    timed("watch all folders", lambda: watcher.add("main", files))
     print(f"  mode: {watcher.state('main').mode}")
     index = RememberedFiles(dict(documents))
     queue = RecordingQueue()
@@ -81,7 +81,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     tailer.start()
     with large.open("ab") as out:
         out.write(LINE)
-    heard.tailer, heard.files = tailer, files
+    heard.tailer = tailer
     timed("one line appended to the large one, and flushed", lambda: appended(large, tailer, handed))
 
     def everything() -> None:
@@ -105,11 +105,9 @@ class Heard:
     """A watcher's listener that passes changes on to the tailer, once there is one."""
 
     tailer: Tailer | None = None
-    files: AgentFiles | None = None
 
-    def on_change(self, agent: str, path: str) -> None:
-        key = self.files.key_of(path) if self.files is not None else None
-        if key is not None and self.tailer is not None:
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        if self.tailer is not None:
             self.tailer.touch(agent, key)
 
     def on_overflow(self) -> None:

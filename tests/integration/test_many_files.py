@@ -9,7 +9,8 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from producers.reconciling import reconcile
-from producers.watching.inotify_watcher import InotifyWatcher
+from producers.watching.watcher import Watcher
+from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
@@ -19,10 +20,7 @@ FOLDERS, FILES = 200, 100
 class _Deaf:
     """Listens to nothing."""
 
-    def on_change(self, agent: str, path: str) -> None:
-        pass
-
-    def on_limit(self, agent: str, reason: str) -> None:
+    def on_change(self, agent: str, key: DocumentKey) -> None:
         pass
 
     def on_overflow(self) -> None:
@@ -61,10 +59,10 @@ def test_a_great_many_files_and_folders_cost_little_each(tmp_path: Path) -> None
     assert peak < 260 * report.on_disk, "neither the disk's nor the index's documents are held, only digests"
 
     before = _descriptors()
-    watcher = InotifyWatcher(_Deaf())
+    watcher = Watcher(_Deaf())
     try:
-        watcher.add_root("main", files)
-        assert len(watcher.watched_directories()) >= FOLDERS + 10_000
+        watcher.add("main", files)
+        assert len(watcher.folders()) >= FOLDERS + 10_000
         assert _descriptors() - before <= 5
     finally:
         watcher.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.watching.observer_watcher import ObserverWatcher
-from producers.watching.watcher import WatchLimitReached, WatchMode
+from producers.watching.observer import ObserverSource
+from producers.watching.watcher import Watcher, WatchMode
+from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until
 
@@ -19,8 +20,8 @@ class Heard:
         self.changes: set[tuple[str, str]] = set()
         self.uncertain: list[str] = []
 
-    def on_change(self, agent: str, path: str) -> None:
-        self.changes.add((agent, path))
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        self.changes.add((agent, key.path))
 
     def on_overflow(self) -> None:
         raise AssertionError("this watcher cannot tell")
@@ -35,8 +36,8 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def watcher(heard: Heard) -> Iterator[ObserverWatcher]:
-    watcher = ObserverWatcher(heard)
+def watcher(heard: Heard) -> Iterator[Watcher]:
+    watcher = Watcher(heard, source=ObserverSource)
     yield watcher
     watcher.close()
 
@@ -46,70 +47,59 @@ def agent_files(workspace: Path, agent: str = "main") -> AgentFiles:
     return AgentFiles(AgentSettings(id=agent, workspace=workspace))
 
 
-def test_writes_renames_and_deletions_are_heard(tmp_path: Path, heard: Heard, watcher: ObserverWatcher) -> None:
-    watcher.add_root("main", agent_files(tmp_path))
+def test_writes_renames_and_deletions_are_heard(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
+    watcher.add("main", agent_files(tmp_path))
     note, other = tmp_path / "memory/a.md", tmp_path / "memory/b.md"
     note.write_text("text")
-    wait_until(lambda: ("main", str(note)) in heard.changes)
+    wait_until(lambda: ("main", "memory/a.md") in heard.changes)
     heard.changes.clear()
     note.rename(other)
-    wait_until(lambda: {("main", str(note)), ("main", str(other))} <= heard.changes)
+    wait_until(lambda: {("main", "memory/a.md"), ("main", "memory/b.md")} <= heard.changes)
     heard.changes.clear()
     other.unlink()
-    wait_until(lambda: ("main", str(other)) in heard.changes)
+    wait_until(lambda: ("main", "memory/b.md") in heard.changes)
     assert watcher.state("main").mode is WatchMode.EVENTS
 
 
-def test_whatever_happens_to_a_folder_asks_for_a_comparison(
-    tmp_path: Path, heard: Heard, watcher: ObserverWatcher
+def test_a_folder_moved_in_is_heard_and_one_moved_out_asks_for_a_comparison(
+    tmp_path: Path, heard: Heard, watcher: Watcher
 ) -> None:
-    watcher.add_root("main", agent_files(tmp_path))
-    (tmp_path / "memory/project").mkdir()
+    watcher.add("main", agent_files(tmp_path))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/a.md").write_text("text")
+    (tmp_path / "project").rename(tmp_path / "memory/project")
+    wait_until(lambda: ("main", "memory/project/a.md") in heard.changes)
+    (tmp_path / "memory/project").rename(tmp_path / "aside")
     wait_until(lambda: "main" in heard.uncertain)
 
 
-def test_reading_causes_no_event(tmp_path: Path, heard: Heard, watcher: ObserverWatcher) -> None:
+def test_reading_causes_no_event(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
     files = agent_files(tmp_path)
     (tmp_path / "memory/read.md").write_text("text")
-    watcher.add_root("main", files)
+    watcher.add("main", files)
     (tmp_path / "memory/read.md").read_text()
     (tmp_path / "memory/written.md").write_text("text")
-    wait_until(lambda: ("main", str(tmp_path / "memory/written.md")) in heard.changes)
-    assert ("main", str(tmp_path / "memory/read.md")) not in heard.changes
+    wait_until(lambda: ("main", "memory/written.md") in heard.changes)
+    assert ("main", "memory/read.md") not in heard.changes
 
 
-def test_a_memory_folder_that_comes_later_is_watched_after_the_refresh(
-    tmp_path: Path, heard: Heard, watcher: ObserverWatcher
-) -> None:
+def test_a_memory_folder_that_comes_later_is_watched(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
     files = agent_files(tmp_path)
     (tmp_path / "memory").rmdir()
-    watcher.add_root("main", files)
+    watcher.add("main", files)
     (tmp_path / "memory").mkdir()
     wait_until(lambda: "main" in heard.uncertain)
-    watcher.refresh("main")
     (tmp_path / "memory/a.md").write_text("text")
-    wait_until(lambda: ("main", str(tmp_path / "memory/a.md")) in heard.changes)
+    wait_until(lambda: ("main", "memory/a.md") in heard.changes)
 
 
 def test_an_agent_that_left_hears_nothing_and_the_other_still_does(
-    tmp_path: Path, heard: Heard, watcher: ObserverWatcher
+    tmp_path: Path, heard: Heard, watcher: Watcher
 ) -> None:
-    watcher.add_root("main", agent_files(tmp_path))
-    watcher.add_root("other", agent_files(tmp_path, "other"))
-    watcher.remove_root("main")
+    watcher.add("main", agent_files(tmp_path))
+    watcher.add("other", agent_files(tmp_path, "other"))
+    watcher.remove("main")
     assert watcher.state("main").mode is WatchMode.OFF
     (tmp_path / "memory/a.md").write_text("text")
-    wait_until(lambda: ("other", str(tmp_path / "memory/a.md")) in heard.changes)
-    assert ("main", str(tmp_path / "memory/a.md")) not in heard.changes
-
-
-def test_folders_nested_too_deeply_for_the_library_are_a_limit_and_no_crash(
-    tmp_path: Path, watcher: ObserverWatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def schedule(*_arguments: object, **_options: object) -> None:
-        raise RecursionError("maximum recursion depth exceeded")
-
-    monkeypatch.setattr(watcher._observer, "schedule", schedule)
-    with pytest.raises(WatchLimitReached, match="cannot be watched"):
-        watcher.add_root("main", agent_files(tmp_path))
-    assert watcher.state("main").mode is WatchMode.OFF
+    wait_until(lambda: ("other", "memory/a.md") in heard.changes)
+    assert ("main", "memory/a.md") not in heard.changes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import threading
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from watchdog.observers import inotify_c
 
 from memory.documents.agent_files import AgentFiles
 from memory.store.reader import StoreReader
@@ -18,8 +21,6 @@ from producers import event_router as producing
 from producers.hook_payloads import Hook
 from producers.run import run_producers
 from producers.spool import write_event, write_hook
-from producers.watching import fallback_watcher as falling_back
-from producers.watching.watcher import WatchLimitReached
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError
@@ -517,10 +518,11 @@ def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) 
 
 
 def test_transcripts_of_agents_that_are_polled_are_noticed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> Any:
-        raise WatchLimitReached("no watches left")
+    def refuse() -> int:
+        ctypes.set_errno(errno.EMFILE)
+        return -1
 
-    monkeypatch.setattr(falling_back, "_native_watcher", refuse)
+    monkeypatch.setattr(inotify_c, "inotify_init", refuse)
     house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0.05))
     path = append(house.root / "sessions/a.jsonl")
     house.remember()
@@ -683,24 +685,3 @@ def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> No
     assert threading.active_count() == before + 5
     house.end()
     assert threading.active_count() == before
-
-
-def test_what_a_watcher_that_ended_missed_is_found_and_it_watches_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(producing, "EPOCH_SECONDS", 0.05)
-    made: list[Any] = []
-    make = falling_back._native_watcher
-
-    def remembered(listener: Any) -> Any:
-        made.append(make(listener))
-        return made[-1]
-
-    monkeypatch.setattr(falling_back, "_native_watcher", remembered)
-    house.agent()
-    house.start()
-    wait_until(quiet(house))
-    monkeypatch.setattr(made[0], "problem", lambda: "the thread that watched has ended")
-    wait_until(lambda: len(made) == 2, what="another watcher was made")
-    house.write("main/memory/after.md")
-    house.wait_for("main", "memory/after.md")

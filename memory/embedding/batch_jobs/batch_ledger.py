@@ -122,28 +122,24 @@ def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> in
 
     Never raises: status goes on without the number.
     """
-    path = ledger_path(home)
-    if not path.exists():
-        return 0
-    try:
-        with BatchLedger(path) as ledger:
-            return ledger.texts_of(agent, looked_within_seconds=looked_within_seconds)
-    except RecalldError as error:
-        log.debug("batch_ledger_unreadable", error=str(error))
-        return 0
+    return _told(home, lambda ledger: ledger.texts_of(agent, looked_within_seconds=looked_within_seconds), 0)
 
 
 def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
     """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
-    path = ledger_path(home)
-    if not path.exists():
-        return set()
+    return _told(home, lambda ledger: ledger.sent(identity, hashes), set())
+
+
+def _told(home: Path, read: Callable[[BatchLedger], T], nothing: T) -> T:
+    """Return what is read from a home's ledger; `nothing` without a ledger, or if it cannot be read."""
+    if not ledger_path(home).exists():
+        return nothing
     try:
-        with BatchLedger(path) as ledger:
-            return ledger.sent(identity, hashes)
+        with BatchLedger(ledger_path(home)) as ledger:
+            return read(ledger)
     except RecalldError as error:
         log.debug("batch_ledger_unreadable", error=str(error))
-        return set()
+        return nothing
 
 
 class Stage(StrEnum):
@@ -363,6 +359,14 @@ class BatchLedger:
 
     def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         return self._file.guarded(lambda: work(self._file.connection()))
+
+
+def batch_jobs_of(home: Path) -> list[BatchJob]:
+    """Return all jobs of a home; none without a ledger. Raises like `BatchLedger`."""
+    if not ledger_path(home).exists():
+        return []
+    with BatchLedger(ledger_path(home)) as ledger:
+        return ledger.jobs()
 
 
 def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) -> None:

@@ -1,0 +1,233 @@
+"""Agents whose files the system does not report are looked at every few seconds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
+from memory.documents.scan import KnownFiles
+from producers.watching.report import WatchReport
+from producers.watching.watcher import ChangeSource, Watcher, WatchLimitReached, WatchMode, blind_folder
+from schemas.documents import DocumentKey, FileStat
+from schemas.settings import AgentSettings
+from tests.recording import RecordingConditions
+from tests.waiting import wait_until
+
+
+def note(name: str) -> DocumentKey:
+    return DocumentKey("memory", f"{name}.md")
+
+
+class Listed:
+    """Files that a test makes up. `rounds` counts the scans."""
+
+    def __init__(self, **stats: int) -> None:
+        self.now = {note(name): FileStat(1, stat, 1) for name, stat in stats.items()}
+        self.unlisted: tuple[str, ...] = ()
+        self.rounds = 0
+
+    def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+        self.rounds += 1
+        documents = {key: stat for key, stat in self.now.items() if but.differs(key, stat)}
+        return Scan(documents, not self.unlisted, (), self.unlisted)
+
+    def watch_roots(self) -> list[WatchRoot]:
+        return []
+
+    def key_of(self, path: str) -> DocumentKey | None:
+        return None
+
+    def stat(self, key: DocumentKey) -> FileStat | None:
+        return self.now.get(key)
+
+    def let_a_round_pass(self) -> None:
+        rounds = self.rounds
+        wait_until(lambda: self.rounds >= rounds + 2)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.uncertain: list[str] = []
+
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        self.changes.append(key.path)
+
+    def on_overflow(self) -> None: ...
+
+    def on_uncertain(self, agent: str) -> None:
+        self.uncertain.append(agent)
+
+
+def no_source() -> ChangeSource:
+    raise WatchLimitReached("no watches left")
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def watcher(heard: Heard) -> Iterator[Watcher]:
+    watcher = Watcher(heard, source=no_source, poll_interval_seconds=0.002)
+    yield watcher
+    watcher.close()
+
+
+def test_each_change_is_told_once_and_a_vanished_document_asks_for_a_comparison(heard: Heard, watcher: Watcher) -> None:
+    files = Listed(a=1, b=1)
+    watcher.add("main", files)
+    files.let_a_round_pass()
+    assert (heard.changes, heard.uncertain) == ([], [])
+    files.now = Listed(a=2, c=1).now
+    files.let_a_round_pass()
+    files.let_a_round_pass()
+    assert sorted(heard.changes) == ["a.md", "c.md"]
+    assert heard.uncertain == ["main"]
+
+
+def test_a_folder_that_cannot_be_listed_any_more_or_again_asks_for_a_comparison(heard: Heard, watcher: Watcher) -> None:
+    files = Listed(a=1)
+    watcher.add("main", files)
+    files.unlisted = ("/w/locked",)
+    wait_until(lambda: heard.uncertain == ["main"])
+    files.unlisted = ()
+    wait_until(lambda: heard.uncertain == ["main"] * 2)
+    assert heard.changes == []
+
+
+def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(heard: Heard, watcher: Watcher) -> None:
+    files = Listed()
+    files.now = {note("a"): FileStat(1, 1, 1, 1), note("b"): FileStat(1, 1, 1, 1)}
+    watcher.add("main", files)
+    files.now = {note("a"): FileStat(1, 1, 1, 2), note("b"): FileStat(1, 1, 1, 1)}
+    wait_until(lambda: heard.changes == ["a.md"])
+    files.let_a_round_pass()
+    files.let_a_round_pass()
+    assert heard.changes == ["a.md"]
+
+
+def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watcher: Watcher) -> None:
+    class Restless(Listed):
+        def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+            self.now = {key: replace(stat, ctime_ns=self.rounds) for key, stat in self.now.items()}
+            return super().scan(but=but, entering=entering)
+
+    files = Restless(a=1)
+    watcher.add("main", files)
+    for _ in range(3):
+        files.let_a_round_pass()
+    assert heard.changes == []
+    files.now = Listed(a=2).now
+    wait_until(lambda: heard.changes == ["a.md"])
+
+
+def test_an_edit_that_keeps_size_and_time_is_heard_by_polling(heard: Heard, watcher: Watcher, tmp_path: Path) -> None:
+    path = tmp_path / "memory/a.md"
+    path.parent.mkdir()
+    path.write_text("one")
+    before = path.stat()
+    wait_until(lambda: time.time_ns() > before.st_ctime_ns + 20_000_000)  # a tick of the file system's clock
+    watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=tmp_path)))
+    path.write_text("two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    wait_until(lambda: "memory/a.md" in heard.changes)
+
+
+def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard, watcher: Watcher) -> None:
+    class Failing(Listed):
+        error: Exception | None = None
+
+        def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+            if self.error is not None:
+                raise self.error
+            return super().scan(but=but, entering=entering)
+
+    files = Failing(a=1)
+    watcher.add("main", files)
+    files.error = OSError("the disk is gone")
+    wait_until(lambda: "main" in heard.uncertain)
+    files.error = None
+    files.now = Listed(a=2).now
+    wait_until(lambda: heard.changes == ["a.md"])
+    assert watcher.state("main").mode is WatchMode.POLLING
+
+
+def test_any_number_of_agents_takes_one_thread(watcher: Watcher) -> None:
+    before = threading.active_count()
+    for number in range(50):
+        watcher.add(f"agent{number}", Listed(a=1))
+    assert threading.active_count() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("path", "scan", "expected"),
+    [
+        ("/w/a/b.md", Scan({}, True, (), ()), False),
+        ("/w/a/b.md", Scan({}, False, (), ("/w/a",)), True),
+        ("/w/ab/b.md", Scan({}, False, (), ("/w/a",)), False),
+        ("/w/a/b.md", Scan({}, False, (), ("/",)), True),
+        ("/w/a/b.md", Scan({}, False, (), ()), True),
+    ],
+)
+def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:
+    assert scan.hides(Path(path)) is expected
+
+
+def mounts(folder: Path, where: Path, kind: str) -> Path:
+    file = folder / "mountinfo"
+    escaped = str(where).replace(" ", "\\040")
+    file.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        f"40 22 0:40 / {escaped} rw,relatime shared:9 - {kind} server:/export rw\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
+def test_a_folder_on_a_network_file_system_is_found_by_its_mount(tmp_path: Path, kind: str) -> None:
+    shared = tmp_path / "a share"
+    (shared / "notes").mkdir(parents=True)
+    linked = tmp_path / "linked"
+    linked.symlink_to(shared / "notes")
+    file = mounts(tmp_path, shared, kind)
+    assert blind_folder([tmp_path, shared / "notes"], mounts=file) == (shared / "notes", kind)
+    assert blind_folder([linked], mounts=file) == (linked, kind)
+    assert blind_folder([tmp_path], mounts=file) is None
+
+
+def test_local_folders_and_a_system_that_does_not_tell_are_none(tmp_path: Path) -> None:
+    assert blind_folder([tmp_path], mounts=mounts(tmp_path, tmp_path, "xfs")) is None
+    assert blind_folder([tmp_path], mounts=tmp_path / "missing") is None
+
+
+def test_an_agent_on_a_network_mount_is_polled_without_a_condition_until_the_disk_is_local(
+    tmp_path: Path, home: Path, workspace: Path, heard: Heard
+) -> None:
+    conditions = RecordingConditions()
+    table = mounts(tmp_path, workspace, "nfs4")
+    watcher = Watcher(heard, poll_interval_seconds=0.02, mounts=table)
+    try:
+        watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=workspace)))
+        state = watcher.state("main")
+        assert (state.mode, state.wanted) == (WatchMode.POLLING, True)
+        assert "lies on nfs4" in str(state.reason)
+        (workspace / "memory" / "from elsewhere.md").write_text("written by another machine\n")
+        wait_until(lambda: "memory/from elsewhere.md" in heard.changes)
+        report = WatchReport(home, ["main"], conditions)
+        report.watched("main", state)
+        report.publish(now=0.0)
+        assert conditions.open == {}
+        table.write_text("")
+        watcher.refresh("main")
+        assert watcher.state("main").mode is WatchMode.EVENTS
+    finally:
+        watcher.close()
