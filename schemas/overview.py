@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from schemas.ports import EndpointStatus
-from schemas.status import DeadLetter, QueueState, TroubleState
+from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
 
 
 class _Wire(BaseModel):

@@ -2,15 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from schemas.ports import EndpointStatus, OutdatedState, Pending, WatchingState
 from schemas.search import ConditionState, Mode
+
+if TYPE_CHECKING:
+    from schemas.ports import Pending
 
 
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class EndpointCondition(StrEnum):
+    """Condition of an embedding endpoint.
+
+    Waiting: requests leave, and one has been without an answer for long. Failing: the last requests got no usable
+    answer, and are tried again. Stopped: the endpoint refused for good.
+    """
+
+    OK = "ok"
+    WAITING = "waiting"
+    COOLING_DOWN = "cooling down"
+    FAILING = "failing"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStatus:
+    """State of a provider's endpoint, shared by all processes that use the account.
+
+    Requests leave again at Unix time `until`; None means now. `reason` is the provider's refusal, or names the endpoint
+    that does not answer. A request has been without an answer since Unix time `since`.
+    """
+
+    condition: EndpointCondition
+    until: float | None = None
+    reason: str | None = None
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutdatedState:
+    """Settings that changed since a process read them.
+
+    `file` is the settings file written last, at Unix time `changed_at`. The process read its settings at `read_at`.
+    `invalid`: the settings are invalid now.
+    """
+
+    file: str
+    changed_at: float
+    read_at: float
+    invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatchingState:
+    """State of watching an agent's files: `mode` is "events", "polling" or "off"; `reason` explains any but "events".
+
+    `overflows` counts how often the system lost events; all files were compared then. `last_event_at` and
+    `last_compared_at` (with the index) are Unix times.
+    """
+
+    mode: str
+    reason: str | None = None
+    overflows: int = 0
+    last_event_at: float | None = None
+    last_compared_at: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return the state in words."""
+        text = f"{self.mode}: {self.reason}" if self.reason else self.mode
+        return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
 
 
 class DiskState(_Wire):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 
 from schemas.conditions import Condition
-from schemas.ports import EndpointStatus, FleetNumbers, Pending, Usage, VectorProgress
-from schemas.status import BrokerState, ProcessState
+from schemas.ports import FleetNumbers, Pending, Usage, VectorProgress
+from schemas.status import BrokerState, EndpointStatus, ProcessState
 
 
 class QuietBoard:

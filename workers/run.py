@@ -17,8 +17,8 @@ from dramatiq.worker import Worker
 from memory.status.pulses import Pulses
 from memory.telemetry.server import Route, TelemetryServer
 from schemas.documents import Lane
-from schemas.ports import OutdatedState
 from schemas.settings import Settings
+from schemas.status import OutdatedState
 from workers.actors import declare_actors
 from workers.failures import Failures
 from workers.health.health_store import HealthStore

@@ -15,19 +15,10 @@ from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import (
-    EndpointStatus,
-    Event,
-    EventInbox,
-    FleetNumbers,
-    Pending,
-    PendingReader,
-    Usage,
-    VectorProgress,
-)
+from schemas.ports import Event, EventInbox, FleetNumbers, Pending, PendingReader, Usage, VectorProgress
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import BrokerState, ProcessState
+from schemas.status import BrokerState, EndpointStatus, ProcessState
 
 #: Seconds between two looks of a search that waits for pending documents.
 _PENDING_POLL_SECONDS = 0.01

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from memory.telemetry import prometheus
 from schemas import metrics
-from schemas.ports import EndpointCondition, FleetNumbers, Usage
+from schemas.ports import FleetNumbers, Usage
+from schemas.status import EndpointCondition
 
 
 @dataclass(frozen=True, slots=True)

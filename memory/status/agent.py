@@ -28,10 +28,10 @@ from memory.status.index import (
 from memory.status.run_files import read_watch_state
 from memory.status.vectors import LOOKED_AFTER_SECONDS, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, VectorProgress
+from schemas.ports import Pending, VectorProgress
 from schemas.search import ConditionState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, IndexState, QueueState, TroubleState
+from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState, QueueState, TroubleState
 
 #: A mark may be made by another machine, whose clock differs by less than this.
 _CLOCK_SECONDS = 5.0

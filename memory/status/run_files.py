@@ -12,10 +12,12 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memory.status.local_processes import born, is_the_same
-from schemas.ports import WatchingState
+
+if TYPE_CHECKING:
+    from schemas.status import WatchingState
 
 #: Relative to the home folder. One object: agent id -> its entry, see `producers.watching.report`.
 WATCH_STATE_PATH = Path("run") / "watch.json"
@@ -83,6 +85,8 @@ def remove_hooks_state(home: Path) -> None:
 
 def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     """Return the watcher's record of this agent, None where there is none or the process that watched is gone."""
+    from schemas.status import WatchingState
+
     state = _object(_states(home / WATCH_STATE_PATH).get(agent_id))
     if not _lives(state):
         return None

@@ -18,9 +18,8 @@ from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, Terminal, UserError
-from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
-from schemas.status import ProcessState, Status
+from schemas.status import EndpointCondition, EndpointStatus, ProcessState, Status
 from schemas.version import recalld_version
 from workers.health.heartbeat import forget_dead
 from workers.queue.private_server import server_binary

@@ -26,8 +26,8 @@ from recalld.wiring import BrokerSide, compare, open_broker
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
-from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
+from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.home_lock import HomeLock
 from workers.run import run_workers
 

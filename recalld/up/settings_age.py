@@ -12,7 +12,7 @@ from pathlib import Path
 from recalld.invocation import Invocation
 from recalld.settings.load import files_of_variables, find_config
 from schemas.errors import UserError
-from schemas.ports import OutdatedState
+from schemas.status import OutdatedState
 
 
 class SettingsAge:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.ports import EndpointCondition, EndpointStatus
+from schemas.status import EndpointCondition, EndpointStatus
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from workers.health.health_store import HealthStore

@@ -21,8 +21,8 @@ from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
-from schemas.ports import EndpointCondition, EndpointStatus, OutdatedState
 from schemas.settings import Settings
+from schemas.status import EndpointCondition, EndpointStatus, OutdatedState
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from workers.health import health_store as board_module

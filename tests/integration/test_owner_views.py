@@ -12,10 +12,10 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointStatus, Pending
+from schemas.ports import Pending
 from schemas.settings import Settings
 from schemas.settings_sections import Scope
-from schemas.status import BrokerState, ProcessState
+from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from tests.quiet_board import QuietBoard
 from tests.serving import running
 from tests.storing import document, key

@@ -23,7 +23,7 @@ from memory.embedding.rate_limit import (
     SHORTEST_BACKOFF_SECONDS,
     Hold,
 )
-from schemas.ports import EndpointCondition, EndpointStatus
+from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.names import account_key
 
 #: Seconds after which an unused account is forgotten.

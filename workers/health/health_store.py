@@ -17,17 +17,8 @@ import structlog
 
 from memory.redaction import redact
 from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
-from schemas.ports import (
-    EndpointCondition,
-    EndpointStatus,
-    FleetNumbers,
-    IndexFigures,
-    Indexing,
-    Pending,
-    Usage,
-    VectorProgress,
-)
-from schemas.status import BrokerState, ProcessState
+from schemas.ports import FleetNumbers, IndexFigures, Indexing, Pending, Usage, VectorProgress
+from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.stall_detector import StallDetector

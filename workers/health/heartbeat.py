@@ -23,9 +23,9 @@ from memory.embedding.coordination import InFlightRequests
 from memory.status.local_processes import born, is_stopped, is_the_same
 from memory.status.processes import PROCESS_CODES, with_problem
 from memory.status.pulses import Pulses
-from schemas.ports import OutdatedState, Unanswered
+from schemas.ports import Unanswered
 from schemas.settings import Settings
-from schemas.status import ProcessState
+from schemas.status import OutdatedState, ProcessState
 from schemas.version import recalld_version
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, refusal
 from workers.queue.names import Keys

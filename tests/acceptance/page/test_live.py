@@ -13,8 +13,9 @@ from playwright.sync_api import Browser, expect
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage
+from schemas.ports import Pending, Usage
 from schemas.settings import Settings
+from schemas.status import EndpointCondition, EndpointStatus
 from tests.browsing import visiting
 from tests.daemon import Daemon
 from tests.quiet_board import QuietBoard

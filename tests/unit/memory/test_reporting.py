@@ -19,9 +19,9 @@ from memory.status.summary import build_status, whole_status
 from memory.status.vectors import vector_progress
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
+from schemas.ports import Pending, Usage, VectorProgress
 from schemas.settings import Settings
-from schemas.status import AgentStatus, IndexState
+from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState
 from tests.quiet_board import QuietBoard
 from tests.storing import TALK, document
 from tests.written_index import write_index

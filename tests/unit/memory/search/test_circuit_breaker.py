@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import date
 
 from memory.search.freshness import OPEN_SECONDS, GuardedPendingReader
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
+from schemas.ports import Pending, Usage, VectorProgress
+from schemas.status import EndpointCondition, EndpointStatus
 from tests.quiet_board import QuietBoard
 
 

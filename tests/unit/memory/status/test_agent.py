@@ -13,8 +13,8 @@ from memory.status.agent import (
     trouble_of,
 )
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import EndpointCondition, EndpointStatus, Pending, VectorProgress
-from schemas.status import BuildState, IndexState, QueueState
+from schemas.ports import Pending, VectorProgress
+from schemas.status import BuildState, EndpointCondition, EndpointStatus, IndexState, QueueState
 
 NOW = 1_000_000.0
 BUILD = BuildState(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import OutdatedState
-from schemas.status import ProcessState
+from schemas.status import OutdatedState, ProcessState
 from tests.quiet_board import QuietBoard
 
 

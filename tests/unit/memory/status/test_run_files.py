@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from memory.status.run_files import WATCH_STATE_PATH, read_watch_state
-from schemas.ports import WatchingState
+from schemas.status import WatchingState
 
 
 def publish(home: Path, body: object) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from recalld.runs.status import amount, dollars, size, status_lines
 from schemas.conditions import ConditionCode
-from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.status import (
     AgentStatus,
     Availability,
@@ -18,6 +17,8 @@ from schemas.status import (
     CacheState,
     DiskState,
     DiskUse,
+    EndpointCondition,
+    EndpointStatus,
     IndexState,
     QueueState,
     SourceCount,

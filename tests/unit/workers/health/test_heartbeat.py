@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from memory.status.local_processes import born, is_stopped, is_the_same
-from schemas.ports import OutdatedState
+from schemas.status import OutdatedState
 from tests.waiting import wait_until
 from workers.health.heartbeat import GONE_SECONDS, SILENT_SECONDS, Beat, process_states
 
