@@ -6,12 +6,10 @@ take them without waiting for a lease to expire.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import dramatiq
 import redis
@@ -38,7 +36,7 @@ def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seco
     """Let running jobs of all queues end, then give back the unfinished ones. Return True if all jobs ended.
 
     No message is fetched any more. Another process takes a message that was given back, and its job gets the documents
-    that this one held (`PendingSet.release`).
+    that this one held (`PendingSet.recover_crashed`).
     """
     broker.draining = True
     deadline = time.monotonic() + seconds
@@ -71,14 +69,7 @@ def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
     """Give back messages that this process took and did not acknowledge. Later acknowledgements have no effect."""
     for queue in [name for canonical in QUEUES for name in (canonical, f"{canonical}.DQ")]:
         taken = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
-        if not taken:
-            continue
-        bodies = broker.client.hmget(f"{keys.dramatiq}:{queue}.msgs", taken)
-        broker.do_requeue(queue, *taken)
-        broker.ring(queue)
-        if not queue.endswith(".DQ"):
-            log.warning("jobs_given_back", queue=queue, jobs=[_named(json.loads(body)) for body in bodies if body])
-
-
-def _named(message: Mapping[str, Any]) -> str:
-    return f"{message['actor_name']} of {' '.join(map(str, message['args'][:1]))}"
+        if taken:
+            broker.do_requeue(queue, *taken)
+            broker.ring(queue)
+            log.info("jobs_given_back", queue=queue, jobs=len(taken))

@@ -37,6 +37,9 @@ STATUS_KEPT_SECONDS = 1.0
 #: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
 LOOKING_SECONDS = 1.0
 
+#: Agents that one readiness probe looks at; the background looks at all.
+AGENTS_AT_A_TIME = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -124,6 +127,7 @@ class ServedAgents:
         self._looking = threading.Lock()
         self._probes: dict[str, IndexProbe] = {}
         self._probed: dict[str, ProbeResult] = {}
+        self._looked_at: dict[str, float] = {}
         self._sizes: HomeSizes | None = None
 
     @property
@@ -171,8 +175,10 @@ class ServedAgents:
         Raises:
             RecalldError: the embedding cache cannot be read.
         """
-        while not self._look(self.ids):
-            pass
+        ids = self.ids
+        # In parts: a readiness probe meanwhile waits for one part.
+        for start in range(0, len(ids), AGENTS_AT_A_TIME):
+            self._look(ids[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()
 
     def _look_at_home(self) -> HomeSizes:
@@ -182,11 +188,12 @@ class ServedAgents:
     def not_ready(self) -> str | None:
         """Return the reason for which searches cannot be answered, None when they can.
 
-        An agent without a state counts as ready: `look_around` looks at all of them.
+        Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then those that were never looked at. The others keep
+        the state that `look_around` found.
         """
-        self._look([agent for agent, probed in self._probed.copy().items() if probed.problem is not None])
-        found = self._probed.copy()
-        return next((f"{agent}: {found[agent].problem}" for agent in self.ids if _problem(found.get(agent))), None)
+        unknown = [agent for agent in self.ids if agent not in self._probed]
+        self._look([*self._problems(), *unknown][:AGENTS_AT_A_TIME])
+        return next((f"{agent}: {problem}" for agent, problem in self._problems().items()), None)
 
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
         """Return the metrics of these agents. Cheap: no look at the disk, and into an index only when it changed."""
@@ -243,13 +250,17 @@ class ServedAgents:
             self._status = {**fresh, agent: (now, status)}
         return status
 
-    def _look(self, agents: Sequence[str]) -> bool:
-        """Look into these agents' changed indexes, as far as time allows; return True if it did."""
+    def _problems(self) -> dict[str, str]:
+        """Return agent -> reason for which its index could not be opened."""
+        return {agent: probed.problem for agent, probed in self._probed.copy().items() if probed.problem is not None}
+
+    def _look(self, agents: Sequence[str]) -> None:
+        """Look into these agents' changed indexes, as far as time allows."""
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
             # The next look begins with those that this one does not reach.
-            for agent in sorted(agents, key=lambda agent: agent in self._probed):
+            for agent in sorted(agents, key=lambda agent: self._looked_at.get(agent, 0.0)):
                 self.manager(agent)
                 probe = self._probes.get(agent)
                 if probe is None:
@@ -257,10 +268,10 @@ class ServedAgents:
                 result = probe.last()
                 if result is None:
                     if time.monotonic() > until:
-                        return False
+                        return
                     result = probe.read()
+                    self._looked_at[agent] = time.monotonic()
                 self._probed[agent] = result
-        return True
 
     def _numbers(self, agent: str, shared: int) -> AgentNumbers:
         manager, _ = self.manager(agent)
@@ -283,7 +294,3 @@ class ServedAgents:
             usage=tuple(self.queue.usage(agent)),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )
-
-
-def _problem(probed: ProbeResult | None) -> str | None:
-    return probed.problem if probed is not None else None

@@ -65,9 +65,6 @@ async def _serve(memory: HomeMemory, session_key: str | None) -> None:
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-_ACTION = "see `recalld status` and `recalld config show`"
-
-
 class HomeMemory(SearchableMemory):
     """Memory of one agent, through the running service, else straight from the index. An error is an answer.
 
@@ -86,42 +83,32 @@ class HomeMemory(SearchableMemory):
             return Limits()
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return the answer of `search`."""
-        return await asyncio.to_thread(self.search, request)
-
-    def search(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer that `recalld search --json` prints."""
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
         try:
-            answer = answers.search(self._invocation, request.query, **asked)
+            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, **asked)
         except RecalldError as error:
-            return SearchAnswer(
-                disabled=True, unavailable=True, error=str(error), warning="memory is unavailable", action=_ACTION
-            )
+            return SearchAnswer.model_validate(_unavailable(error))
         return SearchAnswer.model_validate(answer)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the answer that `recalld get --json` prints."""
+        asked = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
         try:
-            answer = answers.get(
-                self._invocation,
-                request.path,
-                start_line=request.from_,
-                lines=request.lines,
-                corpus=request.corpus,
-                session_key=request.session_key,
-            )
+            answer = answers.get(self._invocation, request.path, start_line=request.from_, **asked)
         except RecalldError as error:
-            return GetAnswer(
-                path=request.path,
-                status="error",
-                disabled=True,
-                unavailable=True,
-                error=str(error),
-                warning="memory is unavailable",
-                action=_ACTION,
-            )
+            return GetAnswer.model_validate({"path": request.path, "status": "error", **_unavailable(error)})
         return GetAnswer.model_validate(answer)
+
+
+def _unavailable(error: RecalldError) -> dict[str, Any]:
+    return {
+        "disabled": True,
+        "unavailable": True,
+        "error": str(error),
+        "warning": "memory is unavailable",
+        "action": "see `recalld status` and `recalld config show`",
+    }
 
 
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.

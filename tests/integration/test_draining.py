@@ -21,7 +21,6 @@ from tests.working import Workers
 from workers.queue.broker import make_broker, message
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
 from workers.queue.private_server import BrokerServer
-from workers.runtime import Runtime
 from workers.shutdown import drain
 
 COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
@@ -198,26 +197,6 @@ def test_a_consumer_that_drains_gives_back_what_it_has_handed_to_nobody(
     broker.draining = True
     assert next(consumer) is None
     assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 2
-
-
-def test_all_endpoints_together_get_the_time_of_one(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.2)
-    told: list[tuple[str, float]] = []
-
-    class Hanging:
-        def stop(self) -> None:
-            told.append(("stop", 0.0))
-
-        def close(self, *, timeout_seconds: float) -> None:
-            told.append(("close", timeout_seconds))
-            threading.Event().wait(timeout_seconds)
-
-    runtime = Runtime(settings, None, None)  # type: ignore[arg-type] # neither is asked
-    for number in range(3):
-        runtime._supplies[str(number), ""] = Hanging()  # type: ignore[assignment]
-    runtime.close(seconds=60)
-    assert [what for what, _ in told] == ["stop"] * 3 + ["close"] * 3
-    assert [seconds == 0 for what, seconds in told if what == "close"] == [False, True, True]
 
 
 @pytest.mark.long

@@ -258,12 +258,11 @@ def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client:
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
     client.delete(keys.messages("vectors"), f"{keys.dramatiq}:vectors")
-    client.expire(keys.queued("embed_pending", "main", "vectors"), 3600 - 61)
+    flag = keys.queued("embed_pending", "main", "vectors")
+    assert 0 < client.ttl(flag) <= 60
+    client.delete(flag)  # as when that time is over
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
-    client.expire(keys.queued("embed_pending", "main", "vectors"), 3600 - 61)
-    queue.request_vectors("main")
-    assert len(messages(client, keys, "vectors")) == 1, "the message is alive"
 
 
 def test_a_server_that_refuses_to_write_is_not_taken_for_gone(

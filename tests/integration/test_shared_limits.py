@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +16,6 @@ from memory.embedding.rate_limit import Urgency
 from schemas.errors import Paced, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus
-from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
 from workers.limits.circuit_breaker import CircuitBreaker
@@ -129,42 +125,6 @@ def test_limits_a_minute_are_shared_and_each_process_applies_its_own(make: Make)
         acquire(narrow)
     assert paced.value.retry_after is not None
     assert paced.value.retry_after > 0.3, "what the others sent counts against the narrow limit, too"
-
-
-def test_separate_processes_together_stay_within_the_limit(settings: Settings, client: redis.Redis) -> None:
-    script = textwrap.dedent(f"""
-        import time
-        from pathlib import Path
-        from schemas.errors import Paced
-        from schemas.settings import Settings
-        from tests.integration.test_shared_limits import acquire, limits
-        from workers.queue.connection import connect
-        from workers.limits.circuit_breaker import CircuitBreaker
-        from workers.limits.rate_limit import BrokerRateLimiter
-
-        settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
-        with connect(settings) as client:
-            limiter = BrokerRateLimiter(
-                client, CircuitBreaker(), account="account", model="model", limits=limits(requests=1200)
-            )
-            sent, paced, until = 0, 0, time.monotonic() + 0.6
-            while time.monotonic() < until or not paced:
-                try:
-                    acquire(limiter)
-                    sent += 1
-                except Paced:
-                    paced += 1
-        print(sent)
-    """)
-    begun = time.monotonic()
-    children = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    sent = [int(child.communicate()[0]) for child in children]
-    lasted = time.monotonic() - begun
-    # 120 at once and 18 a second after that.
-    assert 120 <= sum(sent) <= 120 + 18 * lasted + 1
 
 
 def test_while_nothing_is_wrong_a_request_costs_one_command_of_the_client(make: Make, client: redis.Redis) -> None:

@@ -28,6 +28,9 @@ import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.worker import ConsumerThread, _WorkerMiddleware
 
+#: Option of a delayed message: Unix time in milliseconds at which it was delayed.
+DELAYED_AT = "delayed_at"
+
 #: Seconds between two looks for messages that this process took and none of its threads got.
 LOOK_SECONDS = 10.0
 
@@ -135,6 +138,8 @@ class ReliableBroker(RedisBroker):
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Enqueue a message, `delay` milliseconds later."""
+        if delay is not None:
+            message = message.copy(options={DELAYED_AT: time.time() * 1000})
         if isinstance(threading.current_thread(), ConsumerThread):
             with connection_closed():  # a delayed message whose time has come
                 return super().enqueue(message, delay=delay)

@@ -22,6 +22,7 @@ from schemas.ports import Event
 from workers.queue.broker import make_broker, message
 from workers.queue.connection import in_words
 from workers.queue.counters import field_of
+from workers.queue.dramatiq_fixes import DELAYED_AT
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -42,15 +43,18 @@ DOUBT_AFTER_SECONDS = 10.0
 #: Seconds after which a "message is queued" flag expires: a lost message delays its work and never strands it.
 _QUEUED_SECONDS = 3600
 
+#: The same for messages of other kinds than indexing, which no sweeper replaces. A second one finds nothing to do.
+_OTHERS_SECONDS = 60
+
 _BEGIN = """
--- KEYS: queued, retrying, live job; ARGV: job, live (1) or not, seconds for which it is the only one, now, seconds that
--- the flag is kept. Returns 0 when another job is at work on the agent's live documents, which then queues a message.
+-- KEYS: queued, retrying, live job; ARGV: job, live (1) or not, seconds for which it is the only one, seconds that the
+-- flag is kept. Returns 0 when another job is at work on the agent's live documents, which then queues a message.
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 if ARGV[2] == '1' then
   local owner = redis.call('HGET', KEYS[3], 'job')
   if owner and owner ~= ARGV[1] then
     redis.call('HSET', KEYS[3], 'again', 1)
-    redis.call('SET', KEYS[1], ARGV[4], 'NX', 'EX', ARGV[5])
+    redis.call('SET', KEYS[1], 1, 'NX', 'EX', ARGV[4])
     return 0
   end
   redis.call('HSET', KEYS[3], 'job', ARGV[1])
@@ -69,17 +73,16 @@ redis.call('DEL', KEYS[1])
 return again and 1 or 0
 """
 
-_SERVER_TIME = """
--- KEYS: Dramatiq's heartbeats; ARGV: seconds by which clocks may differ. Sets those of the future to the present: else
--- a worker that died before its clock was set back would count as alive until then.
-local now = tonumber(redis.call('TIME')[1])
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], (now + ARGV[1]) * 1000, '+inf')) do
-  redis.call('ZADD', KEYS[1], 'XX', now * 1000, worker)
+_MEND_HEARTBEATS = """
+-- KEYS: Dramatiq's heartbeats; ARGV: now (milliseconds), milliseconds by which clocks may differ
+-- Sets those of the future to the present: else a worker that died before the clock was set back would count as alive.
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1] + ARGV[2], '+inf')) do
+  redis.call('ZADD', KEYS[1], 'XX', ARGV[1], worker)
 end
 """
 
 #: Seconds by which the clocks of machines that share a broker may differ.
-SKEW_SECONDS = 10
+SKEW_SECONDS = 10.0
 
 #: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
 MAX_WAITING = 10_000
@@ -111,7 +114,7 @@ class BrokerJobQueue:
         self._broker = broker or make_broker(client, keys)
         self._begin = client.register_script(_BEGIN)
         self._end_live = client.register_script(_END_LIVE)
-        self._server_time = client.register_script(_SERVER_TIME)
+        self._mend_heartbeats = client.register_script(_MEND_HEARTBEATS)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
         """Mark documents as pending and queue a job for them."""
@@ -186,7 +189,7 @@ class BrokerJobQueue:
             self._keys.retrying(actor, agent, lane),
             self._keys.live_job(agent),
         ]
-        return bool(self._begin(keys=keys, args=[job, live, LIVE_JOB_SECONDS, f"{time.time():.3f}", _QUEUED_SECONDS]))
+        return bool(self._begin(keys=keys, args=[job, live, LIVE_JOB_SECONDS, _QUEUED_SECONDS]))
 
     def ended(self, agent: str, lane: Lane, *, job: str) -> None:
         """End an indexing job, and queue a message if another one came for the same live documents meanwhile."""
@@ -215,13 +218,14 @@ class BrokerJobQueue:
         """Repair what crashed processes left: flags without a message, documents held by jobs that are gone.
 
         One process of all does it in each period of `every_seconds`. Return the number of repairs. A job is alive while
-        its message waits, runs or is delayed in the broker.
+        its message waits, runs or is delayed in the broker, but not if it was delayed before the clock was set back.
         """
         turn_ms = int(every_seconds * 900)  # a little less: its next round comes in time
         with _broker_errors():
             if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
                 return 0
-            self._server_time(keys=[self._keys.heartbeats], args=[SKEW_SECONDS])
+            now = int(time.time() * 1000)
+            self._mend_heartbeats(keys=[self._keys.heartbeats], args=[now, int(SKEW_SECONDS * 1000)])
             jobs, queued = self._living()
             put_right = 0
             for agent in self.marks.agents():
@@ -231,7 +235,7 @@ class BrokerJobQueue:
                 for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
                     if not count or (INDEX_PENDING, agent, lane.value) in queued:
                         continue
-                    if back or self._doubtful(INDEX_PENDING, agent, lane.value):
+                    if back or self._doubtful(agent, lane):
                         self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
                         if lane is Lane.LIVE:
                             self._client.delete(self._keys.live_job(agent))
@@ -240,22 +244,15 @@ class BrokerJobQueue:
             return put_right
 
     def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
-        flag = self._keys.queued(actor, agent, lane)
-        fresh = f"{time.time():.3f}"
-        arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
-        if not self._client.set(flag, fresh, nx=True, ex=_QUEUED_SECONDS):
-            # The sweeper repairs lost messages of the pending set. Lost messages of other kinds are found here.
-            if actor == INDEX_PENDING or not self._doubtful(actor, agent, lane, after=60.0):
-                return
-            if (actor, *arguments) in self._living()[1]:
-                return
-            self._client.set(flag, fresh, ex=_QUEUED_SECONDS)
-        self._broker.enqueue(message(actor, queue, *arguments))
+        """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
+        arguments, kept = ((agent, lane), _QUEUED_SECONDS) if actor == INDEX_PENDING else ((agent,), _OTHERS_SECONDS)
+        if self._client.set(self._keys.queued(actor, agent, lane), 1, nx=True, ex=kept):
+            self._broker.enqueue(message(actor, queue, *arguments))
 
-    def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:
+    def _doubtful(self, agent: str, lane: Lane) -> bool:
         """Return True if the flag is missing, or so old, by the server's clock, that its message should be there."""
-        left = self._client.pttl(self._keys.queued(actor, agent, lane)) / 1000
-        return bool(left < 0 or _QUEUED_SECONDS - left >= (DOUBT_AFTER_SECONDS if after is None else after))
+        left = self._client.pttl(self._keys.queued(INDEX_PENDING, agent, lane.value)) / 1000
+        return bool(left < 0 or _QUEUED_SECONDS - left >= DOUBT_AFTER_SECONDS)
 
     def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
         """Return the ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
@@ -265,6 +262,8 @@ class BrokerJobQueue:
             for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
                 for raw in self._client.hvals(key):
                     body = json.loads(raw)
+                    if body["options"].get(DELAYED_AT, 0.0) / 1000 > time.time() + SKEW_SECONDS:
+                        continue
                     jobs.add(body["message_id"])
                     work.add((body["actor_name"], *map(str, body["args"])))
         return jobs, work

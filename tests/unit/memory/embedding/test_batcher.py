@@ -84,25 +84,6 @@ def vectors_of(ticket: Ticket) -> dict[str, Vector]:
     return {key: value for key, value in results.items() if not isinstance(value, Refusal)}
 
 
-def test_two_thousand_small_notes_of_fifty_jobs_take_tens_of_requests(make: Make, cache: EmbeddingCache) -> None:
-    provider = Provider(concurrency=4)
-    batcher = make(provider, cache)
-    got: list[int] = []
-
-    def job(number: int) -> None:
-        got.append(len(vectors_of(batcher.submit(texts(f"note {number} line", 40), lane=Lane.BACKFILL))))
-
-    jobs = [threading.Thread(target=job, args=(number,)) for number in range(50)]
-    for thread in jobs:
-        thread.start()
-    for thread in jobs:
-        thread.join()
-    assert got == [40] * 50
-    assert provider.inputs == 2_000
-    assert provider.requests <= 40
-    assert cache.entries() == 2_000
-
-
 def test_requests_respect_the_limits_of_tokens_and_inputs(make: Make) -> None:
     provider = Provider(inputs=30, tokens=100)
     batcher = make(provider)
