@@ -177,15 +177,16 @@ class EventRouter:
     def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
         files = self._files[agent]
         keys = {path: files.key_of(path) for path in paths}
+        folders = [root.path for root in files.watch_roots() if root.recursive]
         self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
         for path, key in keys.items():
-            if key is None and files.reason_of(path) is not None:
+            if key is not None or files.reason_of(path) is not None:
                 continue
-            if key is None and files.owns_directory(Path(path)):
-                self._request(agent, "a folder changed", urgent=True)
-            elif key is None and is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+            if is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
                 self._refusals.refuse(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
-            elif key is None:
+            elif ".." not in path.split("/") and any(Path(path).is_relative_to(folder) for folder in folders):
+                self._request(agent, "a folder changed", urgent=True)
+            else:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
 
     def _grew(self, agent: AgentSettings, event: Event) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from memory.documents.agent_files import AgentFiles
+from memory.documents.source import DocumentSource
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -93,6 +96,13 @@ class RecordingFigures:
 
     def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
         self.kept[agent] = figures
+
+
+def entered_folders(files: AgentFiles | DocumentSource) -> set[Path]:
+    """Return the folders that a scan enters, which a watcher watches."""
+    found: set[Path] = set()
+    files.scan(entering=lambda folder: found.add(Path(folder)))
+    return found
 
 
 class RecordingInbox:

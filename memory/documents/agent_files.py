@@ -143,11 +143,6 @@ class AgentFiles:
                 roots[path] = roots.get(path, False) or recursive
         return [WatchRoot(Path(path), recursive) for path, recursive in roots.items()]
 
-    def owns_directory(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if a folder is to be watched: a recursive root or, not ignored and not a link, inside one."""
-        text = os.path.normpath(os.fspath(path))
-        return any(source.owns_directory(text) for source in self._sources.values())
-
     def _source(self, key: DocumentKey) -> DocumentSource:
         return self._sources.get(key.source, self.notes)  # notes have nothing of an unknown source
 

@@ -128,15 +128,6 @@ class Notes(DocumentSource):
                     file = join(root.folder, name)
                     yield file if os.path.lexists(file) else existing_folder(root.folder), False
 
-    def owns_directory(self, path: str) -> bool:
-        for root in self._roots():
-            parts = root.rest(path)
-            if parts is not None and root.descends(parts):
-                configured = not parts and not root.below
-                if configured or not os.path.islink(path):  # noqa: PTH114 - Path may raise
-                    return True
-        return False
-
     def _roots(self) -> list[Root]:
         return roots_of(self._workspace, self._extra_paths, globs=self._globs)
 

@@ -77,10 +77,6 @@ class DocumentSource(ABC):
     def watch_roots(self) -> Iterator[tuple[str, bool]]:
         """Yield the paths to watch, and whether with all below."""
 
-    @abstractmethod
-    def owns_directory(self, path: str) -> bool:
-        """Return True if a folder is to be watched: a recursive root or, not ignored and not a link, inside one."""
-
 
 def existing_folder(path: str) -> str:
     """Return the folder itself, or the nearest one above it that is there."""

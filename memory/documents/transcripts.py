@@ -263,16 +263,6 @@ class Transcripts(DocumentSource):
                 there = os.path.isdir(root.folder)  # noqa: PTH112 - Path may raise
                 yield root.folder if there else existing_folder(root.folder), there
 
-    def owns_directory(self, path: str) -> bool:
-        sieve = self._sieve()
-        for root in self._configured():
-            parts = root.rest(path)
-            if parts is None or not root.descends(parts) or sieve.closes(root, join(root.prefix, *parts)):
-                continue
-            if not parts or not os.path.islink(path):  # noqa: PTH114 - Path may raise
-                return True
-        return False
-
     def _configured(self) -> list[SessionRoot]:
         return session_roots_of(self._workspace, self._folders)
 

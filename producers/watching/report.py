@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import structlog
 
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from producers.watching.watcher import WatchMode, WatchState
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import ConditionReporter
-
-log = structlog.get_logger(__name__)
 
 #: The file is written at most this often.
 WRITE_SECONDS = 1.0
@@ -37,8 +34,6 @@ class _Entry:
     overflow_open: bool = False
     last_event_at: float | None = None
     last_reconcile_at: float | None = None
-    #: Conditions as they were reported; None when they were not.
-    told: list[Condition] | None = None
 
 
 class WatchReport:
@@ -51,45 +46,37 @@ class WatchReport:
         self._entries = {agent: _Entry() for agent in agents}
         self._dirty = True
         self._written_at: float | None = None
-        # Why the file cannot be written: "" when an earlier run may have reported it, None when all is well.
-        self._unwritable: str | None = ""
+        self._reported: dict[str, list[Condition]] = {}
 
     def event(self, agent: str) -> None:
         """Record that the watcher reported a document of the agent."""
-        with self._lock:
-            self._entries[agent].last_event_at = time.time()
-            self._dirty = True
+        with self._changing(agent) as entry:
+            entry.last_event_at = time.time()
 
     def overflow(self) -> None:
         """Record lost events for every agent watched by events, until its next comparison."""
-        with self._lock:
-            for entry in self._entries.values():
+        for agent in self._entries:
+            with self._changing(agent) as entry:
                 if entry.state.mode is WatchMode.EVENTS:
                     entry.overflows += 1
                     entry.overflow_open = True
-            self._dirty = True
 
     def reconciled(self, agent: str) -> None:
         """Record a comparison of the agent's files and index, which finds the lost changes."""
-        with self._lock:
-            entry = self._entries[agent]
+        with self._changing(agent) as entry:
             entry.last_reconcile_at = time.time()
             entry.overflow_open = False
-            self._dirty = True
 
     def watched(self, agent: str, state: WatchState) -> None:
         """Record the present watch state of the agent."""
-        with self._lock:
-            entry = self._entries[agent]
-            self._dirty = self._dirty or entry.state != state
-            entry.state = state
+        if self._entries[agent].state != state:
+            with self._changing(agent) as entry:
+                entry.state = state
 
     def tell_again(self) -> None:
         """Report all conditions again at the next `publish`: a broker that came back may have lost them."""
         with self._lock:
-            for entry in self._entries.values():
-                entry.told = None
-            self._unwritable = ""
+            self._reported.clear()
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
@@ -100,34 +87,37 @@ class WatchReport:
             self._dirty = False
             self._written_at = now
             body = {agent: _as_json(entry) for agent, entry in self._entries.items()}
-            news = [(agent, list(_conditions(entry))) for agent, entry in self._entries.items()]
-            news = [(agent, found) for agent, found in news if self._entries[agent].told != found]
-            for agent, found in news:
-                self._entries[agent].told = found
-        for agent, found in news:
-            self._reporter.replace(_OF_WATCHING, found, agent=agent)
-        if not self._write(body):
-            with self._lock:
-                self._dirty = True
+            conditions = {agent: list(_conditions(entry)) for agent, entry in self._entries.items()}
+        for agent, found in conditions.items():
+            self._tell(agent, _OF_WATCHING, found)
+        self._tell("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), self._write(body))
 
     def close(self) -> None:
         """Remove the file: the process stops watching."""
         self._path.unlink(missing_ok=True)
 
-    def _write(self, body: object) -> bool:
-        """Write the file. Return True if that succeeded."""
+    @contextmanager
+    def _changing(self, agent: str) -> Iterator[_Entry]:
+        with self._lock:
+            self._dirty = True
+            yield self._entries[agent]
+
+    def _tell(self, agent: str, codes: Collection[ConditionCode], found: list[Condition]) -> None:
+        with self._lock:
+            known = self._reported.get(agent)
+            self._reported[agent] = found
+        if known != found:
+            self._reporter.replace(codes, found, agent=agent)
+
+    def _write(self, body: object) -> list[Condition]:
+        """Write the file. Return the condition of a failure."""
         try:
             write_derived(self._path, body)
         except OSError as error:
-            reason = error.strerror or str(error)
-            if reason != self._unwritable:
-                self._unwritable = reason
-                self._reporter.report(ConditionCode.WATCH_STATE_UNWRITABLE, subject=str(self._path), error=reason)
-            return False
-        if self._unwritable is not None:
-            self._unwritable = None
-            self._reporter.resolve(ConditionCode.WATCH_STATE_UNWRITABLE, subject=str(self._path))
-        return True
+            self._dirty = True
+            params = {"error": error.strerror or str(error)}
+            return [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
+        return []
 
 
 def _as_json(entry: _Entry) -> dict[str, object]:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import apsw
 
-from memory.documents.agent_files import AgentFiles, WatchRoot
-from memory.documents.scan import ScanProblems
-from memory.documents.walk import FolderRules, walk
+from memory.documents.agent_files import AgentFiles
+from memory.documents.source import existing_folder
 from memory.status.home import tree_bytes
 from memory.store.sqlite.connection import load_sqlite_vec
 from producers.hook_payloads import OPENCLAW_EVENTS
@@ -69,7 +68,7 @@ def watches(settings: Settings, *, proc: Path = Path("/proc")) -> Finding:
         return Finding.fine("watches", f"{sys.platform} has no limit of inotify watches")
     watched = [agent for agent in settings.agents if agent.enabled and agent.sync.watch]
     files = [AgentFiles.of(settings, agent) for agent in watched]
-    wanted = sum(len(_folders(one, root)) for one in files for root in one.watch_roots())
+    wanted = sum(len(_folders(one)) for one in files)
     taken_watches, taken_instances = _taken(proc)
     if wanted + taken_watches > most_watches:
         message = (
@@ -226,21 +225,10 @@ def _runs(command: str) -> bool:
     return shutil.which(Path(first).expanduser()) is not None
 
 
-def _folders(files: AgentFiles, root: WatchRoot) -> set[str]:
-    """Return the folders that have to be watched below a root, the root among them."""
-    top = os.fspath(root.path)
-    found = {top}
-
-    def enters(path: str) -> bool:
-        return files.owns_directory(f"{top}/{path}")
-
-    def goes_on(folder: str) -> bool:
-        found.add(folder)
-        return True
-
-    if root.recursive:
-        rules = FolderRules(is_document=lambda _: False, enters=enters)
-        list(walk(top, "", lambda _: rules, ScanProblems(), goes_on=goes_on))  # it finds no documents
+def _folders(files: AgentFiles) -> set[str]:
+    """Return the folders that have to be watched for an agent."""
+    found = {existing_folder(str(root.path)) for root in files.watch_roots()}
+    files.scan(entering=found.add)
     return found
 
 

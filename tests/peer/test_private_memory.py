@@ -15,6 +15,7 @@ from memory.search.resources import SearchResources
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
+from tests.recording import entered_folders
 from tests.written_index import write_index
 
 OWNER = [None, "agent:main:main", "main", "AGENT:MAIN:MAIN"]
@@ -118,8 +119,9 @@ def test_it_is_indexed_with_long_term_memory_before_every_other_note():
 
 def test_a_person_who_is_forgotten_and_one_who_comes_are_noticed(settings: Settings, people: Path):
     files = AgentFiles(settings.agents[0])
-    assert files.owns_directory(people / "users" / "eve")
-    assert not files.owns_directory(people / "users" / "ada" / "deep")
+    (people / "users" / "eve").mkdir()
+    assert people / "users" / "eve" in entered_folders(files)
+    assert people / "users" / "ada" / "deep" not in entered_folders(files)
     assert files.key_of(people / "users" / "eve" / "USER.md") == DocumentKey("memory", "users/eve/USER.md")
     assert files.key_of(people / "users" / "ada" / "notes.md") is None
     assert people / "users" in {root.path for root in files.watch_roots() if root.recursive}

@@ -13,6 +13,7 @@ from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
+from tests.recording import entered_folders
 
 FILES = (
     "ws/MEMORY.md",
@@ -110,10 +111,10 @@ def test_a_folder_that_is_left_out_is_neither_watched_nor_looked_into(tree: Path
     watched = {root.path for root in files.watch_roots()}
     assert tree / "ws/memory" in watched
     assert not watched & {tree / "vault", tree / "sessions"}
-    assert files.owns_directory(tree / "ws/memory")
-    assert not files.owns_directory(tree / "ws/memory/drafts")
-    assert not files.owns_directory(tree / "ws/memory/drafts/deep")
-    assert not files.owns_directory(tree / "sessions")
+    assert tree / "ws/memory" in entered_folders(files)
+    assert tree / "ws/memory/drafts" not in entered_folders(files)
+    assert tree / "ws/memory/drafts/deep" not in entered_folders(files)
+    assert tree / "sessions" not in entered_folders(files)
 
 
 def test_what_is_left_out_is_to_be_forgotten_and_what_is_only_gone_from_an_import_is_not(tree: Path) -> None:
@@ -155,7 +156,7 @@ def test_scan_events_and_reading_agree_on_what_is_left_out(
         assert files.forgets(key) or counts
         if counts:
             assert files.resolve(key.path) == key
-            assert files.owns_directory(path.parent) or name.startswith(("imported", "ws/MEMORY"))
+            assert path.parent in entered_folders(files) or name.startswith(("imported", "ws/MEMORY"))
         else:
             with pytest.raises(DocumentRefused):
                 files.resolve(key.path)

@@ -14,6 +14,7 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
+from tests.recording import entered_folders
 
 
 def files_of(workspace: Path, *extra_paths: str) -> AgentFiles:
@@ -87,8 +88,8 @@ def test_ignored_and_hidden_folders_are_not_looked_into(workspace: Path, folder:
     files = files_of(workspace)
     assert found(files) == []
     assert files.key_of(path) is None
-    assert not files.owns_directory(path.parent)
-    assert files.owns_directory(path.parent.parent)
+    assert path.parent not in entered_folders(files)
+    assert path.parent.parent in entered_folders(files)
 
 
 def test_both_spellings_of_the_long_term_memory_count_when_they_are_two_files(workspace: Path) -> None:
@@ -249,7 +250,7 @@ def test_a_folder_above_the_workspace_leaves_the_workspace_its_names(workspace: 
     write(tmp_path / "b.md")
     files = files_of(workspace, str(tmp_path))
     assert found(files) == sorted(["docs/a.md", f"{tmp_path}/b.md"])
-    assert files.owns_directory(workspace / "docs")
+    assert workspace / "docs" in entered_folders(files)
     assert files.key_of(workspace / "docs/a.md") == key("docs/a.md")
 
 
@@ -406,13 +407,12 @@ def test_folders_inside_recursive_roots_are_watched_and_no_others(workspace: Pat
     (tmp_path / "link-target").mkdir()
     (workspace / "memory/link").symlink_to(tmp_path / "link-target")
     files = files_of(workspace)
-    assert files.owns_directory(workspace / "memory")
-    assert files.owns_directory(workspace / "memory/sub")
-    assert files.owns_directory(workspace / "memory/not-there-yet")
-    assert not files.owns_directory(workspace / "memory/link")
-    assert not files.owns_directory(workspace)
-    assert not files.owns_directory(workspace / "docs")
-    assert not files.owns_directory(tmp_path)
+    assert workspace / "memory" in entered_folders(files)
+    assert workspace / "memory/sub" in entered_folders(files)
+    assert workspace / "memory/link" not in entered_folders(files)
+    assert workspace not in entered_folders(files)
+    assert workspace / "docs" not in entered_folders(files)
+    assert tmp_path not in entered_folders(files)
 
 
 # Order -------------------------------------------------------------------------------------------------

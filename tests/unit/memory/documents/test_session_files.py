@@ -23,6 +23,7 @@ from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings
 from schemas.settings_sections import Sync, SyncSessions
+from tests.recording import entered_folders
 from tests.storing import TemporaryStore, mark, piece, said
 
 LINE = b'{"role":"user","content":"hello"}\n'
@@ -173,9 +174,10 @@ def test_links_and_hidden_or_ignored_folders_below_a_session_folder_are_left_alo
         assert files.stat(key(path)) is None
         with pytest.raises(DocumentRefused, match="symbolic link"):
             content(files, path)
-    assert not files.owns_directory(desk.sessions / "link")
-    assert not files.owns_directory(desk.sessions / ".hidden")
-    assert files.owns_directory(desk.sessions / "new")
+    assert desk.sessions / "link" not in entered_folders(files)
+    assert desk.sessions / ".hidden" not in entered_folders(files)
+    (desk.sessions / "new").mkdir()
+    assert desk.sessions / "new" in entered_folders(files)
 
 
 def test_a_session_folder_may_be_hidden_and_reached_through_links(desk: Desk) -> None:
@@ -185,7 +187,7 @@ def test_a_session_folder_may_be_hidden_and_reached_through_links(desk: Desk) ->
     assert found(files) == ["sessions/a.jsonl"]
     assert content(files, "sessions/a.jsonl") == [LINE.rstrip()]
     assert files.key_of(path) == files.key_of(desk.root / "alias/a.jsonl") == key("sessions/a.jsonl")
-    assert files.owns_directory(desk.root / "alias")
+    assert desk.root / "alias" in entered_folders(files)
 
 
 def test_a_session_folder_inside_another_one_names_nothing_twice(desk: Desk) -> None:
@@ -471,7 +473,7 @@ def test_an_imported_transcript_has_its_absolute_path_and_is_read_but_not_scanne
     with files.transcripts.opened(key(path)) as opened:
         assert opened.format == "codex"
     assert not any("old" in str(root.path) for root in files.watch_roots())
-    assert not files.owns_directory(desk.root / "old")
+    assert desk.root / "old" not in entered_folders(files)
 
 
 def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:

@@ -19,6 +19,7 @@ from memory.store.reader import IndexedFile
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
+from tests.recording import entered_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,12 @@ def test_folders_are_watched_by_the_source_that_owns_them(case: Case, tmp_path: 
     (case.folder / "linked").symlink_to(inside)
     watched = not case.prefix.startswith("/")  # imported folders are not
     assert ((str(case.folder), True) in list(case.source.watch_roots())) is watched
-    assert case.source.owns_directory(str(case.folder)) is watched
-    assert case.source.owns_directory(str(inside)) is watched
+    assert (case.folder in entered_folders(case.source)) is watched
+    assert (inside in entered_folders(case.source)) is watched
     for other in ("linked", ".hidden", "node_modules", "closed"):
         (case.folder / other).mkdir(exist_ok=True)
-        assert not case.source.owns_directory(str(case.folder / other))
-    assert not case.source.owns_directory(str(tmp_path / "elsewhere"))
+        assert case.folder / other not in entered_folders(case.source)
+    assert tmp_path / "elsewhere" not in entered_folders(case.source)
 
 
 def test_the_absence_of_a_root_says_nothing_of_its_documents(case: Case) -> None:
