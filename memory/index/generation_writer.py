@@ -202,9 +202,9 @@ class GenerationWriter(WritableFolder, Generations):
                     reader.close()
         return max(ranked)[2] if ranked else None
 
-    def begin(self, fingerprint: str, description: str, *, force: bool = False) -> None:
+    def begin(self, fingerprint: str, description: str, *, force: bool = False, instead_of: str | None = None) -> None:
         """Begin a NEXT with this fingerprint unless there is one; with `force` in any case, even with little free
-        space.
+        space. `instead_of` is the fingerprint that the same settings have without a rebuild.
 
         Raises:
             NoRoom: like `open_writer`.
@@ -217,7 +217,8 @@ class GenerationWriter(WritableFolder, Generations):
                 return
             if current is not None:
                 # The owner does not read CURRENT, which another version may have written.
-                if not there and not self._owner.owns() and not self._has(current, fingerprint):
+                agrees = there or any(self._has(current, one) for one in (fingerprint, instead_of) if one is not None)
+                if not agrees and not self._owner.owns():
                     self.require_owner()
                 if not force:
                     self.require_room(current)

@@ -78,11 +78,11 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     until = time.monotonic() + OWNER_SECONDS
     owner = HomeOwner(settings.home)
     writer = GenerationWriter.at(settings, agent.id, owner=owner)
-    identity = fingerprint_of(settings, agent, rebuild=True)
+    identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent).digest
     try:
         while True:
             try:
-                return writer.begin(identity.digest, identity.description, force=force)
+                return writer.begin(identity.digest, identity.description, force=force, instead_of=before)
             except NotOwner as error:
                 if time.monotonic() > until:
                     raise UserError(str(error)) from error
