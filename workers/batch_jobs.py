@@ -303,7 +303,7 @@ class _AgentJobs:
             if ours:
                 usable += self._keep(job, ours, ids, begun)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
-            if time.monotonic() > deadline or self._runtime.stopping.is_set():
+            if left and (time.monotonic() > deadline or self._runtime.stopping.is_set()):
                 return None
             begun = time.monotonic()
         return usable

@@ -112,8 +112,8 @@ class GenerationWriter(WritableFolder, Generations):
         """
         if not self._owner.owns():
             raise NotOwner(
-                f"another process makes the indexes of this home, and process {os.getpid()} would make them with other "
-                "settings or keys; start both with the same ones"
+                f"another process owns the indexes of this home, and process {os.getpid()} waits for it; if it waits "
+                "for long, their settings or keys differ: start both again with the same ones"
             )
 
     def open_writer(self, fingerprint: str, description: str) -> list[Store]:

@@ -30,10 +30,9 @@ from recalld.up.progress import Progress, say
 from recalld.up.settings_age import SettingsAge
 from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.wiring import BrokerSide, generations_of, open_broker
-from schemas.conditions import ConditionCode
+from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
-from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.health.stall_detector import StallDetector
 from workers.queue.connection import IMPATIENT_SECONDS
@@ -251,7 +250,7 @@ def _watch_over(
     stop: threading.Event,
 ) -> None:
     progress = Progress(settings, side)
-    missing = _Missing(side.board, supervisor)
+    told: list[Condition] | None = None  # of an earlier run
     pulse = pulses.of("supervising")
     asked_at = 0.0
     while not stop.wait(_LOOK_SECONDS):
@@ -266,7 +265,10 @@ def _watch_over(
                 say("the broker was gone; it is started again")
             except RecalldError as error:
                 say(str(error))
-        missing.tell(supervisor)
+        missing = _missing(supervisor)
+        if missing != told:
+            side.board.replace((ConditionCode.PROCESS_MISSING,), missing, agent="*")
+            told = missing
         progress.look()
 
 
@@ -301,20 +303,7 @@ def _what_hangs(side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> Cal
     return problems
 
 
-class _Missing:
-    """Reports to status of processes that do not come up."""
-
-    def __init__(self, board: HealthStore, supervisor: Supervisor) -> None:
-        self._board = board
-        self._told: dict[str, str | None] = {}
-        for child in supervisor.children:
-            self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child.name)  # of an earlier run
-
-    def tell(self, supervisor: Supervisor) -> None:
-        """Report the children that are missed, and resolve the reports of those that are back."""
-        for name, why in supervisor.missed().items():
-            if why is not None and self._told.get(name) != why:
-                self._board.report(ConditionCode.PROCESS_MISSING, subject=name, reason=why)
-            elif why is None and self._told.get(name) is not None:
-                self._board.resolve(ConditionCode.PROCESS_MISSING, subject=name)
-            self._told[name] = why
+def _missing(supervisor: Supervisor) -> list[Condition]:
+    """Return a condition for each process that does not come up."""
+    missed = supervisor.missed().items()
+    return [Condition(ConditionCode.PROCESS_MISSING, name, params={"reason": why}) for name, why in missed if why]

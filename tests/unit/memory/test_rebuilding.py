@@ -252,7 +252,7 @@ def test_only_the_owner_replaces_an_index_and_other_workers_obey(world: World, t
     assert first.owns()
     other = world.indexer(owner=second, **settings)
     done: list[DocumentKey] = []
-    with pytest.raises(NotOwner, match="start both with the same ones"):
+    with pytest.raises(NotOwner, match="start both again with the same ones"):
         other.index([world.write("MEMORY.md", "The gateway is called Granite.\n")], lane=Lane.LIVE, on_done=done.extend)
     assert (done, other.generations.next()) == ([], None)
 
