@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 from memory.documents.agent_files import priority
 from memory.status.pulses import Pulse
 from memory.telemetry import tracing
-from producers.debouncing import Debouncer
+from producers.debouncer import Debouncer
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable

@@ -19,9 +19,9 @@ from producers import spool
 from producers.dispatcher import Dispatcher, HeldBack
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
-from producers.reconciling import ReconcileReport, ReconcileSchedule, reconcile
+from producers.reconciler import ReconcileReport, ReconcileSchedule, reconcile
 from producers.rejected_events import RejectedEvents
-from producers.tailing import Tailer
+from producers.tailer import Tailer
 from producers.watching.report import WatchReport
 from producers.watching.watcher import Watcher, WatchMode, WatchState
 from schemas.conditions import OF_FILES, Condition, ConditionCode

@@ -51,7 +51,7 @@ def run_producers(
     """Watch, compare and queue until `stop` is set.
 
     Each comparison also counts the index, for `figures`. `indexed`, `answering` and `building` are those of
-    `reconciling.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
+    `reconciler.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
     At the end, documents that wait for their quiet time are handed over. The threads report to `pulses`.
 
     Raises:

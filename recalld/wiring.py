@@ -12,7 +12,7 @@ from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.reader import StoreReader
-from producers.reconciling import reconcile
+from producers.reconciler import reconcile
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings, Settings
 

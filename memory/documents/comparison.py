@@ -16,7 +16,7 @@ from schemas.documents import DocumentKey
 from schemas.settings_sections import SyncSessions
 from schemas.status import DiskState
 
-#: A transcript that never rests is enqueued after fewer quiet times (`producers.tailing`) and these spare seconds.
+#: A transcript that never rests is enqueued after fewer quiet times (`producers.tailer`) and these spare seconds.
 _QUIET_TIMES = 5
 _SPARE_SECONDS = 5.0
 

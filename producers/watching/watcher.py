@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 #: Share of one core that polling may take.
 MAX_CPU_SHARE = 0.02
 
+#: CPU seconds of a look up to which every `settle` looks: about 20,000 documents.
+SETTLE_CPU_SECONDS = 0.1
+
 #: Roots that come and go while they get their watches are looked at again this many times.
 _ROUNDS = 5
 
@@ -170,6 +173,7 @@ class _Watched:
     unlisted: tuple[str, ...] = ()
     moving: set[DocumentKey] = field(default_factory=set)
     looked: bool = False
+    cpu_seconds: float = 0.0
 
     def is_below(self, folder: str) -> bool:
         return folder in self.folders and folder not in self.flat
@@ -261,13 +265,17 @@ class Watcher:
             self._look(agent, watched)
 
     def settle(self, agent: str) -> bool:
-        """Report all changes of an agent before this call. Return False if the agent is polled or not watched."""
+        """Report the changes of an agent before this call. Return False if the agent is polled or not watched.
+
+        Where a look is expensive, only events count: the system reports them within milliseconds.
+        """
         with self._lock:
             watched = self._agents.get(agent)
         if watched is None or watched.polled is not None or self._stop.is_set():
             return False
         with watched.lock:
-            self._look(agent, watched)
+            if watched.cpu_seconds <= SETTLE_CPU_SECONDS:
+                self._look(agent, watched)
         return True
 
     def state(self, agent: str) -> WatchState:
@@ -304,6 +312,7 @@ class Watcher:
 
     def _look(self, agent: str, watched: _Watched) -> None:
         """List the files, watch their folders, and report what differs from the last look."""
+        began = time.thread_time()
         first, roots, unlisted, polled = not watched.looked, watched.roots, watched.unlisted, watched.polled
         look = _Look(watched.seen)
         try:
@@ -321,6 +330,7 @@ class Watcher:
             changed = [key for key in {**scan.documents, **dict.fromkeys(watched.moving)} if key not in moving]
             watched.moving = moving
         watched.seen, watched.unlisted, watched.looked = look.now, scan.unlisted, True
+        watched.cpu_seconds = time.thread_time() - began
         if first:
             return
         for key in changed:

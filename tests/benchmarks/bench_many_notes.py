@@ -22,7 +22,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.index.generation_writer import GenerationWriter
 from memory.status.summary import build_status
 from memory.store.options import StoreOptions
-from producers.reconciling import reconcile
+from producers.reconciler import reconcile
 from recalld.wiring import fingerprint_of, indexed_by
 from schemas.settings import Settings
 from tests.recording import RecordingQueue

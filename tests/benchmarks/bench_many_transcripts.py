@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from memory.documents.agent_files import AgentFiles
-from producers.reconciling import reconcile
-from producers.tailing import Tailer
+from producers.reconciler import reconcile
+from producers.tailer import Tailer
 from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings

@@ -65,7 +65,7 @@ KILL_POINTS = (
     ),
     KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingSet.claim", "note"),
     KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
-    KillPoint("during compaction, heard of", "watch", "before", "producers.tailing:Tailer.force", "compaction"),
+    KillPoint("during compaction, heard of", "watch", "before", "producers.tailer:Tailer.force", "compaction"),
     KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),
     KillPoint(
         "generation made, not pointed to",

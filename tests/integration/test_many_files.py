@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.reconciling import reconcile
+from producers.reconciler import reconcile
 from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings

@@ -29,7 +29,7 @@ from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
 from memory.store.sqlite.connection import open_for_writing
-from producers.reconciling import reconcile
+from producers.reconciler import reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
 from schemas.status import DiskState

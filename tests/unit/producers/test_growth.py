@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers import tailing as module
-from producers.tailing import BLOCK_BYTES, Due, Growth
+from producers import tailer as module
+from producers.tailer import BLOCK_BYTES, Due, Growth
 from schemas.documents import FileStat
 from schemas.settings_sections import SyncSessions
 from tests.transcript_files import compaction_line, message_line

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from producers.reconciling import COMPARISON_RETRY_SECONDS, ReconcileSchedule
+from producers.reconciler import COMPARISON_RETRY_SECONDS, ReconcileSchedule
 
 
 def drain(schedule: ReconcileSchedule, now: float) -> list[tuple[str, str]]:

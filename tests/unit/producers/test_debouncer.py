@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.debouncing import BOUND_FACTOR, Debouncer
+from producers.debouncer import BOUND_FACTOR, Debouncer
 from schemas.documents import DocumentKey
 
 QUIET = {"hasty": 0.0, "usual": 1.5, "calm": 4.0}

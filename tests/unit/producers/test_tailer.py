@@ -11,8 +11,8 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
-from producers import tailing
-from producers.tailing import Tailer
+from producers import tailer
+from producers.tailer import Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings
@@ -98,7 +98,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(tailing, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(tailer, "LOOK_SECONDS", 0.001)
     bench = Bench(tmp_path)
     bench.tailer.start()
     yield bench
@@ -213,7 +213,7 @@ def test_a_flush_hands_over_what_waits_of_that_agent(bench: Bench) -> None:
 
 
 def test_who_asks_does_not_wait_for_the_next_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailing, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(tailer, "LOOK_SECONDS", 600)
     bench.touched("a.jsonl", LINE * 50)
     wait_until(lambda: bench.handed)
     bench.touched("b.jsonl")
@@ -295,7 +295,7 @@ def test_without_an_index_a_transcript_counts_from_its_beginning(bench: Bench, e
 def test_what_is_known_is_bounded_and_what_was_forgotten_is_looked_up_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tailing, "MAX_KNOWN", 10)
+    monkeypatch.setattr(tailer, "MAX_KNOWN", 10)
     bench.write("a.jsonl", LINE * 1000)
     bench.remember()
     bench.touched("a.jsonl")

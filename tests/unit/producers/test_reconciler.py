@@ -11,7 +11,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
-from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
+from producers.reconciler import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable

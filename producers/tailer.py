@@ -23,7 +23,7 @@ from memory.documents.session_roots import archived_path
 from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
-from producers.debouncing import Debouncer
+from producers.debouncer import Debouncer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings_sections import SyncSessions
