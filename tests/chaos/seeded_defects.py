@@ -83,4 +83,51 @@ DEFECTS = (
         wrong="if ARGV[4] == '0' then",
         caught_by=("tests/integration/test_marks.py",),
     ),
+    Defect(
+        name="a claim that is granted to two processes",
+        file="workers/limits/claims.py",
+        right="    denied[#denied + 1] = i - 1\n",
+        wrong="    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])\n",
+        caught_by=("tests/integration/test_paying_once.py",),
+    ),
+    Defect(
+        name="a vector that is paid for and not kept",
+        file="memory/embedding/batcher.py",
+        right="                self._keeper.keep(vectors)\n",
+        wrong="",
+        caught_by=("tests/unit/memory/embedding/test_batcher.py",),
+    ),
+    Defect(
+        name="unchanged chunks that are embedded and written again",
+        file="memory/index/changes.py",
+        right="        if not same:\n",
+        wrong="        if True:\n",
+        caught_by=("tests/unit/memory/index/test_indexer.py",),
+    ),
+    Defect(
+        name="a commit that is torn in two",
+        file="memory/store/sqlite/transaction.py",
+        right="        self._rows.flush()\n        for key, refusal",
+        wrong=(
+            "        self._rows.flush()\n"
+            "        self._connection.execute('COMMIT')\n"
+            "        self._connection.execute('BEGIN IMMEDIATE')\n"
+            "        for key, refusal"
+        ),
+        caught_by=("tests/unit/memory/store/test_sqlite_crashes.py",),
+    ),
+    Defect(
+        name="a document that may crash workers for ever",
+        file="workers/failure_policy.py",
+        right="given_up = attempts >= MOST_CRASHES",
+        wrong="given_up = False",
+        caught_by=("tests/unit/workers/test_failure_policy.py",),
+    ),
+    Defect(
+        name="a search that does not ask what was saved just before it",
+        file="memory/search/freshness.py",
+        right="if wanted and self._inbox is not None and self._agent.sync.on_search:",
+        wrong="if False:",
+        caught_by=("tests/acceptance/test_fresh_searches.py",),
+    ),
 )
