@@ -19,7 +19,7 @@ from producers import spool
 from producers.dispatcher import Dispatcher, HeldBack
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
-from producers.reconciler import ReconcileReport, ReconcileSchedule, reconcile
+from producers.reconciler import START, ReconcileReport, ReconcileSchedule, reconcile
 from producers.rejected_events import RejectedEvents
 from producers.tailer import Tailer
 from producers.watching.report import WatchReport
@@ -271,7 +271,7 @@ class EventRouter:
         return True
 
     def _compare(self, agent: AgentSettings, reason: str) -> None:
-        if self._watcher is not None and agent.sync.watch and reason != "start":
+        if self._watcher is not None and agent.sync.watch and reason != START:
             self._watcher.refresh(agent.id)
         commits = self._figures.commits(agent.id)
         report = reconcile(

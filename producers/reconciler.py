@@ -39,6 +39,10 @@ class _Plan:
     reason: str
 
 
+#: Reason of the first comparison of each agent; the reasons of all others are for the log alone.
+START = "start"
+
+
 class ReconcileSchedule:
     """Schedule of one comparison per agent: the earliest requested one. Not thread-safe. Times are arguments.
 
@@ -48,7 +52,7 @@ class ReconcileSchedule:
 
     def __init__(self, intervals: Mapping[str, float | None], *, now: float) -> None:
         self._intervals = dict(intervals)
-        self._plans = {agent: _Plan(now, 1, "start") for agent in intervals}
+        self._plans = {agent: _Plan(now, 1, START) for agent in intervals}
         self._failures: dict[str, int] = {}
         count = len(self._intervals)
         # The first periodic comparison comes after half an interval at the earliest, the last one after a whole.

@@ -319,7 +319,7 @@ class Workers(Section):
         120.0,
         gt=0,
         description="`/readyz` of workers and of `up` fails when work waits and nothing was finished for so long. Like "
-        "`status` and `doctor`, it names a job that has been at one step for so long.",
+        "`status` and `doctor`, it names a thread of any process that has been at one step for so long.",
     )
 
 
