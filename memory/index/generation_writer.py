@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self
@@ -216,9 +216,7 @@ class GenerationWriter(WritableFolder, Generations):
             if there and not force:
                 return
             if current is not None:
-                # The owner does not read CURRENT, which another version may have written.
-                agrees = there or any(self._has(current, one) for one in (fingerprint, instead_of) if one is not None)
-                if not agrees and not self._owner.owns():
+                if not there and not self._is_made_with(current, {fingerprint, instead_of or fingerprint}):
                     self.require_owner()
                 if not force:
                     self.require_room(current)
@@ -275,6 +273,13 @@ class GenerationWriter(WritableFolder, Generations):
         if name in self._stores:  # a store migrates its generation when it is opened
             self._fingerprints[name] = found
         return found == fingerprint
+
+    def _is_made_with(self, name: str, fingerprints: Collection[str]) -> bool:
+        """Return True if a generation has one of the fingerprints, or no owner writes it: it is of another version."""
+        try:
+            return any(self._has(name, fingerprint) for fingerprint in fingerprints)
+        except OtherVersion:
+            return True
 
     def _is_sound(self, name: str) -> bool:
         try:
