@@ -161,6 +161,7 @@ def test_a_home_that_nobody_may_write_answers_and_refuses_to_index_in_one_senten
         assert done.returncode == 0, done.stderr
         disks.enter_context(read_only(home))
         assert "memory/a.md" in recalld("search", "heron", home=home, environment=environment).stdout
+        (workspace / "memory" / "b.md").write_text("A stork came.\n", "utf-8")
         for command in ("index", "up"):
             refused = recalld(command, "--workspace", str(workspace), home=home, environment=environment)
             assert refused.returncode == 1
