@@ -1,4 +1,4 @@
-"""What the processes of a home share about embedding, on a real Valkey."""
+"""Claims, limits and usage that the processes of a home share, on a real Valkey."""
 
 from __future__ import annotations
 

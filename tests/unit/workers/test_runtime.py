@@ -86,7 +86,7 @@ def asking(settings: Settings, key: str | None, **asked: Any) -> Settings:
 
 @pytest.fixture(params=ASKED, ids=["auto", "by name"])
 def two(settings: Settings, request: pytest.FixtureRequest) -> Iterator[tuple[Runtime, Runtime]]:
-    """A process without the key that has made the index and owns it, and one that has the key."""
+    """Return a process without the key, which has made the index and owns it, and another process with the key."""
     nothing = cast(Any, None)
     keyless, keyed = (Runtime(asking(settings, key, **request.param), nothing, nothing) for key in (None, "a-key"))
     with keyless.indexer("main") as indexer:
