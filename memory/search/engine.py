@@ -21,8 +21,8 @@ from memory.index.fingerprint import redaction_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, query_redactor, redaction_facts, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of
-from memory.search.freshness import Freshness, Moment, on_thread
-from memory.search.query_vectors import QueryVectors, Unavailable
+from memory.search.freshness import Freshness, Moment, on_thread, wait_seconds
+from memory.search.query_vectors import Unavailable
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, Found, QuerySide, Wanted, by_keywords, retrieve
@@ -120,28 +120,31 @@ class _Search:
         self._request = request
         self._deadline = deadline
         self._asked: _Asked | None = None
-        self._candidates: Candidates | None = None
+        self._words: Future[Candidates | None] | None = None
         self._moment = Moment()
+        # Until then the search waits for changes.
+        self._until = deadline.started + min(wait_seconds(request.wait_ms), _WAIT_SHARE * deadline.seconds)
 
     async def run(self) -> SearchAnswer:
         """Run every step."""
         reading, asking = self._on.resources.reading, self._on.resources.asking
-        asked = self._asked = await on_thread(asking, self._prepare)
+        asked = await on_thread(asking, self._prepare)
         if not asked.wanted.query:
             return self._answer(asked, (), "none", ())
         # The provider embeds while the search waits for changes.
-        self._moment = await self._on.freshness.wait(self._request.wait_ms, self._deadline.seconds * _WAIT_SHARE)
-        answer = await on_thread(reading, lambda: self._first(asked))
-        if answer is not None:
-            return answer
+        self._moment = await self._on.freshness.settled(self._moment, self._request.wait_ms, self._until)
+        if asked.begun is None and (kept := await on_thread(reading, lambda: self._kept(asked))) is not None:
+            return kept
+        # Queued before the thread that waits for it, so the two never wait for each other.
+        self._words = words = reading.submit(lambda: self._search_words(asked))
         side = await self._side(asked)
-        return await on_thread(reading, lambda: self._retrieved(asked, side))
+        return await on_thread(reading, lambda: self._retrieved(asked, side, words))
 
     async def late(self) -> SearchAnswer:
         """Return the answer at the deadline: by keywords, or empty."""
         params = {"seconds": self._deadline.seconds}
-        asked, words = self._asked, self._candidates
-        if asked is not None and words is not None and words.words is not None:
+        asked, words = self._asked, self._words
+        if asked is not None and words is not None and words.done():
             try:
                 async with asyncio.timeout(self._deadline.left()):
                     found = await on_thread(self._on.resources.reading, lambda: self._by_words(asked, words))
@@ -155,7 +158,7 @@ class _Search:
         return self._answer(asked, (), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
 
     def _prepare(self) -> _Asked:
-        """Mask the query's secrets, choose the provider and begin to embed."""
+        """Mask the query's secrets, choose the provider, begin to embed, and look for changes that wait."""
         agent, request = self._on.agent, self._request
         # The index holds masks where secrets were, and a provider gets to see none.
         searched = searched_query(request.query, query_redactor(agent))
@@ -179,6 +182,9 @@ class _Search:
             )
         if wanted.query and not (asked.question is not None and self._on.resources.answers.knows(asked.question)):
             self._begin(asked)
+        self._asked = asked
+        if wanted.query:
+            self._moment = self._on.freshness.look(request.wait_ms, self._until)
         return asked
 
     def _begin(self, asked: _Asked) -> None:
@@ -186,47 +192,54 @@ class _Search:
             seconds = self._deadline.left(keeping=_STORE_SHARE)
             asked.begun = vectors.begin(asked.wanted.query, seconds=seconds, agent=self._on.agent.id)
 
-    def _first(self, asked: _Asked) -> SearchAnswer | None:
-        """Return a kept answer, else search the keywords; return the whole answer if no vector is awaited."""
+    def _kept(self, asked: _Asked) -> SearchAnswer | None:
+        """Return the kept answer, if the index has not changed since; otherwise begin to embed."""
+        if asked.question is None:
+            return None
+        with self._on.reader.lease() as reader:
+            kept = self._on.resources.answers.get(asked.question, reader.change_token()) if reader is not None else None
+        if kept is None:
+            self._begin(asked)
+            return None
+        return self._answer(asked, kept.passages, kept.mode, (), vectors=kept.vectors_pending)
+
+    def _search_words(self, asked: _Asked) -> Candidates | None:
         with self._on.reader.lease() as reader:
             if reader is None:
-                return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
-            if asked.question is not None:
-                kept = self._on.resources.answers.get(asked.question, reader.change_token())
-                if kept is not None:
-                    return self._answer(asked, kept.passages, kept.mode, (), vectors=kept.vectors_pending)
-            self._begin(asked)
-            vectors = asked.embedder.vectors
-            self._candidates = by_keywords(reader, asked.wanted, needed=vectors is None)
-        if vectors is None:
-            return self._retrieved(asked, None)
-        if asked.begun is not None and (isinstance(asked.begun, Unavailable) or asked.begun.done()):
-            return self._retrieved(asked, _side(vectors, vectors.outcome(asked.begun)))
-        return None
+                return None
+            return by_keywords(reader, asked.wanted, needed=asked.embedder.vectors is None)
 
     async def _side(self, asked: _Asked) -> QuerySide | None:
+        """Wait for the query's vector; None with keywords only."""
         vectors, begun = asked.embedder.vectors, asked.begun
         if vectors is None or begun is None:
             return None
-        return _side(vectors, await vectors.result(begun, self._deadline.left(keeping=_STORE_SHARE)))
+        identity, model = vectors.provider.identity, vectors.provider.model
+        vector = await vectors.result(begun, self._deadline.left(keeping=_STORE_SHARE))
+        if isinstance(vector, Unavailable):
+            lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason})
+            return QuerySide(identity, model, None, lack)
+        return QuerySide(identity, model, vector)
 
-    def _retrieved(self, asked: _Asked, side: QuerySide | None) -> SearchAnswer:
+    def _retrieved(self, asked: _Asked, side: QuerySide | None, words: Future[Candidates | None]) -> SearchAnswer:
         with self._on.reader.lease() as reader:
             if reader is None:
                 return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
             pending = self._on.freshness.vectors_pending(reader, token)
-            found = retrieve(reader, asked.wanted, side, self._candidates)
+            found = retrieve(reader, asked.wanted, side, words.result)
             shown = self._shown(reader, found)
             complete = not found.lacks and self._deadline.left() > 0
             if asked.question is not None and complete and reader.change_token() == token:
                 self._on.resources.answers.put(asked.question, token, KeptAnswer(shown, found.mode, pending))
         return self._answer(asked, shown, found.mode, found.lacks, vectors=pending)
 
-    def _by_words(self, asked: _Asked, candidates: Candidates) -> tuple[Passage, ...]:
+    def _by_words(self, asked: _Asked, words: Future[Candidates | None]) -> tuple[Passage, ...]:
         """Return the passages by keywords of a search that is late."""
         with self._on.reader.lease() as reader:
-            return self._shown(reader, retrieve(reader, asked.wanted, None, candidates)) if reader is not None else ()
+            if reader is None:
+                return ()
+            return self._shown(reader, retrieve(reader, asked.wanted, None, words.result))
 
     def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
         if (redact := late_redactor(reader, self._on.agent)) is not None:
@@ -304,14 +317,6 @@ def _result(passage: Passage, *, cited: bool) -> SearchResult:
         citation=passage.citation if cited else None,
         also_in=also_in if passage.copies else None,
     )
-
-
-def _side(vectors: QueryVectors, vector: Vector | Unavailable) -> QuerySide:
-    identity, model = vectors.provider.identity, vectors.provider.model
-    if isinstance(vector, Unavailable):
-        lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason})
-        return QuerySide(identity, model, None, lack)
-    return QuerySide(identity, model, vector)
 
 
 def late_redactor(reader: StoreReader, memory: MemorySettings) -> Callable[[str, str], str] | None:

@@ -78,26 +78,19 @@ class Freshness:
         self._threads = threads
         self._vectors: tuple[object, int] | None = None
 
-    async def wait(self, wait_ms: int | None, at_most_seconds: float) -> Moment:
-        """Have earlier changes queued at once, wait until they are indexed, and return what is pending then.
+    def look(self, wait_ms: int | None, deadline: float) -> Moment:
+        """Have earlier changes queued by the deadline (monotonic time), and return what is pending then."""
+        if self._inbox is None or not self._agent.sync.on_search or time.monotonic() >= deadline:
+            return self.moment()
+        return self._flushed(deadline, always=wait_ms is not None)
+
+    async def settled(self, moment: Moment, wait_ms: int | None, deadline: float) -> Moment:
+        """Wait until the documents that were pending at a moment are indexed; return what is pending then.
 
         A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
         """
-        if self._pending is None:
-            return Moment()
-        wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
-        deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
-        if wanted and self._inbox is not None and self._agent.sync.on_search:
-            moment = await on_thread(self._threads, lambda: self._flushed(deadline, always=wait_ms is not None))
-        else:
-            moment = await on_thread(self._threads, self.moment)
         most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
-        while (
-            wanted
-            and moment.pending is not None
-            and 0 < moment.pending.documents <= most
-            and time.monotonic() < deadline
-        ):
+        while moment.pending is not None and 0 < moment.pending.documents <= most and time.monotonic() < deadline:
             await asyncio.sleep(_PENDING_POLL_SECONDS)
             moment = await on_thread(self._threads, self.moment)
         return moment
@@ -141,6 +134,11 @@ class Freshness:
                 ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
             )
         return not_watched(known_processes(queue, wait=None))
+
+
+def wait_seconds(wait_ms: int | None) -> float:
+    """Return the seconds that a search waits for changes, at most."""
+    return (DEFAULT_WAIT_MS if wait_ms is None else wait_ms) / 1000
 
 
 def _state(pending: Pending) -> PendingState:

@@ -76,56 +76,54 @@ class Found:
     copies: Copies = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Near:
-    """Vector of the query, and the cosines of the nearest chunks."""
-
-    vector: Vector
-    cosines: dict[int, float]
-
-
 def by_keywords(reader: StoreReader, wanted: Wanted, *, needed: bool = False) -> Candidates:
-    """Return the candidates by keywords, to be handed to `retrieve` when the query's vector is there.
+    """Return the candidates by keywords.
 
     None are looked for in an index without keywords, nor with keywords switched off unless they are `needed`.
     """
     candidates = Candidates(reader, wanted)
     if reader.text_reason is None and (needed or wanted.hybrid.enabled):
-        candidates.words = candidates.best(lambda count: reader.search_text(wanted.query, count, wanted.sources))
+        candidates.look(lambda count: reader.search_text(wanted.query, count, wanted.sources))
     return candidates
 
 
 def retrieve(
-    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: Candidates | None = None
+    reader: StoreReader,
+    wanted: Wanted,
+    side: QuerySide | None,
+    words: Callable[[], Candidates | None] = lambda: None,
 ) -> Found:
     """Search keywords and vectors, and fuse the candidates. `side` is None for a search by keywords alone.
 
-    `candidates` are those of an earlier `by_keywords`; they count if the index has not changed since.
+    `words` waits for an earlier `by_keywords`, which counts if the index has not changed since.
 
     Raises the store's errors, except that the search goes on with one side if the other one cannot be searched.
     """
-    if candidates is None or candidates.token != reader.change_token():
-        candidates = by_keywords(reader, wanted, needed=side is None)
-    lacks: list[Condition] = []
+    near = _nearest(reader, wanted, side) if side is not None else None
+    by_words = words()
+    if by_words is None or by_words.token != reader.change_token():
+        by_words = by_keywords(reader, wanted, needed=side is None)
+    vector = side.vector if side is not None and near is not None and near.hits is not None else None
+    lacks = [near.lack] if near is not None and near.lack is not None else []
     worded = reader.text_reason is None
-    near = _nearest(reader, wanted, side, candidates, lacks)
-    if not worded and near is None:
+    if not worded and vector is None:
         raise KeywordsUnavailable(
             "; ".join([f"keywords cannot be searched: {reader.text_reason}", *map(text_of, lacks)])
         )
     if not worded and wanted.hybrid.enabled:
         lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(reader.text_reason)}))
-    if candidates.words is None and near is None:
+    if by_words.hits is None and vector is None:
         # Without vectors the keywords are searched even if they are switched off: an answer is better than none.
-        candidates = by_keywords(reader, wanted, needed=True)
-    by_text = candidates.words is not None
-    bm25 = {hit.id: hit.score for hit in candidates.words or ()}
+        by_words = by_keywords(reader, wanted, needed=True)
+    bm25 = by_words.scores()
     cosines: dict[int, float] = {}
-    if near is not None:
+    known = by_words.rows
+    if vector is not None and near is not None:
         # Each side also scores the candidates of the other one.
-        cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
-        if by_text:
-            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25])
+        cosines = near.scores()
+        known = by_words.rows | near.rows
+        cosines |= reader.vector_scores(vector, [id_ for id_ in bm25 if id_ not in cosines])
+        bm25 = near.others | bm25
     ranking = ranked(
         reader,
         cosines,
@@ -136,20 +134,20 @@ def retrieve(
         max_results=wanted.max_results,
         min_score=wanted.min_score,
         now=wanted.now,
-        known=candidates.rows,
+        known=known,
     )
-    hits, copies = _named_first(reader, wanted, ranking, near.vector if near is not None else None)
+    hits, copies = _named_first(reader, wanted, ranking, vector)
     return Found(
         hits=hits,
-        terms=tuple(candidates.terms),
-        mode=_mode(by_text=by_text, by_vector=bool(cosines) or not worded),
+        terms=tuple(by_words.terms),
+        mode=_mode(by_text=by_words.hits is not None, by_vector=bool(cosines) or not worded),
         lacks=tuple(lacks),
         copies=copies,
     )
 
 
 class Candidates:
-    """Candidates of both sides at one revision of the index. Each chunk is read once."""
+    """Candidates of one side at one revision of the index."""
 
     def __init__(self, reader: StoreReader, wanted: Wanted) -> None:
         k = wanted.max_results * wanted.hybrid.candidate_multiplier
@@ -158,18 +156,22 @@ class Candidates:
         self.terms = sought(wanted.query)
         #: Revision of the index (`StoreReader.change_token`).
         self.token = reader.change_token()
-        #: Hits by keywords; None if keywords were not searched.
-        self.words: list[Hit] | None = None
+        #: Hits that are not withheld, copies included; None if this side was not searched, perhaps for a `lack`.
+        self.hits: list[Hit] | None = None
+        self.lack: Condition | None = None
+        #: Scores that the other side gives the hits of this one.
+        self.others: dict[int, float] = {}
         #: Chunks that have been read, by id.
         self.rows: dict[int, ChunkRow] = {}
         self._reader = reader
         self._wanted = wanted
 
-    def best(self, search: Callable[[int], list[Hit]]) -> list[Hit]:
-        """Return the best hits of a side that are not withheld, copies included.
+    def scores(self) -> dict[int, float]:
+        """Return the score of each candidate."""
+        return {hit.id: hit.score for hit in self.hits or ()}
 
-        Further hits take the places of withheld ones and of copies.
-        """
+    def look(self, search: Callable[[int], list[Hit]]) -> None:
+        """Keep the best hits of a search. Further ones take the places of withheld ones and of copies."""
         count = self.count
         while True:
             hits = search(count)
@@ -179,7 +181,8 @@ class Candidates:
             looked = len(hits) < count or (count >= MOST_LOOKED and len(permitted) >= self.count)
             if len(texts) >= self.count or looked:
                 among = set(texts[: self.count])
-                return [hit for hit in permitted if text_of_hit[hit.id] in among]
+                self.hits = [hit for hit in permitted if text_of_hit[hit.id] in among]
+                return
             count *= 4
 
     def _permitted(self, hits: Sequence[Hit]) -> list[Hit]:
@@ -233,26 +236,23 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
     return chunks
 
 
-def _nearest(
-    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: Candidates, lacks: list[Condition]
-) -> _Near | None:
-    """Return the nearest chunks; None, and a condition in `lacks`, without a vector or a search for it."""
-    if side is None:
-        return None
+def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide) -> Candidates:
+    """Return the nearest chunks as candidates; none, and a condition in `lack`, without a vector or a search for it."""
+    candidates = Candidates(reader, wanted)
     embedded_by = embedding_identity(reader)
     if embedded_by is not None and embedded_by != side.identity:
-        lacks.append(Condition(ConditionCode.OTHER_MODEL))
-        return None
-    vector = side.vector
-    if vector is None:
-        lacks.extend([side.lack] if side.lack is not None else [])
-        return None
+        candidates.lack = Condition(ConditionCode.OTHER_MODEL)
+        return candidates
+    if (vector := side.vector) is None:
+        candidates.lack = side.lack
+        return candidates
     try:
-        hits = candidates.best(lambda count: reader.search_vectors(vector, count, wanted.sources))
-        return _Near(vector, {hit.id: hit.score for hit in hits})
+        candidates.look(lambda count: reader.search_vectors(vector, count, wanted.sources))
+        if reader.text_reason is None and wanted.hybrid.enabled:
+            candidates.others = reader.text_scores(wanted.query, list(candidates.scores()))
     except VectorSearchUnavailable as error:
-        lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)}))
-        return None
+        candidates.lack = Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)})
+    return candidates
 
 
 def _mode(*, by_text: bool, by_vector: bool) -> Mode:

@@ -61,7 +61,8 @@ def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
     lack = options.pop("lack", None)
     value = None if lack is not None else embed(query) if vector is None else vector
     side = QuerySide(PROVIDER.identity, PROVIDER.model, value, lack)
-    return retrieve(store, wanted, side, by_keywords(store, wanted) if options.pop("early", False) else None)
+    early = by_keywords(store, wanted) if options.pop("early", False) else None
+    return retrieve(store, wanted, side, lambda: early)
 
 
 def paths(found: Found) -> list[str]:
@@ -90,7 +91,7 @@ def test_keywords_of_an_index_that_has_changed_since_are_searched_again():
     wanted = Wanted(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
     early = by_keywords(store, wanted)
     store.write([document(key("memory/zoo.md"), "A zebra in the zoo.")])
-    assert paths(retrieve(store, wanted, None, early)) == ["memory/zoo.md"]
+    assert paths(retrieve(store, wanted, None, lambda: early)) == ["memory/zoo.md"]
 
 
 def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
