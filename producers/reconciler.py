@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
-from memory.documents.comparison import left_out, with_emptied
+from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
-from memory.documents.session_roots import archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
@@ -224,7 +224,7 @@ def _gone(
     gone = [key for key in absent if not key.is_transcript and not _is_hidden(files, key, scan)]
     transcripts = [key for key in absent if key.is_transcript]
     if transcripts:
-        gone += _read(opened, lambda reader: files.transcripts.forgotten(transcripts, scan, reader))
+        gone += _read(opened, lambda reader: forgotten(files, transcripts, scan, reader))
     return gone
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
@@ -201,7 +202,7 @@ def _look_at(
     except DocumentGone:
         source = None
     if source is None:
-        if known is not None and files.forgets(key, target):
+        if known is not None and forgets(files, key, target):
             work.vanished += 1
             work.removed.update(chunk.id for chunk in stored)
         return

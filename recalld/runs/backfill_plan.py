@@ -14,10 +14,8 @@ from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import ImportedFolder, imported_folders, imports_path, remember_import
-from memory.documents.roots import is_utf8
-from memory.documents.scan import ScanProblems, file_stat, printable
-from memory.documents.session_roots import COMPRESSED, document_name, is_transcript_name
-from memory.documents.walk import FolderRules, walk
+from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
+from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
@@ -33,8 +31,6 @@ from workers.batch_jobs import FEWEST_TEXTS
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
 _TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
-
-_RULES = FolderRules(is_transcript_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ class _Search:
 
     def _add_folder(self, top: str) -> None:
         problems = ScanProblems()
-        found = walk(top, top.rstrip(os.sep) + os.sep, lambda _: _RULES, problems)
+        found = walk(top, top.rstrip(os.sep) + os.sep, is_transcript_name, problems)
         self._files.update((path, file_stat(result)) for path, result in found)
         self.problems += [text_of(one) for one in problems.conditions() if {one.code, one.params.get("kind")} & _TOLD]
 

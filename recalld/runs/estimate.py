@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
@@ -116,7 +117,7 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
         return []
     with closing(reader):
         known = [file.key for file in reader.files()]
-        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
+        absent = [key for key in known if key not in scan.documents and forgets(files, key, reader)]
     return [key for key in absent if not scan.hides(files.path_of(key))]
 
 
