@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -68,16 +69,7 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
 def backfill(
-    invocation: Invocation,
-    *,
-    paths: tuple[Path, ...],
-    format: str | None,  # noqa: A002 - the name of the flag
-    since: datetime | None,
-    until: datetime | None,
-    limit: int | None,
-    dry_run: bool,
-    batch_api: bool,
-    as_json: bool,
+    invocation: Invocation, *, paths: tuple[Path, ...], since: datetime | None, until: datetime | None, **options: Any
 ) -> int:
     """Index the transcripts below PATHs into an agent's memory, and wait.
 
@@ -85,16 +77,7 @@ def backfill(
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing.
     """
-    from recalld.runs.backfill import BackfillRequest, run_backfill
+    from recalld.runs.backfill import run_backfill
 
-    request = BackfillRequest(
-        paths=paths,
-        format=format,
-        since=since.timestamp() if since else None,
-        until=until.timestamp() if until else None,
-        limit=limit,
-        dry_run=dry_run,
-        batch_api=batch_api,
-        as_json=as_json,
-    )
-    return run_backfill(invocation, request)
+    first, last = since.timestamp() if since else None, until.timestamp() if until else None
+    return run_backfill(invocation, paths, since=first, until=last, **options)
