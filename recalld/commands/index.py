@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation, workspace_option
+from recalld.invocation import Invocation, json_option, pass_invocation, workspace_option
 
 _FORMATS = ("openclaw", "claude-code", "codex", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
@@ -18,7 +18,7 @@ _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Compare files and index, index what differs, and wait until it is done.
@@ -39,7 +39,7 @@ def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) 
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Build the index anew from the files and the cache.
@@ -66,7 +66,7 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def backfill(
     invocation: Invocation, *, paths: tuple[Path, ...], since: datetime | None, until: datetime | None, **options: Any
