@@ -19,7 +19,7 @@ from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
-from recalld.runs.status import FREE_OF_CHARGE, amount, dollars
+from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
@@ -197,9 +197,6 @@ class Spending:
             )
 
     def _sentence(self, agent: str, usage: Usage) -> str:
-        text = f"{usage.provider} {usage.model}: {counted(usage.requests, 'request')}"
-        if usage.failed:
-            text += f" ({usage.failed:,} failed)"
-        text += f", {amount(usage.tokens)} tokens"
+        text = spent_text(usage.provider, usage.model, usage.requests, usage.failed, usage.tokens)
         price = price_of(self._agents[agent], usage.provider, usage.model)
         return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
