@@ -99,7 +99,7 @@ class Authorizer:
         return asked
 
     def visible(self, authorization: str | None, asked: str | None = None) -> tuple[str, ...]:
-        """Return the agents that this request may see: all, or only the one that it names. Raises AccessDenied."""
+        """Return the agents that this request may see: all, or only the agent it names. Raises AccessDenied."""
         if asked is not None:
             return (self.agent(authorization, asked),)
         return self.agents if self.tokens is None else (self.owner(authorization),)
