@@ -6,6 +6,8 @@ its size, times or inode differ from the index.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -32,75 +34,58 @@ COMPARISON_RETRY_SECONDS = (1.0, 30.0)
 LIVE_DOCUMENTS = 20
 
 
-@dataclass(slots=True)
-class _Plan:
-    at: float
-    rank: int
-    reason: str
-
-
 #: Reason of the first comparison of each agent; the reasons of all others are for the log alone.
 START = "start"
 
 
 class ReconcileSchedule:
-    """Schedule of one comparison per agent: the earliest requested one. Not thread-safe. Times are arguments.
+    """Schedule of one comparison per agent: the earliest requested one. Thread-safe. Times are arguments.
 
     `intervals`: each agent's seconds between two comparisons, None for never. All agents are due at once, in the order
     given. The periodic comparisons of many agents are spread over the interval.
     """
 
     def __init__(self, intervals: Mapping[str, float | None], *, now: float) -> None:
+        self._lock = threading.Lock()
         self._intervals = dict(intervals)
-        self._plans = {agent: _Plan(now, 1, START) for agent in intervals}
+        self._plans = dict.fromkeys(intervals, (now, START))
         self._failures: dict[str, int] = {}
         count = len(self._intervals)
         # The first periodic comparison comes after half an interval at the earliest, the last one after a whole.
         self._first_share = {agent: 0.5 + 0.5 * (index + 1) / count for index, agent in enumerate(self._intervals)}
 
     def request(
-        self, agents: str | Iterable[str], reason: str, *, now: float, delay_seconds: float = 0.0, urgent: bool = False
+        self, agents: Iterable[str], reason: str, *, now: float, delay_seconds: float = 0.0, urgent: bool = False
     ) -> None:
         """Plan comparisons after `delay_seconds`, unless earlier ones are planned. Urgent ones go first."""
-        for agent in [agents] if isinstance(agents, str) else agents:
-            if agent in self._intervals:
-                self._plan(agent, _Plan(now + delay_seconds, 0 if urgent else 1, reason))
+        for agent in agents:
+            self._plan(agent, -math.inf if urgent else now + delay_seconds, reason)
 
     def take(self, *, now: float) -> tuple[str, str] | None:
-        """Remove and return the next due agent and the reason; None if no agent is due."""
-        due = [(plan.rank, plan.at, agent) for agent, plan in self._plans.items() if plan.at <= now]
-        if not due:
-            return None
-        # Of equals the one configured first: `min` keeps the first it sees, and the tuple's name must not decide.
-        agent = min(due, key=lambda entry: entry[:2])[2]
-        return agent, self._plans.pop(agent).reason
-
-    def next_at(self) -> float | None:
-        """Return the time at which the next agent is due; None without a plan."""
-        return min((plan.at for plan in self._plans.values()), default=None)
+        """Remove and return the agent that is due for longest and the reason; None if no agent is due."""
+        with self._lock:
+            agent = min(self._plans, key=lambda agent: self._plans[agent][0], default=None)
+            if agent is None or self._plans[agent][0] > now:
+                return None
+            return agent, self._plans.pop(agent)[1]
 
     def done(self, agent: str, *, now: float) -> None:
         """Record a successful comparison and plan the next periodic one."""
         self._failures.pop(agent, None)
         interval = self._intervals[agent]
         if interval is not None:
-            self._plan(agent, _Plan(now + interval * self._first_share.pop(agent, 1.0), 2, "interval"))
+            self._plan(agent, now + interval * self._first_share.pop(agent, 1.0), "interval")
 
     def failed(self, agent: str, *, now: float) -> float:
         """Record a failed comparison and plan a retry with backoff. Return the seconds until then."""
         failures = self._failures[agent] = self._failures.get(agent, 0) + 1
         pause = min(COMPARISON_RETRY_SECONDS[0] * 2.0 ** (failures - 1), COMPARISON_RETRY_SECONDS[1])
-        self._plan(agent, _Plan(now + pause, 1, "retry"))
+        self._plan(agent, now + pause, "retry")
         return pause
 
-    def _plan(self, agent: str, plan: _Plan) -> None:
-        known = self._plans.get(agent)
-        if known is None:
-            self._plans[agent] = plan
-            return
-        if plan.at < known.at:
-            known.at, known.reason = plan.at, plan.reason
-        known.rank = min(known.rank, plan.rank)
+    def _plan(self, agent: str, at: float, reason: str) -> None:
+        with self._lock:
+            self._plans[agent] = min(self._plans.get(agent, (at, reason)), (at, reason), key=lambda plan: plan[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class Spending:
         self._before = {
             (agent.id, usage.provider, usage.model): usage
             for agent in agents
-            for usage in board.indexing_usage(agent.id)
+            for usage in board.usage(agent.id, queries=False)
         }
 
     def of(self, agent: str) -> list[Usage]:
@@ -204,7 +204,7 @@ class Spending:
 
     def all_of(self, agent: str) -> list[Usage]:
         """Return the usage of one agent since then, free of charge or not."""
-        return [self._since(agent, usage) for usage in self._board.indexing_usage(agent)]
+        return [self._since(agent, usage) for usage in self._board.usage(agent, queries=False)]
 
     def sentence(self, agent: str, usage: Usage) -> str:
         """Return one line for a person."""
