@@ -87,11 +87,11 @@ def translate(
     _sources(leaves, done, is_current=is_current, isolates_chats=isolates_chats)
     _provider(leaves.get("provider"), done, providers or {}, is_current=is_current)
     remote = tree.get("remote")
-    if key := remote.get("apiKey") if isinstance(remote, Mapping) else None:
+    if own_key := remote.get("apiKey") if isinstance(remote, Mapping) else None:
         provider = done.values.get("provider", "auto")
         own = provider in Credentials.model_fields and "remote.base_url" not in done.values
         place = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
-        done.remarks.append(f"remote.apiKey is not copied{_from(key)}; set {place} to it")
+        done.remarks.append(f"remote.apiKey is not copied{_from(own_key)}; set {place} to it")
     if is_current:
         done.values = {**_CURRENT_DEFAULTS, **done.values}
         done.remarks.append(
@@ -188,7 +188,8 @@ def _globs(pattern: Any) -> list[str]:
         raise ValueError
     found = [pattern.strip()]
     while group := _ALTERNATIVES.search(found[0]):
-        found = [_ALTERNATIVES.sub(lambda _, part=part: part, one, 1) for one in found for part in group[1].split(",")]
+        parts = group[1].split(",")
+        found = [one.replace(group[0], part, 1) for one in found for part in parts]
     if any(_NO_GLOB.search(one) for one in found):
         raise ValueError
     found = [one if "/" in one else f"./{one}" for one in found]
