@@ -145,7 +145,8 @@ def _parse(raw: Any) -> Event | Hook:
     entry = raw if hook is None else hook
     if not isinstance(entry, dict):
         raise _NotAnEventError("it does not hold a JSON object")
-    kind, agent, session, meant = others = [entry.get(name) for name in ("kind", "agent", "session", "meant")]
+    others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant")]
+    kind, agent, session, meant = others
     paths = entry.get("paths", [])
     needed = [kind] if hook is not None else [kind, agent]
     if not isinstance(paths, list) or not all(
