@@ -113,7 +113,7 @@ class ReconcileReport:
 
 
 class _Index:
-    """What an index held when a comparison began. Its reader is opened for each look, and closed right after.
+    """Contents of an index when a comparison began. Its reader is opened for each look, and closed right after.
 
     `known` is None without an index, and where it is unreadable for one of the reasons in `unless`; then `figures`
     are None, too. `failed` have dead letters, and a user left `out` some.
