@@ -367,6 +367,7 @@ class _AgentJobs:
         if self._supply.coordination is not None:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
             self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
+            self._runtime.board.counters.flush()
 
 
 def _groups(items: Iterator[T]) -> Iterator[list[T]]:

@@ -131,11 +131,13 @@ class _Turn:
         self._runtime.board.committed(self._agent)
         now = time.time()
         tracing.link(self._marks.take_traces(self._agent, keys))
+        if self._lane is Lane.BACKFILL:
+            self._runtime.board.counters.flush()  # a run that waits for these marks reports the usage after them
         over = self._marks.finish(self._agent, keys, job=self._job, now=now)
         for key in keys:
             self._taken.pop(key, None)
         self._runtime.board.moved()
-        self._runtime.board.record_freshness([now - since for since in over])
+        self._runtime.board.counters.record_freshness([now - since for since in over])
 
     def give_back(self) -> None:
         """Let the claimed documents that are not done wait again."""

@@ -173,7 +173,7 @@ class Spending:
         self._before = {
             (agent.id, usage.provider, usage.model): usage
             for agent in agents
-            for usage in board.indexing_usage(agent.id)
+            for usage in board.usage(agent.id, queries=False)
         }
 
     def of(self, agent: str) -> list[tuple[Usage, str]]:
@@ -186,7 +186,7 @@ class Spending:
         return sum(usage.inputs for agent in self._agents for usage in self._since(agent))
 
     def _since(self, agent: str) -> Iterator[Usage]:
-        for usage in self._board.indexing_usage(agent):
+        for usage in self._board.usage(agent, queries=False):
             before = self._before.get((agent, usage.provider, usage.model), Usage(usage.provider, usage.model))
             yield replace(
                 usage,

@@ -7,7 +7,7 @@ indexes with the functions that the actors call.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -163,9 +163,6 @@ class _Found:
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
         """See `JobQueue`."""
         self.documents += documents
-
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
-        """Hold back nothing."""
 
     def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
         """See `JobQueue`."""

@@ -107,6 +107,10 @@ class Keys:
         """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
 
+    def is_day(self, key: str) -> bool:
+        """Return True for the usage of one day, which expires."""
+        return key.startswith(f"{self.prefix}:usage:") and not key.startswith(f"{self.prefix}:usage:ever:")
+
     def claim(self, scope: str, text_hash: str) -> str:
         """String: name of the process that embeds a text, among the processes that share a cache."""
         return f"{self.prefix}:claim:{scope}:{text_hash}"
