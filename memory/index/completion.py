@@ -61,14 +61,9 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     return [key for key in changed if key not in aside]
 
 
-def unasked_differences(indexer: Indexer) -> list[DocumentKey] | None:
-    """Return the documents missing from CURRENT, once per generation.
-
-    Return None if they were already requested, or if NEXT is being built.
-    """
-    if indexer.generations.next() is not None or indexer.target().meta(_COMPARED) is not None:
-        return None
-    return differences(indexer)
+def is_unasked(indexer: Indexer) -> bool:
+    """Return True if the documents missing from CURRENT are to be requested, once per generation."""
+    return indexer.generations.next() is None and indexer.target().meta(_COMPARED) is None
 
 
 def note_asked(indexer: Indexer) -> None:
