@@ -21,7 +21,6 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.health.health_store import HealthStore
 from workers.limits.coordination import BrokerCoordination
 from workers.queue.connection import connect
 from workers.queue.names import Keys
@@ -37,7 +36,7 @@ def supply_of(
     provider = OpenAIProvider(name="openai", model="m", base_url=url, api_key="k", key_name="KEY", limits=limits)
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    coordination = BrokerCoordination(client, keys, HealthStore(client, keys), cache_scope="cache")
+    coordination = BrokerCoordination(client, keys, cache_scope="cache")
     choice = ProviderChoice(provider, requested="openai", name="openai", reason=None, error=None)
     return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination
 

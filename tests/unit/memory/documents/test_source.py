@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles, WatchRoot
 from memory.documents.comparison import forgets
 from memory.documents.imports import ImportedFolder
 from memory.documents.safe_open import DocumentGone, DocumentRefused
@@ -22,7 +22,7 @@ from tests.recording import entered_folders
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Files of an agent and a folder of one source; its documents are named *`suffix`, their keys begin with `prefix`."""
+    """Folder of one source: its documents are named *`suffix`, and their keys begin with `prefix`."""
 
     files: AgentFiles
     folder: Path
@@ -150,9 +150,7 @@ def test_folders_are_watched_by_the_source_that_owns_them(case: Case, tmp_path: 
     inside = case.write("deep/a").parent
     (case.folder / "linked").symlink_to(inside)
     watched = not case.prefix.startswith("/")  # imported folders are not
-    assert (
-        (str(case.folder), True) in [(str(root.path), root.recursive) for root in case.files.watch_roots()]
-    ) is watched
+    assert (WatchRoot(case.folder, recursive=True) in case.files.watch_roots()) is watched
     assert (case.folder in entered_folders(case.files)) is watched
     assert (inside in entered_folders(case.files)) is watched
     for other in ("linked", ".hidden", "node_modules", "closed"):
