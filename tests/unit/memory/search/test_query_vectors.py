@@ -14,7 +14,7 @@ import pytest
 
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.embedding.rate_limit import REFUSED_SECONDS, LocalRateLimiter, RateLimiter
+from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
 from memory.search.query_vectors import (
     FAILURE_MEMORY_SECONDS,
     FIRST_FAILURE_MEMORY_SECONDS,
@@ -273,7 +273,7 @@ def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordinati
 
 def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
@@ -291,7 +291,7 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm:
 
 def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     limiter.report(Throttled("slow down", retry_after=3))
     assert got(vectors, "a") == Unavailable("fake asked to wait 3 s")
@@ -309,7 +309,7 @@ def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(warm: 
 
 def test_a_query_may_leave_a_minute_after_a_refusal(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     limiter.report(Terminal("the quota is used up"))
     assert got(vectors, "a") == Unavailable("the quota is used up")
@@ -322,7 +322,7 @@ def test_a_query_may_leave_a_minute_after_a_refusal(warm: Warm):
 
 def test_an_endpoint_that_is_out_says_when_it_is_tried_again(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     for _ in range(4):
         clock.now += 1
@@ -332,14 +332,14 @@ def test_an_endpoint_that_is_out_says_when_it_is_tried_again(warm: Warm):
 
 def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), coordination=shared(LocalRateLimiter(limits)))
+    vectors = warm(Provider(), coordination=shared(RateLimiter(limits)))
     for query in ("one", "two", "three"):
         assert not isinstance(got(vectors, query), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, coordination=shared(LocalRateLimiter(), recorder))
+    vectors = warm(provider, coordination=shared(RateLimiter(), recorder))
     got(vectors, "where is the dentist", agent="ada")
     got(vectors, "where is the dentist", agent="bob")
     wait_until(lambda: recorder.counted)
