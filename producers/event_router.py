@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -20,14 +19,13 @@ from producers.dispatcher import Dispatcher, HeldBack
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, ReconcileReport, ReconcileSchedule, reconcile
-from producers.rejected_events import RejectedEvents
+from producers.report import FilesReport
 from producers.tailer import Tailer
-from producers.watching.report import WatchReport
 from producers.watching.watcher import Watcher, WatchMode, WatchState
-from schemas.conditions import OF_FILES, Condition, ConditionCode
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import ConditionReporter, Event, FiguresRecorder, JobQueue
+from schemas.ports import ConditionReporter, Event, FiguresRecorder, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -50,19 +48,13 @@ _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 _STOP_SECONDS = 0.25
 
 
-@runtime_checkable
-class _HasEpoch(Protocol):
-    def epoch(self) -> str | None:
-        """Return a name of the broker's data, another one after a loss; None while the broker does not answer."""
-
-
 class EventRouter:
     """Listener of the watcher and handler of events. One thread calls `start` and `loop`."""
 
     def __init__(
         self,
         settings: Settings,
-        queue: JobQueue,
+        queue: ProducerQueue,
         reporter: ConditionReporter,
         *,
         figures: FiguresRecorder,
@@ -82,17 +74,15 @@ class EventRouter:
         self._indexed = indexed
         self._answering = answering
         self._building = building
-        self._report = WatchReport(settings.home, self._agents, reporter)
+        self._report = FilesReport(settings.home, self._agents, reporter)
         self._schedule = ReconcileSchedule(
             {agent.id: agent.sync.interval_minutes * 60 or None for agent in self._agents.values()},
             now=time.monotonic(),
         )
-        self._schedule_lock = threading.Lock()
         self._wake = threading.Event()
         self._watcher: Watcher | None = None
         self._epoch: str | None = None
         self._broker_was_away = False
-        self._compared: dict[str, Sequence[Condition]] = {}
         self._moved: set[str] = set()
         self._next_epoch = 0.0
         self._held_back = HeldBack(queue)
@@ -103,7 +93,7 @@ class EventRouter:
             reporter,
             held_back=self._held_back,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
-            on_recovered=lambda: self._request_all("the queue answers again"),
+            on_recovered=lambda: self._request(self._agents, "the queue answers again"),
             pulse=pulses.of("hand-over"),
         )
         self._tailer = Tailer(
@@ -114,7 +104,6 @@ class EventRouter:
             held_back=lambda agents: self._held_back.report("transcripts", agents),
             pulse=pulses.of("tail"),
         )
-        self._refusals = RejectedEvents(reporter)
 
     def start_threads(self) -> None:
         """Start the threads that hand over. Documents wait until then."""
@@ -136,12 +125,12 @@ class EventRouter:
         log.warning("file_events_lost")
         self._report.overflow()
         # Delayed: a storm of events causes at most one comparison a second.
-        self._request_all("file events were lost", delay_seconds=SETTLE_SECONDS)
+        self._request(self._agents, "file events were lost", delay_seconds=SETTLE_SECONDS)
 
     def on_uncertain(self, agent: str) -> None:
         """Compare an agent whose roots appeared, vanished or moved."""
         self._moved.add(agent)
-        self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
+        self._request([agent], "what is watched changed", delay_seconds=SETTLE_SECONDS)
 
     # Events of inbox, spool and hooks
 
@@ -155,10 +144,10 @@ class EventRouter:
         elif event.kind in ("compaction", "grew") and event.paths:
             self._grew(agent, event)
         elif event.kind in ("reconcile", "changed", "compaction", "grew"):
-            self._request(agent.id, event.kind, urgent=True)
+            self._request([agent.id], event.kind, urgent=True)
         elif event.kind == "session-start":
             if agent.sync.on_session_start:
-                self._request(agent.id, event.kind, urgent=True)
+                self._request([agent.id], event.kind, urgent=True)
         elif event.kind == "flush":
             self._flush(agent.id)
         else:
@@ -168,7 +157,7 @@ class EventRouter:
         """Queue everything that was written before this call, and wait until it is queued."""
         if self._watcher is None or not self._watcher.settle(agent):
             # Polled or not watched: only a comparison finds the changes.
-            self._request(agent, "flush", urgent=True)
+            self._request([agent], "flush", urgent=True)
         self._tailer.flush(agent)
         self._tailer.settle(SETTLED_WITHIN_SECONDS)
         self.hand_over.flush(agent)
@@ -183,9 +172,9 @@ class EventRouter:
             if key is not None or files.reason_of(path) is not None:
                 continue
             if is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
-                self._refusals.refuse(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
+                self._report.refused(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
             elif ".." not in path.split("/") and any(Path(path).is_relative_to(folder) for folder in folders):
-                self._request(agent, "a folder changed", urgent=True)
+                self._request([agent], "a folder changed", urgent=True)
             else:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
 
@@ -197,9 +186,9 @@ class EventRouter:
             if key is None and files.reason_of(path) is not None:
                 continue
             if key is None or not key.is_transcript:
-                self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
+                self._report.refused(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
             elif _is_barred(files, key):
-                self._refusals.refuse(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
+                self._report.refused(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
             elif event.kind == "compaction" and agent.sync.sessions.post_compaction_force:
                 self._tailer.force(agent.id, key)
             else:
@@ -218,7 +207,6 @@ class EventRouter:
         for agent in self._agents.values():
             if stop.is_set():
                 return
-            self._reporter.resolve(ConditionCode.EVENT_PATHS_REFUSED, agent=agent.id)  # of an earlier run
             if agent.sync.watch:
                 watcher.add(agent.id, self._files[agent.id])
             self._note_state(agent)
@@ -239,7 +227,6 @@ class EventRouter:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
             self._report.publish(now=now)
-            self._refusals.publish()
             if not self._compare_next():
                 self._pulse.idle()
                 self._wake.wait(_STOP_SECONDS)
@@ -252,22 +239,18 @@ class EventRouter:
         self._report.close()
 
     def _compare_next(self) -> bool:
-        with self._schedule_lock:
-            due = self._schedule.take(now=time.monotonic())
+        due = self._schedule.take(now=time.monotonic())
         if due is None:
             return False
         agent, reason = due
         try:
             self._compare(self._agents[agent], reason)
         except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
-            with self._schedule_lock:
-                pause = self._schedule.failed(agent, now=time.monotonic())
+            pause = self._schedule.failed(agent, now=time.monotonic())
             self._figures.record_figures(agent, None, commits=0)
-            failed = Condition(ConditionCode.FILES_NOT_COMPARED, params={"error": str(error), "seconds": pause})
-            self._report_files(agent, [failed])
+            self._report.not_compared(agent, error=str(error), seconds=pause)
         else:
-            with self._schedule_lock:
-                self._schedule.done(agent, now=time.monotonic())
+            self._schedule.done(agent, now=time.monotonic())
         return True
 
     def _compare(self, agent: AgentSettings, reason: str) -> None:
@@ -284,12 +267,11 @@ class EventRouter:
         )
         self._figures.record_figures(agent.id, report.figures, commits=commits)
         self._note_state(agent)
-        self._report.reconciled(agent.id)
-        self._report_files(agent.id, report.problems)
+        self._report.compared(agent.id, report.problems)
         _log_report(report, reason)
         if agent.id in self._moved:
             self._moved.discard(agent.id)
-            self._request(agent.id, "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
+            self._request([agent.id], "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
 
     def _note_state(self, agent: AgentSettings) -> None:
         if not agent.sync.watch:
@@ -304,12 +286,6 @@ class EventRouter:
         # Without events, only a comparison for a search finds a change before the next one.
         self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
         self._held_back.report("unseen", self._unseen)
-
-    def _report_files(self, agent: str, conditions: Sequence[Condition]) -> None:
-        if self._compared.get(agent) == conditions:
-            return
-        self._compared[agent] = conditions
-        self._reporter.replace((*OF_FILES, ConditionCode.FILES_NOT_COMPARED), conditions, agent=agent)
 
     def _drain_spool(self) -> None:
         try:
@@ -333,33 +309,20 @@ class EventRouter:
 
     def _watch_epoch(self) -> None:
         """Compare everything after the broker was away or lost data: it may have lost marks."""
-        if not isinstance(self._queue, _HasEpoch):
-            return
-        epoch = self._ask_epoch()
+        epoch = self._queue.epoch()
         if epoch is None:
             self._broker_was_away = True
             return
         if self._broker_was_away or self._epoch not in (None, epoch):
             log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
             self._report.tell_again()
-            self._refusals.tell_again()
-            self._compared.clear()
             self._held_back.tell_again()
-            self._request_all("the broker came back")
+            self._request(self._agents, "the broker came back")
         self._broker_was_away = False
         self._epoch = epoch
 
-    def _ask_epoch(self) -> str | None:
-        return self._queue.epoch() if isinstance(self._queue, _HasEpoch) else None
-
-    def _request(self, agent: str, reason: str, *, delay_seconds: float = 0.0, urgent: bool = False) -> None:
-        with self._schedule_lock:
-            self._schedule.request(agent, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
-        self._wake.set()
-
-    def _request_all(self, reason: str, *, delay_seconds: float = 0.0) -> None:
-        with self._schedule_lock:
-            self._schedule.request(self._agents, reason, now=time.monotonic(), delay_seconds=delay_seconds)
+    def _request(self, agents: Iterable[str], reason: str, *, delay_seconds: float = 0.0, urgent: bool = False) -> None:
+        self._schedule.request(agents, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
         self._wake.set()
 
 

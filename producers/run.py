@@ -21,7 +21,7 @@ from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
 from producers.watching.watcher import Watcher
-from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, JobQueue
+from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ TAKE_SECONDS = 1.0
 
 def run_producers(
     settings: Settings,
-    queue: JobQueue,
+    queue: ProducerQueue,
     inbox: EventInbox,
     reporter: ConditionReporter,
     stop: threading.Event,

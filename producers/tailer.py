@@ -8,7 +8,6 @@ time: after a restart, the comparison of files and index finds what was not hand
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from memory.documents.session_roots import archived_path
 from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
-from producers.debouncer import Debouncer
+from producers.debouncer import DebouncedThread
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings_sections import SyncSessions
@@ -118,13 +117,16 @@ class Growth:
         return compacted
 
 
-class Tailer:
+class Tailer(DebouncedThread[bool]):
     """Watcher of growing transcripts. All methods are thread-safe.
 
     `sync` returns an agent's thresholds, `indexed` opens the index that its files must agree with (None without an
     index). `hand_over` gets due transcripts and their stats, None for a deleted transcript that is to be forgotten.
     `held_back` gets the agents whose transcripts wait, whenever they change.
     """
+
+    #: Any change is enough; False of a transcript that is only looked at.
+    _DUE = True
 
     def __init__(
         self,
@@ -137,117 +139,46 @@ class Tailer:
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or Pulse("tail")
+        super().__init__(
+            "tail",
+            quiet_seconds=lambda agent: sync(agent).quiet_seconds,
+            held_back=held_back,
+            pause_seconds=LOOK_SECONDS,
+            bound_factor=BOUND_FACTOR,
+            clock=clock,
+            pulse=pulse,
+        )
         self._files = files
         self._sync = sync
         self._indexed = indexed
         self._hand_over = hand_over
-        self._held_back = held_back
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds, bound_factor=BOUND_FACTOR)
-        # Transcripts to look at; True if any change is enough.
-        self._waiting: dict[tuple[str, DocumentKey], bool] = {}
-        self._urgent = False
-        self._looking = False
-        self._stopping = False
         # Used by the thread alone.
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
-        self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-        self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
         """Record that a transcript may have grown: hand it over at its thresholds or after its quiet time."""
         with self._changed:
-            self._debouncer.touch(agent, key, now=self._clock())
-            self._waiting.setdefault((agent, key), False)
-            self._changed.notify_all()
+            super().touch(agent, key)
+            self._put(agent, {key: self._waiting.get(agent, {}).get(key, False)})
 
     def force(self, agent: str, key: DocumentKey) -> None:
         """Hand a transcript over now, unless it has not changed since its last hand-over."""
-        with self._changed:
-            self._waiting[agent, key] = True
-            self._urgent = True
-            self._changed.notify_all()
+        self._put(agent, {key: True}, urgent=True)
 
-    def flush(self, agent: str | None = None) -> None:
-        """Hand over now the transcripts of one agent, or of all, that wait for their quiet time."""
-        with self._changed:
-            self._force_all(self._debouncer.flush(agent))
-            self._urgent = True
-            self._changed.notify_all()
-
-    def settle(self, timeout_seconds: float) -> bool:
-        """Wait until every touched transcript was looked at. Return False after the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not (self._waiting or self._looking), timeout_seconds)
-
-    def waiting(self) -> int:
-        """Return the number of transcripts that wait for a look or for their quiet time."""
-        with self._changed:
-            return len(self._waiting) + len(self._debouncer)
-
-    def stop(self) -> None:
-        """Hand over all waiting transcripts and end the thread."""
-        with self._changed:
-            self._force_all(self._debouncer.flush())
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def _force_all(self, due: Mapping[str, list[DocumentKey]]) -> None:
-        for agent, keys in due.items():
-            for key in keys:
-                self._waiting[agent, key] = True
-
-    def _run(self) -> None:
-        told: set[str] = set()
-        while True:
-            with self._changed:
-                now = self._clock()
-                self._force_all(self._debouncer.take_due(now=now))
-                looks, self._waiting = self._waiting, {}
-                self._urgent = False
-                self._looking = bool(looks)
-                stopping = self._stopping
-                held = self._debouncer.agents() | {agent for agent, _ in looks}
-                if not looks and not stopping and held == told:
-                    next_due = self._debouncer.next_due()
-                    # The pause is real time even when the clock is a test's.
-                    self._changed.wait(None if next_due is None else max(0.001, next_due - now))
-                    continue
-            self._held_back(set() if stopping else held)
-            told = held
-            entries = iter(looks.items())
-            while some := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
-                with self._pulse.at("looks at transcripts"):
-                    self._look_safely(some)
-            with self._changed:
-                self._looking = False
-                self._changed.notify_all()
-            if stopping:
-                return
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._urgent, LOOK_SECONDS)
-
-    def _look_safely(self, looks: Mapping[tuple[str, DocumentKey], bool]) -> None:
+    def _deliver(self, batches: Mapping[str, Mapping[DocumentKey, bool]]) -> None:
         """Look at these transcripts. After an unexpected error, hand all of them over: the thread must not end."""
-        by_agent: dict[str, dict[DocumentKey, bool]] = {}
-        for (agent, key), forced in looks.items():
-            by_agent.setdefault(agent, {})[key] = forced
-        for agent, keys in by_agent.items():
-            due: Mapping[DocumentKey, FileStat | None]
-            try:
-                due = dict(self._due(agent, keys))
-            except Exception:
-                log.exception("tailing_failed", agent=agent)
-                due = dict.fromkeys(keys)
-            if due:
-                self._hand_over(agent, due)
+        for agent, looks in batches.items():
+            entries = iter(looks.items())
+            while keys := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
+                self._pulse.busy("looks at transcripts")
+                due: Mapping[DocumentKey, FileStat | None]
+                try:
+                    due = dict(self._due(agent, keys))
+                except Exception:
+                    log.exception("tailing_failed", agent=agent)
+                    due = dict.fromkeys(keys)
+                if due:
+                    self._hand_over(agent, due)
 
     def _due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> Iterator[tuple[DocumentKey, FileStat | None]]:
         self._meet(agent, keys)

@@ -140,14 +140,21 @@ class JobQueue(Protocol):
             BrokerUnavailable: nothing was marked; the caller keeps the event.
         """
 
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
-        """Record that producers hold back changes of these agents, or do so no longer. Never raises."""
-
     def request_vectors(self, agent: str) -> None:
         """See to it that chunks without vectors get theirs."""
 
     def request_completion(self, agent: str) -> None:
         """See to it that a generation under construction is checked and, if whole, put in place."""
+
+
+class ProducerQueue(JobQueue, Protocol):
+    """Queue as a running producer sees it."""
+
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """Record that producers hold back changes of these agents, or do so no longer. Never raises."""
+
+    def epoch(self) -> str | None:
+        """Return a name of the queue's data, another one after a loss; None while the queue does not answer."""
 
 
 class PendingReader(Protocol):

@@ -32,6 +32,7 @@ from schemas.conditions import Condition, ConditionCode, StopReason
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
 from workers.middleware.pulses import got_on
+from workers.queue.names import POLL_BATCH_JOBS
 from workers.runtime import Runtime
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class _AgentJobs:
         """Report conditions, and request a look at open jobs."""
         self._report()
         if self._open_jobs():
-            self._runtime.queue.request_polling(self._agent)
+            self._runtime.queue.request(POLL_BATCH_JOBS, self._agent)
 
     def note(self) -> BatchTurn:
         """Note jobs of waiting texts, as many as may be open; return the share of the others."""
@@ -367,6 +368,7 @@ class _AgentJobs:
         if self._supply.coordination is not None:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
             self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
+            self._runtime.board.counters.flush()
 
 
 def _groups(items: Iterator[T]) -> Iterator[list[T]]:

@@ -191,5 +191,4 @@ class Maintenance:
             self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole, of)
 
     def _is_quiet(self, agent: str) -> bool:
-        waiting = self._runtime.queue.marks.waiting(agent)
-        return not (waiting.live or waiting.backfill or waiting.running)
+        return not self._runtime.queue.marks.waiting(agent).anything

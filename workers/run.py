@@ -71,7 +71,6 @@ def run_workers(
     claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
-    board = HealthStore(client, keys)
     metrics = JobMetrics()
     pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     broker.pulses = pulses
@@ -83,6 +82,7 @@ def run_workers(
         _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
         coordinating(settings) as coordination,
     ):
+        board = HealthStore(client, keys, counters=coordination.counters)
         runtime = Runtime(settings, queue, board, coordinate=coordination)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
         broker.add_middleware(metrics, before=TimeLimit)

@@ -57,6 +57,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             runtime.board.counters.add(COMMITS, 1, "vectors")
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
+            runtime.board.counters.flush()
             runtime.board.committed(agent)
             runtime.count(indexer)
 

@@ -161,11 +161,9 @@ class RateLimiter:
             words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
             self._step("refused", words[:_LONGEST_REFUSAL])
         elif isinstance(error, Transient):
-            throttled = isinstance(error, Throttled)
             asked = "" if error.retry_after is None else error.retry_after
-            # What the provider asks for holds for the whole account; other failures are a model's.
-            field = "cool" if throttled or error.retry_after is not None else "until"
-            self._step("failed", asked, *(THROTTLED_BACKOFF if throttled else FAILED_BACKOFF), field)
+            backoff = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
+            self._step("failed", asked, *backoff, "cool" if is_asked(error) else "until")
         elif error is None and (known.failed or known.refusal is not None):
             self._step("answered")
 
@@ -231,6 +229,11 @@ class _OwnAccount:
             return wait
         self._busy_until = [now + left + (cost / rate if rate else 0.0) for left, cost, rate, _ in charges]
         return 0.0
+
+
+def is_asked(error: Transient) -> bool:
+    """Return True if the provider asked to wait, which holds for the whole account; other failures are a model's."""
+    return isinstance(error, Throttled) or error.retry_after is not None
 
 
 def _limit(budget: Budget | None, urgency: Urgency) -> tuple[float, float]:

@@ -250,7 +250,7 @@ def _identities(generations: Generations, pointers: Iterable[str]) -> Iterator[s
 
 def _embedding_of(generations: Generations, name: str) -> str:
     """Return the embedding identity of a generation. It never changes, and names are never reused."""
-    known = (generations.place, name)
+    known = (generations.folder, name)
     if known not in _known:
         reader = generations.open_named(name)
         if reader is None:

@@ -19,7 +19,7 @@ from memory.status.local_processes import born, is_the_same
 if TYPE_CHECKING:
     from schemas.status import WatchingState
 
-#: Relative to the home folder. One object: agent id -> its entry, see `producers.watching.report`.
+#: Relative to the home folder. One object: agent id -> its entry, see `producers.report`.
 WATCH_STATE_PATH = Path("run") / "watch.json"
 
 #: Relative to the home folder. One object: {url, pid, born}.

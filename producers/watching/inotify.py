@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import stat
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog.observers.inotify_c import (
@@ -50,7 +50,11 @@ _MASK = Mask(
 #: Errors of the kernel at a limit (inotify_init(2), inotify_add_watch(2)).
 _LIMIT_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-_LIMITS = Path("/proc/sys/fs/inotify")
+#: Error -> the limit in words, its name, a value that is enough, and the other cure.
+_LIMITS = {
+    errno.ENOSPC: ("inotify watches", "max_user_watches", 524_288, ""),
+    errno.EMFILE: ("inotify instances or open files", "max_user_instances", 1024, ", or raise `ulimit -n`"),
+}
 
 
 class InotifySource(ChangeSource, WatchCallback):
@@ -128,7 +132,7 @@ class InotifySource(ChangeSource, WatchCallback):
                 self._changes.folders[folder, name] = None
             elif may_be_document(name):
                 self._changes.documents[folder, path] = None
-            elif mask & _CAME and _is_link(path):
+            elif mask & _CAME and os.path.islink(path):  # noqa: PTH114 - as above
                 self._changes.folders[folder, name] = None  # a root may be a link
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
@@ -156,24 +160,9 @@ class InotifySource(ChangeSource, WatchCallback):
 
 def _limit_reason(error: OSError) -> str:
     """Return one sentence about an exhausted system limit and what to set."""
-    if error.errno == errno.ENOSPC:
-        return f"the limit of inotify watches is reached; {_advice('max_user_watches', at_least=524_288)}"
-    if error.errno == errno.EMFILE:
-        advice = _advice("max_user_instances", at_least=1024)
-        return f"the limit of inotify instances or open files is reached; {advice}, or raise `ulimit -n`"
-    return f"the system grants no inotify watch ({os.strerror(error.errno or 0)}); free memory or file descriptors"
-
-
-def _advice(name: str, *, at_least: int) -> str:
-    try:
-        now = int((_LIMITS / name).read_text())
-    except (OSError, ValueError):
-        return f"raise it with `sysctl -w fs.inotify.{name}={at_least}`"
-    return f"it is {now}; raise it with `sysctl -w fs.inotify.{name}={max(at_least, 2 * now)}`"
-
-
-def _is_link(path: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    if error.errno not in _LIMITS:
+        return f"the system grants no inotify watch ({os.strerror(error.errno or 0)}); free memory or file descriptors"
+    what, name, least, otherwise = _LIMITS[error.errno]
+    with suppress(OSError, ValueError):
+        least = max(least, 2 * int(Path("/proc/sys/fs/inotify", name).read_text()))
+    return f"the limit of {what} is reached; raise it with `sysctl -w fs.inotify.{name}={least}`{otherwise}"

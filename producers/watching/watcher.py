@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,7 +29,7 @@ from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient
 
 if TYPE_CHECKING:
-    from memory.documents.agent_files import Scan, WatchRoot
+    from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
 
 log = structlog.get_logger(__name__)
 
@@ -49,19 +49,13 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _WITHOUT_CTIME = struct.calcsize("<qqQ")
 
 #: The list of mounts (proc(5)).
-MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mounts")
 
-#: Types of file systems (proc(5), mountinfo) that other machines write to: over the network, or from outside of a
-#: virtual machine.
-_OVER_THE_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "davfs"}
-
-_FROM_OUTSIDE = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs"}
-
-_FUSE = {"sshfs", "glusterfs", "rclone", "s3fs", "gcsfuse", "vmhgfs-fuse", "grpcfuse", "osxfs"}
-
-_BLIND = frozenset({*_OVER_THE_NETWORK, *_FROM_OUTSIDE, *(f"fuse.{name}" for name in _FUSE)})
-
-_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+#: Types of file systems (proc(5)) that other machines write to: over the network, or from outside of a virtual machine.
+_BLIND = (
+    "nfs nfs4 cifs smb3 smbfs afs ceph lustre gfs2 ocfs2 davfs 9p virtiofs vboxsf prl_fs vmhgfs drvfs fuse.sshfs "
+    "fuse.glusterfs fuse.rclone fuse.s3fs fuse.gcsfuse fuse.vmhgfs-fuse fuse.grpcfuse fuse.osxfs"
+)
 
 
 class WatchMode(StrEnum):
@@ -83,22 +77,6 @@ class WatchState:
 
 class WatchLimitReached(Transient):
     """Raised when the system grants no further watch. The message names the limit and what to set."""
-
-
-class WatchedFiles(Protocol):
-    """Files of an agent as a watcher needs them. `memory.documents.agent_files.AgentFiles` implements it."""
-
-    def watch_roots(self) -> Sequence[WatchRoot]:
-        """Return the directories and files to watch, as the disk is now."""
-
-    def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
-        """Return the documents that differ from `but`. Each folder is passed to `entering` before it is listed."""
-
-    def key_of(self, path: str) -> DocumentKey | None:
-        """Return the document that an absolute path names."""
-
-    def stat(self, key: DocumentKey) -> FileStat | None:
-        """Return the stat of a document; None if it is gone."""
 
 
 class WatchListener(Protocol):
@@ -161,9 +139,8 @@ class _Watched:
     `polled`: the state of a polled agent. `moving`: documents whose change time alone moved in the last round.
     """
 
-    files: WatchedFiles
+    files: AgentFiles
     lock: threading.RLock = field(default_factory=threading.RLock)
-    source: ChangeSource | None = None
     polled: WatchState | None = None
     roots: Sequence[WatchRoot] = ()
     folders: set[str] = field(default_factory=set)
@@ -175,8 +152,11 @@ class _Watched:
     looked: bool = False
     cpu_seconds: float = 0.0
 
-    def is_below(self, folder: str) -> bool:
-        return folder in self.folders and folder not in self.flat
+    def depends_on(self, folder: str, name: str) -> bool:
+        """Return True if a change of a folder or link may change which documents there are."""
+        if not name or (folder in self.folders - self.flat and is_folder_name(name)):
+            return True
+        return folder in self.flat and self.files.watch_roots() != self.roots
 
 
 class _Look(KnownFiles):
@@ -184,24 +164,19 @@ class _Look(KnownFiles):
 
     def __init__(self, before: Mapping[int, bytes]) -> None:
         super().__init__()
-        self._before = before
+        self.before = before
         self.now: dict[int, bytes] = {}
-        self._met = 0
 
     def differs(self, key: DocumentKey, stat: FileStat) -> bool:
         name = hash(key)
-        known, self.now[name] = self._before.get(name), packed(stat)
-        self._met += known is not None
-        self.unchanged += known == self.now[name]
-        return known != self.now[name]
+        self.now[name] = packed(stat)
+        is_same = self.before.get(name) == self.now[name]
+        self.unchanged += is_same
+        return not is_same
 
     def only_ctime_moved(self, key: DocumentKey) -> bool:
-        known = self._before.get(hash(key))
+        known = self.before.get(hash(key))
         return known is not None and known[:_WITHOUT_CTIME] == self.now[hash(key)][:_WITHOUT_CTIME]
-
-    @property
-    def vanished(self) -> bool:
-        return self._met < len(self._before)
 
 
 class Watcher:
@@ -228,39 +203,23 @@ class Watcher:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._agents: dict[str, _Watched] = {}
-        self._owners: dict[str, set[str]] = {}
         self._source: ChangeSource | None = None
-        self._threads: list[threading.Thread] = []
-        self._polls = False
+        self._threads: dict[str, threading.Thread] = {}
 
-    def add(self, agent: str, files: WatchedFiles) -> None:
+    def add(self, agent: str, files: AgentFiles) -> None:
         """Watch an agent's present and future roots. No change after the return goes unnoticed."""
-        self.remove(agent)
         with self._lock:
             self._agents[agent] = _Watched(files)
         self.refresh(agent)
 
-    def remove(self, agent: str) -> None:
-        """Stop watching an agent. Unknown agents are ignored."""
-        with self._lock:
-            watched = self._agents.pop(agent, None)
-        if watched is not None:
-            with watched.lock:
-                self._release(agent, watched, watched.folders)
-
     def refresh(self, agent: str) -> None:
         """Look at an agent's files, by events again where that is possible."""
-        with self._lock:
-            watched = self._agents.get(agent)
-        if watched is None:
-            return
+        watched = self._agents[agent]
         with watched.lock:
-            folders = [root.path for root in watched.files.watch_roots()]
-            blind = blind_folder(folders, mounts=self._mounts)
+            blind = blind_folder([root.path for root in watched.files.watch_roots()], mounts=self._mounts)
             watched.polled = None
             if blind is not None:
-                folder, kind = blind
-                reason = f"{folder} lies on {kind}, where the system does not tell what other machines change"
+                reason = f"{blind[0]} lies on {blind[1]}, where the system does not tell what other machines change"
                 watched.polled = _polling(reason, wanted=True)
             self._look(agent, watched)
 
@@ -269,8 +228,7 @@ class Watcher:
 
         Where a look is expensive, only events count: the system reports them within milliseconds.
         """
-        with self._lock:
-            watched = self._agents.get(agent)
+        watched = self._agents.get(agent)
         if watched is None or watched.polled is not None or self._stop.is_set():
             return False
         with watched.lock:
@@ -280,10 +238,7 @@ class Watcher:
 
     def state(self, agent: str) -> WatchState:
         """Return the watch state of an agent."""
-        with self._lock:
-            watched = self._agents.get(agent)
-        if watched is None:
-            return WatchState(WatchMode.OFF)
+        watched = self._agents[agent]
         if watched.polled is not None:
             return watched.polled
         if not watched.refused:
@@ -294,19 +249,17 @@ class Watcher:
     def folders(self) -> list[str]:
         """Return every folder that has a watch."""
         with self._lock:
-            return sorted(self._owners)
+            return sorted(set().union(*(watched.folders for watched in self._agents.values())))
 
     def close(self) -> None:
         """End the threads and release all watches. No callback comes afterwards."""
         self._stop.set()
         with self._lock:
             source, self._source = self._source, None
-            threads = [*self._threads]
         if source is not None:
             source.close()
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        for thread in self._threads.values():
+            thread.join()
 
     # Looks, under the agent's lock
 
@@ -314,17 +267,16 @@ class Watcher:
         """List the files, watch their folders, and report what differs from the last look."""
         began = time.thread_time()
         first, roots, unlisted, polled = not watched.looked, watched.roots, watched.unlisted, watched.polled
-        look = _Look(watched.seen)
         try:
-            scan = self._covering_scan(agent, watched, look)
+            look = _Look(watched.seen)
+            scan = self._covering_scan(watched, look)
         except WatchLimitReached as limit:
             watched.polled = _polling(str(limit))
             look = _Look(watched.seen)
-            scan = self._covering_scan(agent, watched, look)
-        if watched.polled is not None:
-            self._start_polling()
+            scan = self._covering_scan(watched, look)
         changed = list(scan.documents)
         if watched.polled is not None:
+            self._start("watch-polling", self._poll)
             # A change time that moves alone is reported once it rests: on some file systems every look moves it.
             moving = {key for key in changed if look.only_ctime_moved(key)}
             changed = [key for key in {**scan.documents, **dict.fromkeys(watched.moving)} if key not in moving]
@@ -337,17 +289,18 @@ class Watcher:
             self._listener.on_change(agent, key)
         # A root also vanishes with its disk: only the comparison with the index can call documents deleted.
         began_to_poll = polled is None and watched.polled is not None
-        if look.vanished or watched.roots != roots or scan.unlisted != unlisted or began_to_poll:
+        vanished = not look.before.keys() <= look.now.keys()
+        if vanished or watched.roots != roots or scan.unlisted != unlisted or began_to_poll:
             self._listener.on_uncertain(agent)
 
-    def _covering_scan(self, agent: str, watched: _Watched, look: _Look) -> Scan:
+    def _covering_scan(self, watched: _Watched, look: _Look) -> Scan:
         """Return the scan of the files. Every folder gets its watch before it is listed."""
         if watched.polled is not None:
-            watched.source, watched.refused = None, []
-            self._release(agent, watched, watched.folders)
+            watched.refused = []
+            self._release(watched, watched.folders)
             watched.roots = watched.files.watch_roots()
             return watched.files.scan(but=look)
-        source = watched.source = self._started_source()
+        source = self._started_source()
         folders: set[str] = set()
         entered: set[str] = set()
         refused: set[str] = set()
@@ -355,9 +308,8 @@ class Watcher:
         def watch(folder: str, *, recursive: bool = False) -> None:
             if folder not in folders or recursive:
                 folders.add(folder)
-                watched.folders.add(folder)
                 with self._lock:
-                    self._owners.setdefault(folder, set()).add(agent)
+                    watched.folders.add(folder)
                 if not source.watch(folder, recursive=recursive):
                     refused.add(folder)
 
@@ -375,42 +327,33 @@ class Watcher:
             if watched.files.watch_roots() == roots:
                 break
         scan = watched.files.scan(but=look, entering=None if source.recursive else enter)
-        self._release(agent, watched, watched.folders - folders)
+        self._release(watched, watched.folders - folders)
         watched.flat = folders - entered
         watched.refused = sorted(refused)
         return scan
 
-    def _release(self, agent: str, watched: _Watched, folders: Iterable[str]) -> None:
-        for folder in list(folders):
-            watched.folders.discard(folder)
-            with self._lock:
-                owners = self._owners.get(folder, set())
-                owners.discard(agent)
-                if not owners and self._owners.pop(folder, None) is not None and self._source is not None:
+    def _release(self, watched: _Watched, folders: set[str]) -> None:
+        with self._lock:
+            released, watched.folders = folders, watched.folders - folders
+            for folder in released.difference(*(other.folders for other in self._agents.values())):
+                if self._source is not None:
                     self._source.unwatch(folder)
 
     # Threads
 
     def _started_source(self) -> ChangeSource:
         with self._lock:
-            if self._stop.is_set():
-                raise WatchLimitReached("the watcher is closed")
             if self._source is None:
                 self._source = self._make_source()
-                self._start(partial(self._follow, self._source), "watch-events")
+                self._threads.pop("watch-events", None)
+                self._start("watch-events", partial(self._follow, self._source))
             return self._source
 
-    def _start_polling(self) -> None:
+    def _start(self, name: str, target: Callable[[], None]) -> None:
         with self._lock:
-            if not self._polls:
-                self._polls = True
-                self._start(self._poll, "watch-polling")
-
-    def _start(self, target: Callable[[], None], name: str) -> None:
-        if not self._stop.is_set():
-            thread = threading.Thread(target=target, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            if name not in self._threads and not self._stop.is_set():
+                self._threads[name] = threading.Thread(target=target, name=name, daemon=True)
+                self._threads[name].start()
 
     def _follow(self, source: ChangeSource) -> None:
         """Carry out the changes of a source. If that fails, its agents are polled until their next refresh."""
@@ -420,39 +363,32 @@ class Watcher:
                     return
                 with self._pulse.at("reports changes of files"):
                     looked_seconds = self._carry_out(changes)
-                if looked_seconds and self._stop.wait(min(looked_seconds, _LONGEST_PAUSE_SECONDS)):
-                    return
-            if self._stop.is_set():
-                return
-            reason = "the thread that watched has ended"
+                self._stop.wait(min(looked_seconds, _LONGEST_PAUSE_SECONDS))
         except Exception as error:
             log.exception("watching_failed")
-            reason = f"the watcher failed: {error!r}"
-        with self._lock:
-            if self._source is source:
+            with self._lock:
                 self._source = None
-                self._owners.clear()
-            agents = list(self._agents.items())
-        source.close()
-        for agent, watched in agents:
-            with watched.lock:
-                if watched.source is source:
+                agents = list(self._agents.items())
+            source.close()
+            for agent, watched in agents:
+                with watched.lock:
                     watched.folders.clear()
-                    watched.polled = _polling(reason)
-                    self._start_polling()
-                    self._listener.on_uncertain(agent)
+                    watched.polled = watched.polled or _polling(f"the watcher failed: {error!r}")
+                    self._start("watch-polling", self._poll)
+                self._listener.on_uncertain(agent)
 
     def _carry_out(self, changes: ChangeSet) -> float:
         """Report changed documents and look at agents with changed folders. Return the seconds that looks took."""
         if changes.overflowed:
             self._listener.on_overflow()
+        owners = cache(self._owners_of)
         for folder, path in changes.documents:
-            for agent, watched in self._owners_of(folder):
+            for agent, watched in owners(folder):
                 self._document_changed(agent, watched, path)
         due: dict[str, _Watched] = {}
         for folder, name in changes.folders:
-            for agent, watched in self._owners_of(folder):
-                if agent not in due and self._matters(watched, folder, name):
+            for agent, watched in owners(folder):
+                if agent not in due and watched.depends_on(folder, name):
                     due[agent] = watched
         began = time.monotonic()
         for agent, watched in due.items():
@@ -470,47 +406,35 @@ class Watcher:
                 stat = watched.files.stat(key)
             except RecalldError:
                 stat = None
-            now = packed(stat) if stat is not None else None
-            if now is not None and watched.seen.get(hash(key)) == now:
-                return  # a look came first
-            if now is None:
+            if stat is None:
                 watched.seen.pop(hash(key), None)
+            elif watched.seen.get(hash(key)) == packed(stat):
+                return  # a look came first
             else:
-                watched.seen[hash(key)] = now
+                watched.seen[hash(key)] = packed(stat)
         self._listener.on_change(agent, key)
-
-    @staticmethod
-    def _matters(watched: _Watched, folder: str, name: str) -> bool:
-        if not name or (watched.is_below(folder) and is_folder_name(name)):
-            return True
-        return folder in watched.flat and watched.files.watch_roots() != watched.roots
 
     def _owners_of(self, folder: str) -> list[tuple[str, _Watched]]:
         with self._lock:
-            source = self._source
-            above = [folder, *map(str, Path(folder).parents)] if source is not None and source.recursive else [folder]
-            owners = sorted(set().union(*(self._owners.get(one, ()) for one in above)))
-            return [(agent, self._agents[agent]) for agent in owners if agent in self._agents]
+            recursive = self._source is not None and self._source.recursive
+            folders = {folder, *map(str, Path(folder).parents)} if recursive else {folder}
+            return [entry for entry in self._agents.items() if not entry[1].folders.isdisjoint(folders)]
 
     def _poll(self) -> None:
         """Look at the polled agents every few seconds, less often if a round is expensive."""
         pause = self._interval
         while not self._stop.wait(pause):
-            with self._lock:
-                agents = [(agent, watched) for agent, watched in self._agents.items() if watched.polled is not None]
             began = time.thread_time()
-            for agent, watched in agents:
+            for agent, watched in list(self._agents.items()):
                 with watched.lock:
-                    if watched.polled is not None and not self._stop.is_set():
-                        self._look_safely(agent, watched)
+                    if watched.polled is None or self._stop.is_set():
+                        continue
+                    try:
+                        self._look(agent, watched)
+                    except Exception as error:  # noqa: BLE001 - the comparison that follows reports it
+                        log.warning("polling_failed", agent=agent, error=str(error))
+                        self._listener.on_uncertain(agent)
             pause = max(self._interval, (time.thread_time() - began) / MAX_CPU_SHARE)
-
-    def _look_safely(self, agent: str, watched: _Watched) -> None:
-        try:
-            self._look(agent, watched)
-        except Exception as error:  # noqa: BLE001 - the comparison that follows reports it
-            log.warning("polling_failed", agent=agent, error=str(error))
-            self._listener.on_uncertain(agent)  # the comparison fails, too, and reports it
 
 
 def _polling(reason: str, *, wanted: bool = False) -> WatchState:
@@ -520,25 +444,18 @@ def _polling(reason: str, *, wanted: bool = False) -> WatchState:
 def blind_folder(folders: Iterable[Path], *, mounts: Path = MOUNTS) -> tuple[Path, str] | None:
     """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
     try:
-        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+        lines = mounts.read_bytes().splitlines()
     except OSError:
         return None
-    types = dict(_mount(line) for line in lines if " - " in line)
+    # Spaces and the like are octal escapes there.
+    fields = ([part.decode("unicode_escape").encode("latin-1") for part in line.split(b" ")] for line in lines)
+    types = {os.fsdecode(where): kind.decode() for _, where, kind, *_ in fields}
     for folder in folders:
         real = Path(os.path.realpath(folder))
         kind = next((types[str(above)] for above in (real, *real.parents) if str(above) in types), "")
-        if kind in _BLIND:
+        if kind in _BLIND.split():
             return folder, kind
     return None
-
-
-def _mount(line: str) -> tuple[str, str]:
-    """Return the folder and the file system type of a line of mountinfo."""
-    before, _, after = line.partition(" - ")
-    where = before.split(" ")[4]
-    for escape, character in _ESCAPES.items():
-        where = where.replace(escape, character)
-    return where, after.split(" ")[0]
 
 
 def _native_source() -> ChangeSource:

@@ -110,7 +110,14 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
         # A search waits for the producers until its own deadline.
         open_broker(invocation.settings) as waiting,
         coordinating(invocation.settings) as coordination,
-        Heartbeat(invocation.settings, "serve", process.pulses, asking=coordination.asking, outdated=process.age),
+        Heartbeat(
+            invocation.settings,
+            "serve",
+            process.pulses,
+            asking=coordination.asking,
+            outdated=process.age,
+            flush=coordination.counters.flush,
+        ),
     ):
         run.serve(
             invocation.settings,

@@ -7,7 +7,7 @@ indexes with the functions that the actors call.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,7 @@ def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh:
         for agent in agents if fresh else ():
             _begin(settings, agent, force=force)
         run.compare()
-        outcomes = run.finish()
-        return Report(outcomes, run.seconds, run.spending.told(), interrupted=run.interrupted)
+        return run.finish()
 
 
 def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
@@ -117,7 +116,7 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report |
                 if documents and not _indexed(index, documents):
                     return None
             note_finished(settings.home)
-        return Report([index.outcome() for index in indexes], time.monotonic() - begun, {})
+        return Report([index.outcome() for index in indexes], time.monotonic() - begun)
     except (RecalldError, OSError):
         return None
     finally:
@@ -164,9 +163,6 @@ class _Found:
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
         """See `JobQueue`."""
         self.documents += documents
-
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
-        """Hold back nothing."""
 
     def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
         """See `JobQueue`."""

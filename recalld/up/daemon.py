@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
@@ -28,7 +26,7 @@ from recalld.up.lifecycle import announce_ready, last_act, stop_event, watchdog
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
 from recalld.up.settings_age import SettingsAge
-from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
+from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor, own_command
 from recalld.wiring import BrokerSide, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -70,7 +68,11 @@ def run_daemon(invocation: Invocation) -> int:
     for agent in settings.agents:
         check_workspace(agent)
     with only_daemon(settings.home):
-        _check_port(settings)
+        # Before anything is started: the query service could not tell it in a sentence.
+        service = settings.service
+        listen(
+            service.host, service.port, key="service.host", advice="choose another with --port, 0 picks a free one"
+        ).close()
         _close_to_others(settings.home)
         # Of an earlier run: its process id and port may be another program's by now. A running service writes it again.
         with suppress(OSError):
@@ -82,11 +84,13 @@ def run_daemon(invocation: Invocation) -> int:
         with last_act(broker.stop):
             try:
                 broker.ensure()
-                return 0 if stop.is_set() else _run(invocation, broker, age, stop)
+                if not stop.is_set():
+                    _run(invocation, broker, age, stop)
             finally:
                 broker.stop()
                 if stop.is_set():
                     say("stopped")
+    return 0
 
 
 def _close_to_others(home: Path) -> None:
@@ -97,34 +101,32 @@ def _close_to_others(home: Path) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600, follow_symlinks=False)
 
 
-def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> int:
+def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> None:
     settings = invocation.settings
-    supervisor = Supervisor(_children(invocation), say=say)
+    supervisor = Supervisor(_children(invocation))
     pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     life = Heartbeat(settings, "up", pulses, outdated=age)
-    with (
-        open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side,
-        last_act(supervisor.kill),
-        watchdog(_what_hangs(side, supervisor, pulses)),
-    ):
-        health = _health(settings, side, supervisor, pulses)
-        try:
-            life.start()
-            supervisor.start()
-            if _wait_ready(supervisor, broker, stop):
-                _keep_port(settings, supervisor)
-                _greet(invocation, supervisor)
-                announce_ready(supervised=False)
-                _watch_over(settings, supervisor, broker, side, pulses, stop)
-        finally:
-            if stop.is_set():
-                say("stopping: what is being indexed is finished first (again stops at once)")
-            if health is not None:
-                health.stop()
-            pulses.close()
-            supervisor.stop()
-            life.stop()
-    return 0 if stop.is_set() else 1
+    with open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side:
+
+        def hanging() -> list[str]:
+            """Return what only a restart of all ends: stalled processes of ours."""
+            ours = {child.pid for child in supervisor.children}
+            states = known_processes(side.board)
+            return [*pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
+
+        with last_act(supervisor.kill), watchdog(hanging):
+            health = _health(settings, side, lambda: [*supervisor.missed().values(), *hanging()])
+            try:
+                life.start()
+                _supervise(invocation, supervisor, broker, side, pulses, stop)
+            finally:
+                if stop.is_set():
+                    say("stopping: what is being indexed is finished first (again stops at once)")
+                if health is not None:
+                    health.stop()
+                pulses.close()
+                supervisor.stop()
+                life.stop()
 
 
 def _children(invocation: Invocation) -> list[Child]:
@@ -134,81 +136,86 @@ def _children(invocation: Invocation) -> list[Child]:
         if value is not None:
             shared += [flag, value]
     here = ["--workspace", str(settings.agent(invocation.agent or "main").workspace)] if invocation.workspace else []
-    logs = settings.home / "log"
-    port = ["--host", settings.service.host, "--port", str(settings.service.port)]
+    first, workers = settings.workers.port, range(settings.workers.processes)
+    flags = {
+        "watch": [],
+        **{f"work-{number + 1}": ["--port", str(first + number)] if first else [] for number in workers},
+        "serve": ["--host", settings.service.host, "--port", str(settings.service.port)],
+    }
     return [
-        Child("watch", [*shared, "watch", *here], log_folder=logs),
-        *(
-            Child(f"work-{number}", [*shared, "work", *here, *_worker_port(settings, number)], log_folder=logs)
-            for number in range(1, settings.workers.processes + 1)
-        ),
-        Child("serve", [*shared, "serve", *here, *port], log_folder=logs),
+        Child(
+            name,
+            own_command("recalld", *shared, name.partition("-")[0], *here, *own, "--supervised"),
+            log_folder=settings.home / "log",
+        )
+        for name, own in flags.items()
     ]
 
 
-def _worker_port(settings: Settings, number: int) -> list[str]:
-    """Return the flags for the port on which one worker process serves its metrics."""
-    first = settings.workers.port
-    return ["--port", str(first + number - 1)] if first else []
-
-
-def _check_port(settings: Settings) -> None:
-    """Check, before anything is started, that the query service could listen."""
-    host, port = settings.service.host, settings.service.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno in {errno.EADDRINUSE, errno.EACCES}:
-                raise UserError(
-                    f"port {port} on {host} cannot be used ({error.strerror}); "
-                    "choose another with --port, 0 picks a free one"
-                ) from None
-            raise UserError(
-                f"{host} is no address of this machine ({error.strerror}); correct --host or service.host",
-                exit_code=2,
-            ) from None
-
-
-def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Event) -> bool:
-    """Wait for the children. Return False if the user gave up.
+def _supervise(
+    invocation: Invocation,
+    supervisor: Supervisor,
+    broker: BrokerServer,
+    side: BrokerSide,
+    pulses: Pulses,
+    stop: threading.Event,
+) -> None:
+    """Keep broker and children alive until the user stops them.
 
     Raises:
         UserError: a child does not start.
     """
-    deadline = time.monotonic() + _READY_SECONDS
-    failures = Counter[str]()
-    while not stop.wait(_LOOK_SECONDS / 4):
-        if supervisor.all_ready():
-            return True
-        for child in supervisor.children:
-            code = child.ended_with()
-            if not code:
-                continue
-            failures[child.name] += code > 0  # a killed process did nothing wrong
-            # Wrong settings do not become right by starting again; a broker that died meanwhile does.
-            if failures[child.name] >= _START_ATTEMPTS:
-                raise UserError(
-                    f"{child.name} does not start: {child.last_words() or f'exit code {code}'} (log: {child.log})"
-                )
+    progress, pulse = Progress(invocation.settings, side), pulses.of("supervising")
+    missing: list[Condition] | None = None  # of an earlier run
+    asked_at, deadline, is_up = 0.0, time.monotonic() + _READY_SECONDS, False
+    while not stop.wait(_LOOK_SECONDS if is_up else _LOOK_SECONDS / 4):
+        pulse.busy("looks after the processes")
+        ended = supervisor.look()
+        for said in ended:
+            say(said)
+        if not is_up and _all_ready(supervisor, deadline):
+            is_up = True
+            _keep_port(invocation.settings, supervisor)
+            _greet(invocation, supervisor)
+            announce_ready(supervised=False)
+        # A process may have ended because the broker did.
+        if not ended and time.monotonic() - asked_at < _ASK_SECONDS:
+            continue
+        asked_at = time.monotonic()
+        try:
             if not broker.answers():
                 broker.ensure()
-        supervisor.look()
-        if time.monotonic() > deadline:
-            slow = ", ".join(child.name for child in supervisor.children if not child.ready.is_set())
-            logs = supervisor.children[0].log.parent
-            raise UserError(f"{slow} did not come up within {_READY_SECONDS:.0f} s; the logs are in {logs}")
-    return False
+                say("the broker was gone; it is started again")
+        except RecalldError as error:
+            say(str(error))
+        missed = supervisor.missed().items()
+        found = [Condition(ConditionCode.PROCESS_MISSING, name, params={"reason": why}) for name, why in missed]
+        if found != missing:
+            side.board.replace((ConditionCode.PROCESS_MISSING,), found, agent="*")
+            missing = found
+        if is_up:
+            progress.look()
+
+
+def _all_ready(supervisor: Supervisor, deadline: float) -> bool:
+    waiting = [child for child in supervisor.children if not child.ready]
+    for child in waiting:
+        # Wrong settings do not become right by starting again; a broker that died meanwhile does.
+        if child.failures >= _START_ATTEMPTS:
+            raise UserError(f"{child.name} does not start: {child.last_words() or 'it ended'} (log: {child.log})")
+    if waiting and time.monotonic() > deadline:
+        slow = ", ".join(child.name for child in waiting)
+        logs = waiting[0].log.parent
+        raise UserError(f"{slow} did not come up within {_READY_SECONDS:.0f} s; the logs are in {logs}")
+    return not waiting
 
 
 def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
     """Let a restarted query service listen on the port of the first one, also when that port was picked."""
     service = _own_service(settings, supervisor)
     serve = supervisor.children[-1]
-    if service is not None and "--port" in serve.arguments:
-        serve.arguments[serve.arguments.index("--port") + 1] = str(service.port)
+    if service is not None:
+        serve.command[serve.command.index("--port") + 1] = str(service.port)
 
 
 def _own_service(settings: Settings, supervisor: Supervisor) -> RunningService | None:
@@ -241,69 +248,12 @@ def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
     say("  Ctrl-C stops everything")
 
 
-def _watch_over(
-    settings: Settings,
-    supervisor: Supervisor,
-    broker: BrokerServer,
-    side: BrokerSide,
-    pulses: Pulses,
-    stop: threading.Event,
-) -> None:
-    progress = Progress(settings, side)
-    told: list[Condition] | None = None  # of an earlier run
-    pulse = pulses.of("supervising")
-    asked_at = 0.0
-    while not stop.wait(_LOOK_SECONDS):
-        pulse.busy("looks after the processes")
-        supervisor.look()
-        if time.monotonic() - asked_at < _ASK_SECONDS:
-            continue
-        asked_at = time.monotonic()
-        if not broker.answers():
-            try:
-                broker.ensure()
-                say("the broker was gone; it is started again")
-            except RecalldError as error:
-                say(str(error))
-        missing = _missing(supervisor)
-        if missing != told:
-            side.board.replace((ConditionCode.PROCESS_MISSING,), missing, agent="*")
-            told = missing
-        progress.look()
-
-
-def _health(settings: Settings, side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> TelemetryServer | None:
+def _health(settings: Settings, side: BrokerSide, problems: Callable[[], Sequence[str]]) -> TelemetryServer | None:
     """Start the server of `/readyz` for all processes of this daemon, where a port is set."""
     if settings.up.port is None:
         return None
-
-    def problems() -> list[str]:
-        missed = [why for why in supervisor.missed().values() if why is not None]
-        unwell = [f"{state.role}: {state.problem}" for state in known_processes(side.board) if state.problem]
-        return [*missed, *unwell, *pulses.problems()]
-
-    route = readiness(
-        StallDetector(side.client, side.keys),
-        stalled_after_seconds=settings.workers.stalled_after_seconds,
-        problems=problems,
-    )
+    detector, limit = StallDetector(side.client, side.keys), settings.workers.stalled_after_seconds
+    route = readiness(detector, stalled_after_seconds=limit, problems=problems)
     server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
     server.start()
     return server
-
-
-def _what_hangs(side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
-    """Return a function that lists what only a restart of all ends: stalled processes of ours."""
-
-    def problems() -> list[str]:
-        ours = {child.pid for child in supervisor.children}
-        states = known_processes(side.board)
-        return [*pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
-
-    return problems
-
-
-def _missing(supervisor: Supervisor) -> list[Condition]:
-    """Return a condition for each process that does not come up."""
-    missed = supervisor.missed().items()
-    return [Condition(ConditionCode.PROCESS_MISSING, name, params={"reason": why}) for name, why in missed if why]

@@ -1,4 +1,4 @@
-"""Claims, limits and usage that the processes of a home share, on a real Valkey."""
+"""Claims and limits that the processes of a home share, on a real Valkey."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from memory.embedding.coordination import NoClaims
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Throttled, Waiting
-from schemas.ports import Usage
 from schemas.settings import Settings
-from tests.waiting import wait_until
-from workers.health.health_store import HealthStore
-from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.coordination import BrokerCoordination, coordinating
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -56,7 +52,7 @@ def test_homes_that_share_a_broker_share_an_account_s_cool_down_and_not_their_cl
     client: redis.Redis, coordination: BrokerCoordination
 ) -> None:
     other_keys = Keys("another-home")
-    other_home = BrokerCoordination(client, other_keys, HealthStore(client, other_keys), cache_scope="elsewhere")
+    other_home = BrokerCoordination(client, other_keys, cache_scope="elsewhere")
     one, other = coordination(provider()), other_home(provider())
     one.limiter.report(Throttled("slow down", retry_after=20))
     with pytest.raises(Waiting, match="asked to wait"):
@@ -69,37 +65,3 @@ def test_without_a_cache_no_text_is_claimed(settings: Settings) -> None:
     without = settings.model_copy(update={"cache": settings.cache.model_copy(update={"enabled": False})})
     with coordinating(without) as coordination:
         assert isinstance(coordination(provider()).claims, NoClaims)
-
-
-def test_what_was_spent_while_the_broker_was_away_is_counted_when_it_is_back(
-    broker_server: BrokerServer, client: redis.Redis, keys: Keys
-) -> None:
-    board = HealthStore(client, keys)
-    coordination = BrokerCoordination(client, keys, board, cache_scope=None, breaker=CircuitBreaker(rest_seconds=0.05))
-    usage = coordination(provider()).usage
-    spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
-    usage.record_usage(spent, agents={"main": spent})
-    broker_server.stop()
-    for _ in range(3):
-        usage.record_usage(spent, agents={"main": spent})
-    broker_server.ensure()
-
-    def all_counted() -> bool:
-        nothing = Usage("openai", "small")
-        usage.record_usage(nothing, agents={"main": nothing})
-        return board.usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=40)]
-
-    wait_until(all_counted)
-
-
-def test_what_the_broker_does_not_take_is_left_out_and_the_rest_is_counted_once(
-    coordination: BrokerCoordination, client: redis.Redis, keys: Keys
-) -> None:
-    usage = coordination(provider()).usage
-    spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
-    # More than a number of the broker can be.
-    beyond = Usage("openai", "small", requests=1, inputs=2, tokens=10**30)
-    usage.record_usage(beyond, agents={"main": beyond})
-    for _ in range(3):
-        usage.record_usage(spent, agents={"main": spent})
-    assert HealthStore(client, keys).usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=30)]

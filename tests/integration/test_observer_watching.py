@@ -91,15 +91,3 @@ def test_a_memory_folder_that_comes_later_is_watched(tmp_path: Path, heard: Hear
     wait_until(lambda: "main" in heard.uncertain)
     (tmp_path / "memory/a.md").write_text("text")
     wait_until(lambda: ("main", "memory/a.md") in heard.changes)
-
-
-def test_an_agent_that_left_hears_nothing_and_the_other_still_does(
-    tmp_path: Path, heard: Heard, watcher: Watcher
-) -> None:
-    watcher.add("main", agent_files(tmp_path))
-    watcher.add("other", agent_files(tmp_path, "other"))
-    watcher.remove("main")
-    assert watcher.state("main").mode is WatchMode.OFF
-    (tmp_path / "memory/a.md").write_text("text")
-    wait_until(lambda: ("other", "memory/a.md") in heard.changes)
-    assert ("main", "memory/a.md") not in heard.changes

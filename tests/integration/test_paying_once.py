@@ -22,7 +22,6 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.health.health_store import HealthStore
 from workers.limits.coordination import BrokerCoordination
 from workers.queue.connection import connect
 from workers.queue.names import Keys
@@ -39,7 +38,7 @@ def supply_of(
     provider = OpenAIProvider(endpoint)
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    coordination = BrokerCoordination(client, keys, HealthStore(client, keys), cache_scope="cache")
+    coordination = BrokerCoordination(client, keys, cache_scope="cache")
     choice = ProviderChoice(provider, requested="openai", name="openai", reason=None, error=None)
     return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination
 

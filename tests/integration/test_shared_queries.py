@@ -52,9 +52,15 @@ def indexing(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCo
 
 
 @pytest.fixture
-def http(remote: Settings, broker_server: BrokerServer, board: HealthStore) -> Iterator[httpx.Client]:
+def serving(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
+    with coordinating(remote) as coordination:
+        yield coordination
+
+
+@pytest.fixture
+def http(remote: Settings, serving: BrokerCoordination, board: HealthStore) -> Iterator[httpx.Client]:
     """The service, a process of its own as far as the broker can tell."""
-    with coordinating(remote) as coordination, running(remote, board, coordinate=coordination) as client:
+    with running(remote, board, coordinate=serving) as client:
         wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
         yield client
 
@@ -146,12 +152,17 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
 
 
 def test_what_queries_and_batches_cost_adds_up_over_processes(
-    remote: Settings, http: httpx.Client, board: HealthStore, indexing: BrokerCoordination
+    remote: Settings,
+    http: httpx.Client,
+    board: HealthStore,
+    indexing: BrokerCoordination,
+    serving: BrokerCoordination,
 ) -> None:
-    wait_until(lambda: board.usage("main"))
+    serving.counters.flush()
     supply = supply_of(remote, indexing)
     assert supply.request(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(60)
-    wait_until(lambda: [usage.inputs for usage in board.usage("main")] == [4])
+    indexing.counters.flush()
+    assert [usage.inputs for usage in board.usage("main")] == [4]
     http.get("/v1/status")
     [usage] = http.get("/v1/status", params={"deep": "1"}).json()["agents"][0]["usage"]
     assert (usage["provider"], usage["model"]) == ("openai", "text-embedding-3-small")

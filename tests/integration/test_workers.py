@@ -109,7 +109,7 @@ def test_a_marked_document_is_indexed_and_its_mark_is_over(settings: Settings, b
         assert workers.finds("heron")
         assert workers.waiting() == AT_REST
         assert workers.queue.marks.agents() == []
-        histogram = workers.client.hgetall(workers.keys.freshness())
+        histogram = wait_until(lambda: workers.client.hgetall(workers.keys.freshness()))
         assert sum(int(count) for bound, count in histogram.items() if bound != b"sum") == 1
 
 

@@ -1,15 +1,14 @@
-"""Conditions, progress, figures and usage that processes publish in the broker."""
+"""Conditions, progress and figures that processes publish in the broker."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import redis
@@ -23,7 +22,7 @@ from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.stall_detector import StallDetector
 from workers.queue.connection import broker_facts, refusal
-from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
+from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MarkedBefore, PendingSet
 
@@ -35,32 +34,21 @@ _RATE_SECONDS = 20.0
 #: Seconds without a vector after which the rate is measured anew.
 _RATE_PAUSE_SECONDS = 30.0
 
-#: Seconds for which a day's usage is kept; the sum of all days stays.
-USAGE_DAY_KEPT_SECONDS = 40 * 86_400
-
-#: Fields of `Usage` that are counted for every request.
-_COUNTED = ("requests", "failed", "inputs", "tokens")
-
-#: Prefix of the fields that count the requests of searches once more.
-_QUERIES = "queries."
-
 
 class HealthStore:
-    """`PendingReader`, `UsageRecorder`, `FiguresRecorder` and `ConditionReporter` over the broker.
+    """`PendingReader`, `FiguresRecorder` and `ConditionReporter` over the broker.
 
     Without the broker, writes are dropped and reads return None or nothing.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, *, counters: FleetCounters | None = None) -> None:
         self._client: Any = client
         self._keys = keys
         self._marks = PendingSet(client, keys)
         self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
-        #: Keys of a day's usage whose expiry this process has set.
-        self._expiring: set[str] = set()
         #: Counters of this process, summed in the broker.
-        self.counters = FleetCounters(client, keys)
+        self.counters = counters or FleetCounters(client, keys)
 
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's backlog; None if the broker does not answer."""
@@ -177,17 +165,6 @@ class HealthStore:
         with self._quietly():
             self._movement.moved()
 
-    def record_freshness(self, seconds: Sequence[float]) -> None:
-        """Add times from event to searchable to the histogram."""
-        if not seconds:
-            return
-        with self._quietly(), self._client.pipeline(transaction=False) as pipe:
-            for value in seconds:
-                bound = next((str(bucket) for bucket in FRESHNESS_BUCKETS if value <= bucket), "inf")
-                pipe.hincrby(self._keys.freshness(), bound, 1)
-                pipe.hincrbyfloat(self._keys.freshness(), "sum", max(value, 0.0))
-            pipe.execute()
-
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
         """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
         found: list[Condition] = []
@@ -247,64 +224,12 @@ class HealthStore:
             if fields and self._client.hdel(self._keys.conditions(agent), *fields):
                 log.info("conditions_over", conditions=fields, agent=agent)
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        """Add one request to the usage of its agents and to the sum of all (agent "*")."""
-        with self._quietly():
-            self.add_usage([(usage, agents, queries)])
-
-    def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
-        """Count several requests like `record_usage`. Raises `redis.RedisError` if none of them is counted."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for usage, agents, queries in requests:
-            for agent, share in [*agents.items(), ("*", usage)]:
-                for counted in _COUNTED:
-                    of = f"|{share.provider}|{share.model}"
-                    counts[agent, counted + of] += getattr(share, counted)
-                    if queries:
-                        counts[agent, _QUERIES + counted + of] += getattr(share, counted)
-        today = today_utc()
-
-        def fill(pipe: Any) -> None:
-            for (agent, field), number in counts.items():
-                if number:
-                    pipe.hincrby(self._keys.usage(agent, None), field, number)
-                    pipe.hincrby(self._keys.usage(agent, today), field, number)
-            for key in fresh:
-                pipe.expire(key, USAGE_DAY_KEPT_SECONDS)
-
-        fresh = {self._keys.usage(agent, today) for agent, _ in counts} - self._expiring
-        add_once(self._client, fill)
-        self._expiring |= fresh
-
-    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
-        """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first."""
-        return self._usage(agent, day, of_queries=True)
-
-    def indexing_usage(self, agent: str) -> Sequence[Usage]:
-        """Return the usage of embedding an agent's documents, ever, without the queries of searches."""
-        return self._usage(agent, None, of_queries=False)
-
-    def _usage(self, agent: str, day: date | None, *, of_queries: bool) -> Sequence[Usage]:
+    def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
+        """Return the usage of an agent (see `FleetCounters.usage`); nothing without the broker."""
         try:
-            found = self._client.hgetall(self._keys.usage(agent, day))
+            return self.counters.usage(agent, day=day, queries=queries)
         except redis.RedisError:
             return ()
-        counts: dict[tuple[str, str], dict[str, int]] = {}
-        for field, number in found.items():
-            counted, provider, model = field.decode().split("|", 2)
-            counts.setdefault((provider, model), {})[counted] = int(number)
-        known = [
-            Usage(
-                provider,
-                model,
-                **{
-                    name: numbers.get(name, 0) - (0 if of_queries else numbers.get(_QUERIES + name, 0))
-                    for name in _COUNTED
-                },
-            )
-            for (provider, model), numbers in counts.items()
-        ]
-        return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
 
     def processes(self) -> Sequence[ProcessState]:
         """Return the states of all processes; none if the broker takes no heartbeats."""
@@ -391,11 +316,6 @@ def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
 def _held_up(conditions: Iterable[bytes]) -> Condition | None:
     """Return the condition that holds up the vectors, if any."""
     return next((one for one in map(_read, conditions) if one is not None and one.code in HOLD_UP_VECTORS), None)
-
-
-def today_utc() -> date:
-    """Return the day of usage, the same one on every host."""
-    return datetime.now(UTC).date()
 
 
 def _unanswered(state: EndpointStatus, beats: Sequence[Beat], account: str, model: str) -> EndpointStatus:

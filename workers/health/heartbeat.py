@@ -67,7 +67,8 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 class Heartbeat:
     """Heartbeat of this process, sent by a thread between `start` and `stop`.
 
-    It carries the steps of the threads, the unanswered requests of `asking`, and the `outdated` settings.
+    It carries the steps of the threads, the unanswered requests of `asking`, and the `outdated` settings. With each
+    heartbeat, `flush` publishes the counts of the process.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Heartbeat:
         beat_seconds: float = BEAT_SECONDS,
         asking: InFlightRequests | None = None,
         outdated: Callable[[], OutdatedState | None] = lambda: None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
         self._keys = Keys(namespace(settings))
@@ -88,6 +90,7 @@ class Heartbeat:
         self._asking = asking or InFlightRequests()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
+        self._flush = flush
         self._started_at = time.time()
         self._id = f"{role}:{socket.gethostname()}:{os.getpid()}:{int(self._started_at * 1000)}"
         self._stop = threading.Event()
@@ -129,6 +132,7 @@ class Heartbeat:
                 self._pulses.forgive(stood_still)
                 self._asking.forgive(stood_still)
             self._beat()
+            self._flush()
             beat_at = time.monotonic()
             if self._role == "work" and beat_at - forgot_at >= FORGET_SECONDS:
                 forgot_at = beat_at

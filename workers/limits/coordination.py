@@ -6,7 +6,7 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import redis
@@ -14,18 +14,13 @@ import redis
 from memory.embedding.coordination import Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import AccountState, RateLimiter
-from schemas.errors import BrokerUnavailable
-from schemas.ports import Usage, UsageRecorder
 from schemas.settings import Settings
 from workers.health.account_state import Account
-from workers.health.health_store import HealthStore
 from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.claims import BrokerClaims, Presence
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
-
-#: Requests whose usage is kept while the broker is away.
-MOST_UNCOUNTED = 10_000
 
 
 def shared_limiter(
@@ -61,7 +56,6 @@ class BrokerCoordination:
         self,
         client: redis.Redis,
         keys: Keys,
-        board: HealthStore,
         *,
         cache_scope: str | None,
         breaker: CircuitBreaker | None = None,
@@ -72,7 +66,8 @@ class BrokerCoordination:
         #: Requests of this process in flight.
         self.asking = InFlightRequests()
         self._breaker = breaker or CircuitBreaker()
-        self._usage = _BrokerUsage(board, self._breaker)
+        #: Counts of this process; its owner flushes them at intervals.
+        self.counters = FleetCounters(client, keys)
         self._presence = Presence(client, keys)
         self._lock = threading.Lock()
         self._limiters: dict[tuple[str, str], RateLimiter] = {}
@@ -90,13 +85,14 @@ class BrokerCoordination:
                     self._client, self._breaker, account=key[0], model=key[1], limits=provider.limits
                 )
         if self._cache_scope is None:
-            return Coordination(limiter, NoClaims(), self._usage, self.asking)
+            return Coordination(limiter, NoClaims(), self.counters, self.asking)
         scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
         claims = BrokerClaims(self._client, self._breaker, self._keys, self._presence, scope=scope)
-        return Coordination(limiter, claims, self._usage, self.asking)
+        return Coordination(limiter, claims, self.counters, self.asking)
 
     def close(self) -> None:
-        """End all claims. The client stays open."""
+        """Publish the counts, and end all claims. The client stays open."""
+        self.counters.flush()
         self._presence.close()
 
 
@@ -106,27 +102,8 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
-        coordination = BrokerCoordination(client, keys, HealthStore(client, keys), cache_scope=scope)
+        coordination = BrokerCoordination(client, keys, cache_scope=scope)
         try:
             yield coordination
         finally:
             coordination.close()
-
-
-class _BrokerUsage(UsageRecorder):
-    """Usage recorder that keeps requests while the broker is away and counts them later."""
-
-    def __init__(self, board: HealthStore, breaker: CircuitBreaker) -> None:
-        self._board = board
-        self._breaker = breaker
-        self._lock = threading.Lock()
-        self._uncounted: list[tuple[Usage, Mapping[str, Usage], bool]] = []
-
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        with self._lock:
-            requests, self._uncounted = [*self._uncounted, (usage, agents, queries)], []
-        try:
-            self._breaker.ask(lambda: self._board.add_usage(requests))
-        except BrokerUnavailable:
-            with self._lock:
-                self._uncounted = [*requests, *self._uncounted][-MOST_UNCOUNTED:]

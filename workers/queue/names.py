@@ -80,12 +80,12 @@ class Keys:
         return f"{self.prefix}:deaths:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
-        """String: set while a message of this actor for this agent waits in a queue."""
+        """String: set while a message of this actor for this agent waits in a queue, or has to come again."""
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
 
     def live_job(self, agent: str) -> str:
-        """Hash: "job" that works on this agent's live documents; "again" once another job came for them."""
-        return f"{self.prefix}:live-job:{agent}"
+        """String: the job that works on this agent's live documents."""
+        return f"{self.prefix}:live:{agent}"
 
     def retrying(self, actor: str, agent: str, lane: str) -> str:
         """String: the job of this kind that is delivered again after a pause."""
@@ -106,6 +106,10 @@ class Keys:
     def usage(self, agent: str, day: date | None) -> str:
         """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
+
+    def is_day(self, key: str) -> bool:
+        """Return True for the usage of one day, which expires."""
+        return key.startswith(f"{self.prefix}:usage:") and not key.startswith(f"{self.prefix}:usage:ever:")
 
     def claim(self, scope: str, text_hash: str) -> str:
         """String: name of the process that embeds a text, among the processes that share a cache."""

@@ -1,44 +1,27 @@
-"""Keeping processes alive, with a shell in place of recalld: its argument is what it runs."""
+"""Keeping processes alive, with a shell in place of recalld."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from memory.embedding.providers.local import unpack_weights
 from recalld.up import supervisor
-from recalld.up.supervisor import Child, Supervisor
+from recalld.up.supervisor import Child, Supervisor, own_command, own_environment
 from tests.waiting import wait_until
 
 MakeChild = Callable[..., Child]
 
+CHECKOUT = Path(__file__).resolve().parents[4]
+
 #: Lives until its standard input ends, as every supervised process does, and says that it is ready.
 LIVES = "echo ready; exec cat >/dev/null"
-
-
-@pytest.fixture
-def child_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild]:
-    """Makes children that run some shell code; whatever is left of them is stopped."""
-    program = tmp_path / "program"
-    # It is called as `program -P -m recalld CODE --supervised`.
-    program.write_text('#!/bin/sh\ncode="$4"\nshift 4\neval "$code"\n')
-    program.chmod(0o755)
-    monkeypatch.setattr("recalld.up.own_processes.sys", SimpleNamespace(executable=str(program)))
-    made: list[Child] = []
-
-    def make(code: str, *, name: str = "work") -> Child:
-        made.append(Child(name, [code], log_folder=tmp_path / "log"))
-        return made[-1]
-
-    yield make
-    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.5)
-    for child in made:
-        child.stop()
 
 
 class Clock:
@@ -47,34 +30,50 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(supervisor, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
-def ended(child: Child) -> bool:
-    return child.ended_with() is not None
+@pytest.fixture
+def child_of(tmp_path: Path, clock: Clock) -> Iterator[MakeChild]:
+    """Makes children that run some shell code; whatever is left of them is killed."""
+    made: list[Child] = []
+
+    def make(code: str, *, name: str = "work") -> Child:
+        made.append(Child(name, ["/bin/sh", "-c", code], log_folder=tmp_path / "log", clock=clock))
+        return made[-1]
+
+    yield make
+    for child in made:
+        child.wait(0.0)
 
 
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def end_of(child: Child) -> str:
+    """Look until the child has ended."""
+    said: list[str | None] = []
+    wait_until(lambda: said.append(child.look()) or said[-1])
+    return str(said[-1])
+
+
+def start(*children: Child) -> Supervisor:
+    """Start children and wait until all are ready."""
+    supervised = Supervisor(children)
+    wait_until(lambda: supervised.look() == [] and all(child.ready for child in children))
+    return supervised
+
+
+def exists(pid: int | None) -> bool:
+    return pid is not None and Path(f"/proc/{pid}").exists()
 
 
 def pause_of(child: Child, clock: Clock) -> float:
-    """Let the child's end be noticed, find the moment at which it is started again, and return the pause."""
-    wait_until(lambda: ended(child))
-    assert child.look()
-    assert child.pid is None
+    """Let the child end, find the moment at which it is started again, and return the pause."""
+    end_of(child)
     began = clock.now
     for step in range(1, 2000):
         child.look()
@@ -84,50 +83,26 @@ def pause_of(child: Child, clock: Clock) -> float:
     raise AssertionError("it is not started again")
 
 
-def test_a_process_that_keeps_dying_is_started_again_after_ever_longer_pauses(
+def test_a_process_that_keeps_dying_is_started_again_after_ever_longer_pauses_until_it_was_healthy(
     child_of: MakeChild, clock: Clock
 ) -> None:
     child = child_of("exit 3")
-    child.start()
     assert [pause_of(child, clock) for _ in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
-
-
-def test_a_process_that_was_healthy_is_started_again_soon(child_of: MakeChild, clock: Clock) -> None:
-    child = child_of("exit 3")
-    child.start()
-    for _ in range(4):
-        pause_of(child, clock)
     clock.now += supervisor.HEALTHY_AFTER_SECONDS - 1
-    assert pause_of(child, clock) == 3.2, "it did not live long enough"
+    assert pause_of(child, clock) == 10.0, "it did not live long enough"
     clock.now += supervisor.HEALTHY_AFTER_SECONDS + 1
     assert [pause_of(child, clock) for _ in range(2)] == [0.2, 0.4]
-
-
-def test_a_process_that_lives_is_left_alone(child_of: MakeChild) -> None:
-    child = child_of(LIVES)
-    child.start()
-    pid = child.pid
-    wait_until(child.ready.is_set)
-    assert child.look() is None
-    assert child.ended_with() is None
-    assert child.pid == pid
+    assert child.failures == 11
 
 
 def test_how_a_process_ended_is_said_with_the_place_of_its_log(child_of: MakeChild) -> None:
     failing, killed = child_of("exit 3", name="watch"), child_of(LIVES, name="serve")
-    for child in (failing, killed):
-        child.start()
+    start(killed)
     assert killed.pid is not None
     os.kill(killed.pid, signal.SIGKILL)
-    wait_until(lambda: ended(failing) and ended(killed))
-    assert failing.ended_with() == 3
-    said: list[str] = []
-    Supervisor([failing, killed], say=said.append).look()
-    assert said == [
-        f"watch ended with code 3; it is started again (log: {failing.log})",
-        f"serve was killed by signal SIGKILL; it is started again (log: {killed.log})",
-    ]
-    assert failing.ended_with() is None, "it was looked at since"
+    assert end_of(failing) == f"watch ended with code 3; it is started again (log: {failing.log})"
+    assert end_of(killed) == f"serve was killed by signal SIGKILL; it is started again (log: {killed.log})"
+    assert (failing.failures, killed.failures) == (1, 0)
 
 
 def test_a_process_is_ready_when_it_says_so_and_again_only_after_it_said_so_again(
@@ -136,148 +111,73 @@ def test_a_process_is_ready_when_it_says_so_and_again_only_after_it_said_so_agai
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     child = child_of(f"echo warming; echo already; cat {shlex.quote(str(gate))}; {LIVES}")
-    children = Supervisor([child], say=lambda _: None)
-    children.start()
-    # Opening waits for the other end: by now it said its other lines.
-    with gate.open("w"):
-        assert not child.ready.is_set()
-    wait_until(children.all_ready)
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: ended(child))
-    children.look()
-    clock.now += supervisor.FIRST_PAUSE_SECONDS
-    children.look()
-    assert child.pid is not None
-    assert not children.all_ready()
-    with gate.open("w"):
-        pass
-    wait_until(children.all_ready)
+    for _ in range(2):
+        child.look()
+        # Opening waits for the other end: by now it said its other lines.
+        with gate.open("w"):
+            child.look()
+            assert not child.ready
+        start(child)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        end_of(child)
+        clock.now += supervisor.FIRST_PAUSE_SECONDS
 
 
-def test_all_are_ready_when_the_last_one_is(child_of: MakeChild, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    first, last = child_of(LIVES, name="watch"), child_of(f"cat {shlex.quote(str(gate))}; {LIVES}", name="serve")
-    children = Supervisor([first, last], say=lambda _: None)
-    children.start()
-    wait_until(first.ready.is_set)
-    assert not children.all_ready()
-    with gate.open("w"):
-        pass
-    wait_until(children.all_ready)
-
-
-def test_a_large_log_is_put_aside_when_its_process_starts(
+def test_a_large_log_is_put_aside_when_its_process_starts_and_the_last_line_is_its_last_word(
     child_of: MakeChild, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "LOG_BYTES", 20)
-    child = child_of("echo sixteen letters >&2; exit 1")
-    child.start()
-    pause_of(child, clock)
-    pause_of(child, clock)
-    aside = child.log.with_suffix(".log.1")
-    assert aside.read_text() == "sixteen letters\n" * 2, "a small one is written on, a large one is put aside"
-    wait_until(lambda: ended(child))
-    assert child.log.read_text() == "sixteen letters\n"
-
-
-def test_the_last_line_of_the_log_is_what_a_process_said_before_it_ended(child_of: MakeChild) -> None:
-    child = child_of("echo first >&2; echo the port is taken >&2; echo >&2; echo not here; exit 2")
+    child = child_of("echo sixteen letters >&2; echo >&2; echo not here; exit 1")
     assert child.last_words() == ""
-    child.start()
-    wait_until(lambda: ended(child))
-    assert child.last_words() == "the port is taken"
-
-
-def test_a_process_that_said_nothing_has_no_last_words(child_of: MakeChild) -> None:
-    child = child_of("exit 1")
-    child.start()
-    wait_until(lambda: ended(child))
-    assert child.last_words() == ""
+    for _ in range(2):
+        pause_of(child, clock)
+    end_of(child)
+    assert child.log.with_suffix(".log.1").read_text() == "sixteen letters\n\n" * 2
+    assert child.log.read_text() == "sixteen letters\n\n"
+    assert child.last_words() == "sixteen letters"
 
 
 def test_a_process_has_a_session_of_its_own_and_few_memory_arenas(child_of: MakeChild) -> None:
-    child = child_of(f'echo "$1 $MALLOC_ARENA_MAX" >&2; {LIVES}')
-    child.start()
-    wait_until(child.ready.is_set)
+    child = child_of(f'echo "$MALLOC_ARENA_MAX" >&2; {LIVES}')
+    start(child)
     assert child.pid is not None
     assert os.getsid(child.pid) == child.pid, "Ctrl-C must reach the supervisor only"
-    assert child.last_words() == "--supervised 2"
+    assert child.last_words() == "2"
 
 
-def test_processes_are_stopped_one_after_the_other_in_their_order(child_of: MakeChild, tmp_path: Path) -> None:
-    happened = tmp_path / "happened"
-    children = Supervisor(
-        [
-            child_of(
-                f"trap 'echo {name} asked >> {happened}; sleep 0.1; echo {name} over >> {happened}; exit 0' TERM\n"
-                "echo ready; while :; do sleep 0.02; done",
-                name=name,
-            )
-            for name in ("watch", "work-1", "serve")
-        ],
-        say=lambda _: None,
-    )
-    children.start()
-    wait_until(children.all_ready)
-    children.stop()
-    assert happened.read_text().splitlines() == [
-        f"{name} {what}" for name in ("watch", "work-1", "serve") for what in ("asked", "over")
-    ]
-    assert [child.pid for child in children.children] == [None] * 3
-
-
-def test_all_workers_are_stopped_at_a_time(child_of: MakeChild, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+def test_kinds_are_stopped_in_their_order_and_all_workers_at_a_time(child_of: MakeChild, tmp_path: Path) -> None:
+    happened, gate = tmp_path / "happened", tmp_path / "gate"
     os.mkfifo(gate)
     here = shlex.quote(str(gate))
-    # Each ends only when the other was asked, too: one writes and one reads.
-    meets = {"work-1": f"echo now > {here}", "work-2": f"cat {here} > /dev/null"}
-    children = Supervisor(
-        [child_of(f"trap '{act}; exit 0' TERM\necho ready; while :; do sleep 0.02; done", name=name)
-         for name, act in meets.items()],
-        say=lambda _: None,
-    )  # fmt: skip
-    children.start()
-    wait_until(children.all_ready)
-    processes = [child._process for child in children.children]
+    # Each worker ends only when the other was asked, too: one writes and one reads.
+    acts = {"watch": "sleep 0.1", "work-1": f"echo now > {here}", "work-2": f"cat {here} > /dev/null", "serve": ":"}
+    children = start(
+        *(
+            child_of(
+                f"trap '{act}; echo {name} >> {happened}; exit 0' TERM\necho ready; while :; do sleep 0.02; done",
+                name=name,
+            )
+            for name, act in acts.items()
+        )
+    )
     children.stop()
-    assert [process.returncode for process in processes if process is not None] == [0, 0], "nobody had to be killed"
+    said = happened.read_text().split()
+    assert (said[0], sorted(said[1:3]), said[3]) == ("watch", ["work-1", "work-2"], "serve")
+    assert [child.pid for child in children.children] == [None] * 4
 
 
-def test_a_process_that_does_not_end_is_killed(child_of: MakeChild, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_end_is_killed_and_one_that_never_ran_or_is_over_is_left(
+    child_of: MakeChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.2)
-    child = child_of("trap '' TERM; echo ready; cat >/dev/null")
-    child.start()
-    wait_until(child.ready.is_set)
-    pid = child.pid
-    assert pid is not None
-    child.stop()
+    stubborn, never, over = child_of("trap '' TERM; echo ready; cat >/dev/null"), child_of(LIVES), child_of("exit 0")
+    end_of(over)
+    start(stubborn)
+    pid = stubborn.pid
+    Supervisor([stubborn, never, over]).stop()
     assert not exists(pid)
-    assert child.pid is None
-
-
-def test_stopping_what_never_ran_or_is_over_is_nothing(child_of: MakeChild) -> None:
-    never, over = child_of(LIVES), child_of("exit 0")
-    over.start()
-    wait_until(lambda: ended(over))
-    Supervisor([never, over], say=lambda _: None).stop()
-    assert never.pid is None
-    assert over.pid is None
-
-
-def test_a_process_learns_from_its_input_that_its_supervisor_let_go(child_of: MakeChild) -> None:
-    child = child_of(LIVES)
-    child.start()
-    wait_until(child.ready.is_set)
-    process = child._process
-    assert process is not None
-    assert process.stdin is not None
-    assert process.poll() is None
-    process.stdin.close()
-    wait_until(lambda: ended(child))
-    assert child.ended_with() == 0
+    assert (stubborn.pid, never.pid, over.pid) == (None, None, None)
 
 
 def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_when_it_is_back(
@@ -285,27 +185,63 @@ def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_whe
 ) -> None:
     mended = tmp_path / "mended"
     child = child_of(f"test -e {shlex.quote(str(mended))} || {{ echo it fails >&2; exit 3; }}; {LIVES}", name="watch")
-    child.start()
-    assert child.missed() is None
+    children = Supervisor([child])
+    assert children.missed() == {}
     for _ in range(3):
-        wait_until(lambda: ended(child))
-        child.look()
+        end_of(child)
         clock.now += supervisor.LONGEST_PAUSE_SECONDS
-        child.look()
-    assert child.missed() == f"watch ended with code 3, again and again: it fails (log: {child.log})"
-    wait_until(lambda: ended(child))
+    assert children.missed() == {"watch": f"watch ended with code 3, again and again: it fails (log: {child.log})"}
     mended.touch()
-    child.look()
-    clock.now += supervisor.LONGEST_PAUSE_SECONDS
-    child.look()
-    wait_until(child.ready.is_set)
-    assert child.missed() is None
+    start(child)
+    assert children.missed() == {}
 
 
 def test_a_process_that_does_not_get_ready_is_missed(child_of: MakeChild, clock: Clock) -> None:
     child = child_of("cat >/dev/null", name="serve")
-    children = Supervisor([child], say=lambda _: None)
-    children.start()
-    assert children.missed() == {"serve": None}
+    child.look()
     clock.now += supervisor.MISSED_AFTER_SECONDS + 1
-    assert children.missed() == {"serve": f"serve was started and does not get ready (log: {child.log})"}
+    assert child.missed() == f"serve was started and does not get ready (log: {child.log})"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, where files are named like modules that we import."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ("click", "mcp", "memory", "numpy", "recalld", "redis", "schemas", "structlog"):
+        (folder / f"{name}.py").write_text("raise SystemExit('a file of the current folder was run')\n", "utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_we_start_runs_nothing_of_the_current_folder(tmp_path: Path) -> None:
+    child = Child("serve", own_command("recalld", "serve", "--help"), log_folder=tmp_path / "log")
+    assert end_of(child) == f"serve ended with code 0; it is started again (log: {child.log})"
+    assert child.log.read_text("utf-8") == ""
+    unpack_weights(tmp_path / "weights")
+    assert list((tmp_path / "weights").iterdir())
+
+
+@pytest.mark.usefixtures("hostile")
+def test_the_code_that_runs_is_that_of_its_supervisor() -> None:
+    python, safely, *_ = own_command("recalld")
+    code = "import recalld; print(recalld.__file__, end='')"
+    ran = subprocess.run(
+        [python, safely, "-c", code],
+        env=own_environment(os.environ),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert Path(ran.stdout).parents[1] == CHECKOUT
+
+
+@pytest.mark.parametrize(
+    ("value", "folders"), [("/mine:/theirs", ["/mine", "/theirs"]), (f"/mine::{CHECKOUT}:", ["/mine"]), ("", [])]
+)
+def test_a_developers_own_folders_are_looked_at_and_nothing_stands_for_the_current_one(
+    value: str, folders: list[str]
+) -> None:
+    assert own_environment({"PYTHONPATH": value, "A": "b"})["PYTHONPATH"].split(os.pathsep) == [str(CHECKOUT), *folders]

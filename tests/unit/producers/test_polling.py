@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
 from memory.documents.scan import KnownFiles
-from producers.watching.report import WatchReport
+from producers.report import FilesReport
 from producers.watching.watcher import ChangeSource, Watcher, WatchLimitReached, WatchMode, blind_folder
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
@@ -25,27 +25,23 @@ def note(name: str) -> DocumentKey:
     return DocumentKey("memory", f"{name}.md")
 
 
-class Listed:
+class Listed(AgentFiles):
     """Files that a test makes up. `rounds` counts the scans."""
 
     def __init__(self, **stats: int) -> None:
+        super().__init__(AgentSettings(id="main", workspace=Path("/nowhere")))
         self.now = {note(name): FileStat(1, stat, 1) for name, stat in stats.items()}
         self.unlisted: tuple[str, ...] = ()
         self.rounds = 0
 
-    def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+    def scan(self, *, but: KnownFiles | None = None, **_: object) -> Scan:
+        assert but is not None
         self.rounds += 1
         documents = {key: stat for key, stat in self.now.items() if but.differs(key, stat)}
         return Scan(documents, not self.unlisted, (), self.unlisted)
 
     def watch_roots(self) -> list[WatchRoot]:
         return []
-
-    def key_of(self, path: str) -> DocumentKey | None:
-        return None
-
-    def stat(self, key: DocumentKey) -> FileStat | None:
-        return self.now.get(key)
 
     def let_a_round_pass(self) -> None:
         rounds = self.rounds
@@ -117,9 +113,9 @@ def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(he
 
 def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watcher: Watcher) -> None:
     class Restless(Listed):
-        def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+        def scan(self, *, but: KnownFiles | None = None, **_: object) -> Scan:
             self.now = {key: replace(stat, ctime_ns=self.rounds) for key, stat in self.now.items()}
-            return super().scan(but=but, entering=entering)
+            return super().scan(but=but)
 
     files = Restless(a=1)
     watcher.add("main", files)
@@ -146,10 +142,10 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     class Failing(Listed):
         error: Exception | None = None
 
-        def scan(self, *, but: KnownFiles, entering: Callable[[str], object] | None = None) -> Scan:
+        def scan(self, *, but: KnownFiles | None = None, **_: object) -> Scan:
             if self.error is not None:
                 raise self.error
-            return super().scan(but=but, entering=entering)
+            return super().scan(but=but)
 
     files = Failing(a=1)
     watcher.add("main", files)
@@ -183,12 +179,9 @@ def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, sca
 
 
 def mounts(folder: Path, where: Path, kind: str) -> Path:
-    file = folder / "mountinfo"
+    file = folder / "mounts"
     escaped = str(where).replace(" ", "\\040")
-    file.write_text(
-        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
-        f"40 22 0:40 / {escaped} rw,relatime shared:9 - {kind} server:/export rw\n"
-    )
+    file.write_text(f"/dev/sda1 / ext4 rw,relatime 0 0\nserver:/export {escaped} {kind} rw,relatime 0 0\n")
     return file
 
 
@@ -222,7 +215,8 @@ def test_an_agent_on_a_network_mount_is_polled_without_a_condition_until_the_dis
         assert "lies on nfs4" in str(state.reason)
         (workspace / "memory" / "from elsewhere.md").write_text("written by another machine\n")
         wait_until(lambda: "memory/from elsewhere.md" in heard.changes)
-        report = WatchReport(home, ["main"], conditions)
+        report = FilesReport(home, ["main"], conditions)
+        report.compared("main", ())
         report.watched("main", state)
         report.publish(now=0.0)
         assert conditions.open == {}

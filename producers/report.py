@@ -1,0 +1,188 @@
+"""Conditions of the agents' files and of their watching, and the file `home/run/watch.json` for status.
+
+The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid, born}}`. `mode` is
+"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the watching process. It removes
+the file at its end, and readers ignore the file of a dead process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from memory.documents.scan import printable
+from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
+from producers.watching.watcher import WatchMode, WatchState
+from schemas.conditions import OF_FILES, Condition, ConditionCode
+from schemas.ports import ConditionReporter
+
+log = structlog.get_logger(__name__)
+
+#: The file is written at most this often.
+WRITE_SECONDS = 1.0
+
+#: Seconds after the last refusal that it stays in status.
+REFUSAL_SECONDS = 600.0
+
+#: Characters of a refused path that are shown.
+_SHOWN_CHARS = 200
+
+_OF_AGENTS = (
+    ConditionCode.WATCH_OVERFLOWED,
+    ConditionCode.WATCH_POLLS,
+    ConditionCode.WATCH_DEGRADED,
+    ConditionCode.EVENT_PATHS_REFUSED,
+    ConditionCode.FILES_NOT_COMPARED,
+    *OF_FILES,
+)
+
+
+_OFF = WatchState(WatchMode.OFF)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Record of one agent. `files` are the conditions of its last comparison, None before the first one."""
+
+    state: WatchState = _OFF
+    overflows: int = 0
+    overflow_open: bool = False
+    last_event_at: float | None = None
+    last_reconcile_at: float | None = None
+    files: Sequence[Condition] | None = None
+    refused: int = 0
+    refusal: tuple[str, str] = ("", "")
+    refused_at: float = 0.0
+
+    def conditions(self) -> Iterator[Condition]:
+        state = self.state
+        if self.overflow_open:
+            yield Condition(ConditionCode.WATCH_OVERFLOWED)
+        elif state.mode is not WatchMode.OFF and state.reason is not None and not state.wanted:
+            polls = state.mode is WatchMode.POLLING
+            code = ConditionCode.WATCH_POLLS if polls else ConditionCode.WATCH_DEGRADED
+            yield Condition(code, params={"reason": state.reason})
+        if self.refused:
+            path, reason = self.refusal
+            yield Condition(
+                ConditionCode.EVENT_PATHS_REFUSED, params={"paths": self.refused, "path": path, "reason": reason}
+            )
+        yield from self.files or ()
+
+    def body(self) -> dict[str, object]:
+        return {
+            "mode": self.state.mode.value,
+            "reason": self.state.reason,
+            "overflows": self.overflows,
+            "lastEventAt": self.last_event_at,
+            "lastReconcileAt": self.last_reconcile_at,
+            **this_process(),
+        }
+
+
+class FilesReport:
+    """Report of all agents. Thread-safe, but `publish` and `close` belong to one thread."""
+
+    def __init__(self, home: Path, agents: Iterable[str], reporter: ConditionReporter) -> None:
+        self._path = home / WATCH_STATE_PATH
+        self._reporter = reporter
+        self._lock = threading.Lock()
+        self._entries = {agent: _Entry() for agent in agents}
+        self._dirty = self._unwritten = True
+        self._written_at: float | None = None
+        self._told: dict[str, list[Condition]] = {}
+
+    def event(self, agent: str) -> None:
+        """Record that the watcher reported a document of the agent."""
+        with self._changing(agent) as entry:
+            entry.last_event_at = time.time()
+
+    def overflow(self) -> None:
+        """Record lost events for every agent watched by events, until its next comparison."""
+        for agent in self._entries:
+            with self._changing(agent) as entry:
+                if entry.state.mode is WatchMode.EVENTS:
+                    entry.overflows += 1
+                    entry.overflow_open = True
+
+    def compared(self, agent: str, conditions: Sequence[Condition]) -> None:
+        """Record a comparison of the agent's files and index, which finds the lost changes, and what it found."""
+        with self._changing(agent) as entry:
+            entry.last_reconcile_at = time.time()
+            entry.overflow_open = False
+            entry.files = conditions
+
+    def not_compared(self, agent: str, **params: str | float) -> None:
+        """Record a comparison that failed."""
+        with self._changing(agent) as entry:
+            entry.files = [Condition(ConditionCode.FILES_NOT_COMPARED, params=params)]
+
+    def watched(self, agent: str, state: WatchState) -> None:
+        """Record the present watch state of the agent."""
+        if self._entries[agent].state != state:
+            with self._changing(agent) as entry:
+                entry.state = state
+
+    def refused(self, agent: str, kind: str, path: str, *, reason: str) -> None:
+        """Record that an event of a known agent named this path, which was not opened."""
+        log.warning("event_refused", kind=kind, agent=agent, reason=reason)
+        text = "".join(sign if sign.isprintable() else "?" for sign in printable(path[: _SHOWN_CHARS + 1]))
+        with self._changing(agent) as entry:
+            entry.refused += 1
+            entry.refused_at = time.monotonic()
+            entry.refusal = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}...", reason
+
+    def tell_again(self) -> None:
+        """Report all conditions again at the next `publish`: a broker that came back may have lost them."""
+        with self._lock:
+            self._told.clear()
+            self._dirty = True
+
+    def publish(self, *, now: float) -> None:
+        """Report changed conditions, and write the file at most every `WRITE_SECONDS`."""
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.refused and now - entry.refused_at > REFUSAL_SECONDS:
+                    entry.refused, self._dirty = 0, True
+            told, self._dirty = not self._dirty, False
+            self._unwritten = self._unwritten or not told
+            entries = {} if told else {agent: replace(entry) for agent, entry in self._entries.items()}
+        for agent, entry in entries.items():
+            if entry.files is not None:
+                self._tell(agent, _OF_AGENTS, [*entry.conditions()])
+        if self._unwritten and (self._written_at is None or now - self._written_at >= WRITE_SECONDS):
+            self._written_at = now
+            self._tell("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), self._write())
+
+    def close(self) -> None:
+        """Remove the file: the process stops watching."""
+        self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _changing(self, agent: str) -> Iterator[_Entry]:
+        with self._lock:
+            self._dirty = True
+            yield self._entries[agent]
+
+    def _tell(self, agent: str, codes: Collection[ConditionCode], found: list[Condition]) -> None:
+        if self._told.get(agent) != found:
+            self._told[agent] = found
+            self._reporter.replace(codes, found, agent=agent)
+
+    def _write(self) -> list[Condition]:
+        """Write the file. Return the condition of a failure."""
+        with self._lock:
+            body = {agent: entry.body() for agent, entry in self._entries.items()}
+        try:
+            write_derived(self._path, body)
+        except OSError as error:
+            params = {"error": error.strerror or str(error)}
+            return [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
+        self._unwritten = False
+        return []
