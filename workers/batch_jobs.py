@@ -31,7 +31,7 @@ from memory.store.reader import Vector
 from schemas.conditions import Condition, ConditionCode, StopReason
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.names import POLL_BATCH_JOBS
 from workers.runtime import Runtime
 

@@ -13,14 +13,13 @@ from memory.index import completion as completing
 from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
-from schemas.conditions import ConditionCode
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
 from workers.failure_policy import Postponed, WorkerDied, decide
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.pending import ALONE_FROM, Claim
-from workers.recovery import resolve_provider_conditions
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -88,7 +87,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         return
     if available and not unfilled:
         # No text waits for the provider any more: this worker or another one embedded them.
-        resolve_provider_conditions(runtime, agent)
+        runtime.board.replace(OF_PROVIDER, (), agent=agent)
     if not (lacking or queue.marks.waiting(agent).lanes):
         board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
 
