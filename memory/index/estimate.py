@@ -13,7 +13,7 @@ from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.changes import Plan

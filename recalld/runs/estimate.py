@@ -14,7 +14,7 @@ from memory.documents.agent_files import AgentFiles, priority
 from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
