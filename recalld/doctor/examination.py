@@ -80,7 +80,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield Finding("home", Level.PROBLEM, str(error), "see above")
         return
     with side:
-        yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
+        yield machine.clock(broker_seconds_ahead=services.seconds_ahead(side))
         # Before anything is healed: the findings below are of this state.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
