@@ -23,7 +23,7 @@ from workers.actors import declare_actors
 from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.readiness import StallDetector, readiness
 from workers.limits.coordination import coordinating
 from workers.maintenance import SWEEP_SECONDS, sweep_until
 from workers.middleware.metrics import JobMetrics
@@ -33,7 +33,6 @@ from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import VECTORS_QUEUE, Keys
-from workers.readiness import readiness
 from workers.runtime import Runtime
 from workers.shutdown import DRAIN_SECONDS, drain
 

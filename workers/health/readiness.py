@@ -1,0 +1,96 @@
+"""Readiness of workers and of `up` (`/readyz`): it fails while work waits and no worker finishes any."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from memory.telemetry.server import Page, Route
+from workers.queue.connection import broker_facts, refusal
+from workers.queue.names import QUEUES, Keys
+from workers.queue.pending import PendingSet
+
+#: Seconds between two records of finished work.
+_NOTE_SECONDS = 1.0
+
+
+class StallDetector:
+    """Time of the last finished work, by the broker's clock, shared by all workers of a namespace."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self._noted_at = -_NOTE_SECONDS
+
+    def moved(self) -> None:
+        """Record that a document or a batch of vectors was finished. Raises `redis.RedisError`."""
+        now = time.monotonic()
+        if now - self._noted_at >= _NOTE_SECONDS:
+            self._noted_at = now
+            self._client.set(self._keys.moved, f"{self._now():.3f}")
+
+    def refusal(self) -> str | None:
+        """Return the reason why the broker takes no new work, None if it does. Raises `redis.RedisError`."""
+        facts = broker_facts(self._client)
+        return None if facts.writable else facts.warning
+
+    def stalled_seconds(self) -> float:
+        """Return the seconds for which work has waited while no worker finished any; 0 if no work waits.
+
+        Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not. Raises
+        `redis.RedisError`.
+        """
+        now, since = self._now(), self._waiting_since()
+        if since is None:
+            return 0.0
+        return max(0.0, now - max(float(self._client.get(self._keys.moved) or 0.0), since))
+
+    def _now(self) -> float:
+        seconds, micros = self._client.time()
+        return float(seconds + micros / 1e6)
+
+    def _waiting_since(self) -> float | None:
+        marks = PendingSet(self._client, self._keys)
+        times = [pending.oldest_at for agent in marks.agents() if (pending := marks.pending(agent)).documents]
+        for queue in QUEUES:
+            messages = self._client.hvals(self._keys.messages(queue))
+            times += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
+        known = [at for at in times if at is not None]
+        return min(known) if known else None
+
+
+def readiness(
+    detector: StallDetector, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
+) -> Route:
+    """Return the route of `/readyz`.
+
+    It answers 200, or 503 when there are `problems`, when the broker does not answer, or when work has been waiting for
+    longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
+    worker is ready while others finish some.
+    """
+
+    def answer() -> Page:
+        reason = _why_not(detector, stalled_after_seconds, problems)
+        if reason is None:
+            return Page.of({"status": "ready"})
+        return Page.of({"status": "not ready", "error": reason}, status=503)
+
+    return answer
+
+
+def _why_not(detector: StallDetector, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
+    found = [*problems()]
+    try:
+        takes_nothing = detector.refusal()
+        stalled = detector.stalled_seconds()
+    except redis.RedisError as error:
+        return "; ".join([*found, refusal(error) or "the broker does not answer"])
+    if takes_nothing is not None:
+        found.append(takes_nothing)
+    if stalled > limit:
+        found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
+    return "; ".join(found) or None
