@@ -16,10 +16,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from memory.http.authorization import Authorizer, check_tokens, needs_tokens, read_tokens
-from memory.http.deadlines import Bounds
 from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install
-from memory.http.server import BoundedServer, ServerThread, listen
+from memory.http.server import BoundedServer, Bounds, ServerThread, listen
 from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook

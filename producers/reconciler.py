@@ -23,6 +23,7 @@ from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
+from schemas.errors import RecalldError
 from schemas.ports import IndexFigures, JobQueue
 from schemas.settings import AgentSettings
 
@@ -92,31 +93,79 @@ class ReconcileSchedule:
 class ReconcileReport:
     """Result of a comparison.
 
-    `on_disk` and `in_index` count documents (`in_index` is 0 without an index), `new`, `changed` and `vanished` the
-    marked ones, `live` those marked as edits. `spared` counts absent documents that keep their memory: transcripts, and
-    notes in folders that could not be listed. `figures` count the live index, None where it cannot be read. `problems`
-    are conditions of the files.
+    `on_disk` counts documents, `new`, `changed` and `vanished` the marked ones. `figures` count the live index, None
+    where it cannot be read. `problems` are conditions of the files.
     """
 
     agent: str
     on_disk: int
-    in_index: int
     new: int
     changed: int
     vanished: int
-    spared: int
-    live: int
-    vectors_requested: bool
-    completion_requested: bool
     figures: IndexFigures | None
     problems: tuple[Condition, ...]
     seconds: float
-    cpu_seconds: float
 
     @property
     def marked(self) -> int:
         """Number of queued documents."""
         return self.new + self.changed + self.vanished
+
+
+class _Index:
+    """Contents of an index when a comparison began. Its reader is opened for each look, and closed right after.
+
+    `known` is None without an index, and where it is unreadable for one of the reasons in `unless`; then `figures`
+    are None, too. `failed` have dead letters, and a user left `out` some.
+    """
+
+    def __init__(
+        self, opened: Callable[[], StoreReader | None], files: AgentFiles, unless: type[RecalldError] = StoreCorrupt
+    ) -> None:
+        self._opened = opened
+        self._files = files
+        self._unless = (StoreCorrupt, unless)
+        self.known: KnownFiles | None = None
+        self.figures: IndexFigures | None = IndexFigures()
+        self.failed: list[DocumentKey] = []
+        self.out: set[DocumentKey] = set()
+        try:
+            self._look(self._count)
+        except self._unless:
+            self.known = self.figures = None
+
+    def _count(self, reader: StoreReader) -> list[DocumentKey]:
+        self.known = KnownFiles(reader.files())
+        self.failed = [letter.key for letter in reader.dead_letters()]
+        self.figures = reader.counts().figures(dead_letters=len(self.failed))
+        self.out = left_out(reader, self._files)
+        return []
+
+    def absent(self) -> list[DocumentKey]:
+        """Return the documents that a scan did not find."""
+        known = self.known
+        return self._read(lambda reader: known.absent(reader.files())) if known is not None and known.absentees else []
+
+    def gone(self, absent: Sequence[DocumentKey], scan: Scan) -> list[DocumentKey]:
+        """Return the absent documents that the index must forget."""
+        gone = [key for key in absent if not key.is_transcript and not _is_hidden(self._files, key, scan)]
+        if transcripts := [key for key in absent if key.is_transcript]:
+            gone += self._read(lambda reader: self._files.transcripts.forgotten(transcripts, scan, reader))
+        return gone
+
+    def _read(self, look: Callable[[StoreReader], list[DocumentKey]]) -> list[DocumentKey]:
+        """Return the result of a later look; nothing if the index cannot be read any more."""
+        try:
+            return self._look(look)
+        except (StoreCorrupt, OtherVersion):
+            return []
+
+    def _look(self, look: Callable[[StoreReader], list[DocumentKey]]) -> list[DocumentKey]:
+        reader = self._opened()
+        if reader is None:
+            return []
+        with closing(reader):
+            return look(reader)
 
 
 def reconcile(
@@ -131,42 +180,42 @@ def reconcile(
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
 
-    `indexed` opens the generation that the files must agree with; without one, everything on disk is queued. `building`
-    returns True while a generation is under construction: its completion is requested, since it may be whole now.
-    `answering` opens the live generation; where it is another one, the edits that it lacks come first. Readers are
-    closed here.
+    `indexed` opens the generation that the files must agree with; without one, or if it is damaged, everything on disk
+    is queued. `building` returns True while a generation is under construction: its completion is requested, since it
+    may be whole now. `answering` opens the live generation; where it is another one, the edits that it lacks come
+    first. Readers are closed here.
 
     Raises:
         BrokerUnavailable: a part was not queued; reconcile again later.
         StoreUnreadable, StoreBusy: the index could not be read.
     """
-    began, cpu_began = time.monotonic(), time.thread_time()
+    began = time.monotonic()
     complete = building()
-    remembered, failed, out, figures = _remembered(indexed, files)
-    vectors_pending = figures is not None and figures.vectors_pending > 0
-    anew = complete or remembered is None
-    remembered = remembered or KnownFiles()
-    seen = None
-    if anew:
-        seen, figures = _seen(answering)
+    index = _Index(indexed, files)
+    anew = complete or index.known is None
+    live = _Index(answering, files, unless=OtherVersion) if anew else index
+    remembered = index.known if index.known is not None else KnownFiles()
+    is_built = anew and live.known is not None
     # Imports are read again only for a new index that lacks them.
-    scan = files.scan(imported=anew, but=remembered if seen is None else None)
+    scan = files.scan(imported=anew, but=None if is_built else remembered)
     differing = list(scan.documents)
     edited: dict[DocumentKey, None] = {}
-    visible: list[DocumentKey] = []
-    if seen is not None:
+    if is_built and live.known is not None:
         differing = [key for key, stat in scan.documents.items() if remembered.differs(key, stat)]
-        edited = {key: None for key, stat in scan.documents.items() if seen.differs(key, stat) and key not in out}
-        visible = _absent(answering, seen)
-    absent = _absent(indexed, remembered)
+        edited = {key: None for key, stat in scan.documents.items() if live.known.differs(key, stat)}
+    absent = index.absent()
+    visible = live.absent() if is_built else []
     scan = with_emptied(scan, files, {*absent, *visible})
     # Only their dead letters are left.
-    lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
+    lost = [
+        key for key in index.failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))
+    ]
     # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
     archived = {archived_path(key.path) for key in differing if key.is_transcript}
     left = [key for key in absent if key.is_transcript and key.path in archived]
-    lacking = [*(key for key in differing if key not in out), *_gone(indexed, files, absent, scan), *left, *lost]
-    edited |= dict.fromkeys(lacking if seen is None else _gone(answering, files, visible, scan))
+    lacking = [*(key for key in differing if key not in index.out), *index.gone(absent, scan), *left, *lost]
+    edited = {key: None for key in edited if key not in index.out}
+    edited |= dict.fromkeys(live.gone(visible, scan) if is_built else lacking)
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
@@ -174,11 +223,11 @@ def reconcile(
         # Edits come before documents of a generation under construction.
         key=lambda key: (key not in edited, priority(key, today=day, stat=scan.documents.get(key))),
     )
-    live = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
-    mark_in_calls(queue, agent.id, marks[:live], lane=Lane.LIVE)
-    mark_in_calls(queue, agent.id, marks[live:], lane=Lane.BACKFILL)
+    urgent = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
+    mark_in_calls(queue, agent.id, marks[:urgent], lane=Lane.LIVE)
+    mark_in_calls(queue, agent.id, marks[urgent:], lane=Lane.BACKFILL)
     # The jobs of the marked documents request vectors only for their own chunks.
-    if vectors_pending:
+    if index.figures is not None and index.figures.vectors_pending:
         queue.request_vectors(agent.id)
     if complete:
         queue.request_completion(agent.id)
@@ -187,91 +236,15 @@ def reconcile(
     return ReconcileReport(
         agent=agent.id,
         on_disk=scan.count,
-        in_index=len(remembered),
         new=len(marks) - changed - len(vanished),
         changed=changed,
         vanished=len(vanished),
-        spared=len(absent) - len({*absent}.intersection(vanished)),
-        live=live,
-        vectors_requested=vectors_pending,
-        completion_requested=complete,
-        figures=figures,
+        figures=live.figures,
         problems=scan.problems,
         seconds=time.monotonic() - began,
-        cpu_seconds=time.thread_time() - cpu_began,
     )
-
-
-def _gone(
-    opened: Callable[[], StoreReader | None], files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan
-) -> list[DocumentKey]:
-    """Return the absent documents that the index must forget."""
-    gone = [key for key in absent if not key.is_transcript and not _is_hidden(files, key, scan)]
-    transcripts = [key for key in absent if key.is_transcript]
-    if transcripts:
-        gone += _read(opened, lambda reader: files.transcripts.forgotten(transcripts, scan, reader))
-    return gone
 
 
 def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
     """Return True if the scan could not look where the note may be."""
     return not scan.complete and scan.hides(files.path_of(key))
-
-
-def _remembered(
-    indexed: Callable[[], StoreReader | None], files: AgentFiles
-) -> tuple[KnownFiles | None, Sequence[DocumentKey], set[DocumentKey], IndexFigures | None]:
-    """Return the index's files (None without an index), its failed documents, those a user left out, and its counts.
-
-    A damaged index counts as none: the worker that gets the marks sets it aside and builds a new one.
-    """
-    try:
-        reader = indexed()
-        if reader is None:
-            return None, (), set(), None
-        try:
-            known = KnownFiles(reader.files())
-            failed = [letter.key for letter in reader.dead_letters()]
-            figures = reader.counts().figures(dead_letters=len(failed))
-            return known, failed, left_out(reader, files), figures
-        finally:
-            reader.close()
-    except StoreCorrupt:
-        return None, (), set(), None
-
-
-def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | None, IndexFigures | None]:
-    """Return the files and the counts of the live generation.
-
-    Without a generation, the files are None and the counts zero. Both are None if this version cannot read it.
-    """
-    try:
-        reader = answering()
-        if reader is None:
-            return None, IndexFigures()
-        try:
-            figures = reader.counts().figures(dead_letters=len(reader.dead_letters()))
-            return KnownFiles(reader.files()), figures
-        finally:
-            reader.close()
-    except (StoreCorrupt, OtherVersion):
-        return None, None
-
-
-def _absent(opened: Callable[[], StoreReader | None], known: KnownFiles) -> list[DocumentKey]:
-    """Return the documents of an index that are not on disk."""
-    return _read(opened, lambda reader: known.absent(reader.files())) if known.absentees else []
-
-
-def _read(
-    opened: Callable[[], StoreReader | None], look: Callable[[StoreReader], list[DocumentKey]]
-) -> list[DocumentKey]:
-    """Return the result of `look` in an index; nothing if the index cannot be read any more."""
-    try:
-        reader = opened()
-        if reader is None:
-            return []
-        with closing(reader):
-            return look(reader)
-    except (StoreCorrupt, OtherVersion):
-        return []

@@ -132,42 +132,28 @@ def _read(path: Path) -> Event | Hook:
     if len(data) > MAX_BYTES:
         raise _NotAnEventError(f"it is larger than {MAX_BYTES} bytes")
     try:
-        return _parse(json.loads(data))
-    except RecursionError:
-        raise _NotAnEventError("its JSON is nested too deeply") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raw = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise _NotAnEventError(f"it is not JSON: {error}") from None
-    except ValueError as error:
-        raise _NotAnEventError(str(error)) from None
+    return _parse(raw)
 
 
-def _parse(raw: object) -> Event | Hook:
+def _parse(raw: Any) -> Event | Hook:
     from schemas.ports import Event
 
-    if not isinstance(raw, dict):
+    hook = raw.get("hook") if isinstance(raw, dict) else None
+    entry = raw if hook is None else hook
+    if not isinstance(entry, dict):
         raise _NotAnEventError("it does not hold a JSON object")
-    if "hook" not in raw:
-        kind, paths = _kind_and_paths(raw)
-        if not isinstance(raw.get("agent"), str):
-            raise _NotAnEventError("agent must be a text")
-        return Event(kind, raw["agent"], paths)
-    hook = raw["hook"]
-    if not isinstance(hook, dict):
-        raise _NotAnEventError("hook must be an object")
-    kind, paths = _kind_and_paths(hook)
-    others = [hook.get(name) for name in ("session", "agent", "meant")]
-    if not all(other is None or isinstance(other, str) for other in others):
-        raise _NotAnEventError("a hook's session and agents must be texts")
-    return Hook(kind, paths, *others)
-
-
-def _kind_and_paths(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    kind, paths = raw.get("kind"), raw.get("paths", [])
-    if not isinstance(kind, str):
-        raise _NotAnEventError("kind must be a text")
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise _NotAnEventError("paths must be a list of texts")
-    return kind, tuple(paths)
+    others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant")]
+    kind, agent, session, meant = others
+    paths = entry.get("paths", [])
+    needed = [kind] if hook is not None else [kind, agent]
+    if not isinstance(paths, list) or not all(
+        isinstance(text, str) for text in (*needed, *paths, *(other for other in others if other is not None))
+    ):
+        raise _NotAnEventError("its kind, agent, session and paths must be texts")
+    return Event(kind, agent, tuple(paths)) if hook is None else Hook(kind, tuple(paths), session, agent, meant)
 
 
 def _set_aside(path: Path, reason: str) -> str:

@@ -191,6 +191,10 @@ def workspace_option(command: AnyFunction) -> AnyFunction:
     )(command)
 
 
+#: For a command that prints an answer.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
 def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
     """Give a command a flag that overrides the setting `key`, kept in `Invocation.overrides`.
 

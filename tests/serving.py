@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.http.deadlines import Bounds
+from memory.http.server import Bounds
 from memory.service.run import serve
 from schemas.ports import PendingReader
 from schemas.settings import Settings

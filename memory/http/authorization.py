@@ -46,7 +46,7 @@ def check_tokens(settings: Settings, *, host: str, key: str) -> None:
     if is_loopback(host):
         try:
             ensure_tokens(settings.home, ids)
-            ensure_metrics_token(settings.home)
+            _ensure(settings.home / METRICS_TOKEN_PATH)
         except OSError as error:
             raise UserError(f"the agents' tokens cannot be written below {settings.home}: {error.strerror}") from error
         return
@@ -98,31 +98,20 @@ class Authorizer:
             raise AccessDenied(404, f"no agent is called {shown_name(asked)!r} (known: {self._known})")
         return asked
 
-    def visible(self, authorization: str | None) -> tuple[str, ...]:
-        """Return all agents that this request may see.
-
-        Raises:
-            AccessDenied: a token is needed and missing or wrong.
-        """
+    def visible(self, authorization: str | None, asked: str | None = None) -> tuple[str, ...]:
+        """Return the agents that this request may see: all, or only the agent it names. Raises AccessDenied."""
+        if asked is not None:
+            return (self.agent(authorization, asked),)
         return self.agents if self.tokens is None else (self.owner(authorization),)
 
     def measurable(self, authorization: str | None) -> tuple[str, ...]:
-        """Return all agents whose numbers this request may see: every agent with the metrics token.
-
-        Raises:
-            AccessDenied: a token is needed and missing or wrong.
-        """
-        collector = {"": self.metrics_token} if self.metrics_token is not None else {}
-        if self.tokens is not None and agent_of(_bearer(authorization), collector) is not None:
+        """Return the agents whose numbers this request may see: all with the metrics token. Raises AccessDenied."""
+        if self.metrics_token is not None and agent_of(_bearer(authorization), {"": self.metrics_token}) is not None:
             return self.agents
         return self.visible(authorization)
 
     def owner(self, authorization: str | None) -> str:
-        """Return the agent whose token came with the request.
-
-        Raises:
-            AccessDenied: there is none, or it is no agent's.
-        """
+        """Return the agent whose token came with the request. Raises AccessDenied."""
         token = _bearer(authorization)
         if not token:
             raise AccessDenied(
@@ -139,21 +128,8 @@ class Authorizer:
 
 
 def ensure_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
-    """Return every agent's token, making those that are missing.
-
-    Raises:
-        OSError: the home folder is not writable and a token is missing.
-    """
-    folder = home / TOKENS_PATH
-    tokens = {}
-    for agent in agents:
-        token = _read(folder / agent)
-        if token is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o700)
-            token = _make(folder / agent)
-        tokens[agent] = token
-    return tokens
+    """Return every agent's token, making those that are missing. Raises OSError if that is not possible."""
+    return {agent: _ensure(home / TOKENS_PATH / agent) for agent in agents}
 
 
 def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
@@ -161,13 +137,6 @@ def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     folder = home / TOKENS_PATH
     found = {agent: _read(folder / agent) for agent in agents}
     return {agent: token for agent, token in found.items() if token is not None}
-
-
-def ensure_metrics_token(home: Path) -> None:
-    """Make the metrics collectors' token, if there is none. Raises OSError like `ensure_tokens`."""
-    if read_metrics_token(home) is None:
-        (home / METRICS_TOKEN_PATH).parent.mkdir(parents=True, exist_ok=True)
-        _make(home / METRICS_TOKEN_PATH)
 
 
 def read_metrics_token(home: Path) -> str | None:
@@ -198,20 +167,21 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _make(path: Path) -> str:
-    """Write a new token; when another process was faster, its token is the one."""
+def _ensure(path: Path) -> str:
+    """Return a token, made if there is none; if another process is faster, its token is the one."""
+    if (known := _read(path)) is not None:
+        return known
     token = secrets.token_urlsafe(_TOKEN_BYTES)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    draft.touch(mode=0o600, exist_ok=False)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{token}\n")
+        draft.write_text(f"{token}\n", "ascii")
         if _read(path) is None:
             path.unlink(missing_ok=True)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return _read(path) or token
+        os.link(draft, path)
+    except FileExistsError:
+        return _read(path) or token
     finally:
         draft.unlink(missing_ok=True)
     return token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -41,14 +41,18 @@ def refusals(*, agents: bool = False, fields: bool = False) -> dict[int | str, d
     return {status: {"model": Refusal, "description": HTTPStatus(status).phrase} for status in sorted(statuses)}
 
 
-def install(app: FastAPI, *, models: Mapping[str, type[BaseModel]]) -> None:
+def install(
+    app: FastAPI, *, models: Mapping[str, type[BaseModel]], on_denied: Callable[[int], None] = lambda _: None
+) -> None:
     """Bound bodies, and answer every kind of failure with `{"error": sentence}`.
 
-    Call it before `OriginGuard` is added. `models`: request path -> model of its body.
+    Call it before `OriginGuard` is added. `models`: request path -> model of its body. `on_denied` gets the status of
+    each refusal of access.
     """
 
     async def denied(_: Request, error: Exception) -> Response:
         status = error.status if isinstance(error, AccessDenied) else 403
+        on_denied(status)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
         return _refusal(status, str(error), headers)
 

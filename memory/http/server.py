@@ -1,20 +1,191 @@
-"""Listening on a port, and the server that answers there."""
+"""Server of every port: listening, and uvicorn with limits of time, size and number for slow or abusive clients.
+
+uvicorn bounds neither the arrival of a request's head or body nor the reading of its answer, nor the size of a head.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import json
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from memory.http.deadlines import Bounds, DeadlineProtocol, bounds_here
+from memory.http.origin_guard import ANSWER_HEADERS
 from schemas.errors import UserError
 
+#: Connections at most, where the system's limit of open files allows so many.
+_MOST_CONNECTIONS = 512
+
+#: Part of the open files that connections may take; the rest is for indexes.
+_PART_OF_OPEN_FILES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of one server for its clients.
+
+    Attributes:
+        connections: open at a time; as many again may read that they are refused.
+        head_seconds: from the first byte of a request to the end of its headers, and for an idle connection.
+        body_seconds: from there to the end of the body.
+        answer_seconds: for reading an answer.
+        leaving_seconds: for reading a refusal.
+        head_bytes: of a request line and its headers together.
+        headers: of a request, and its trailers.
+        body_bytes: of a body with its transfer encoding (`origin_guard.MAX_BODY_BYTES` bounds the body itself), and of
+            what a refused client may still send.
+    """
+
+    connections: int = _MOST_CONNECTIONS
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    answer_seconds: float = 60.0
+    leaving_seconds: float = 2.0
+    head_bytes: int = 64 * 1024
+    headers: int = 100
+    body_bytes: int = 16 * 1024 * 1024
+
+
+def bounds_here() -> Bounds:
+    """Return the default bounds, with as many connections as this process may have open files for."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = _MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else limit // _PART_OF_OPEN_FILES
+    return Bounds(connections=min(_MOST_CONNECTIONS, allowed))
+
+
+class DeadlineProtocol(HttpToolsProtocol):
+    """One connection. Make a subclass for each server with `bounded`.
+
+    A client has a time for each phase: to send a head, to send a body, to read an answer, and to read a refusal.
+    """
+
+    bounds: ClassVar[Bounds]
+
+    @classmethod
+    def bounded(cls, bounds: Bounds) -> type[DeadlineProtocol]:
+        """Return the protocol of one server."""
+        return type("BoundedProtocol", (cls,), {"bounds": bounds})
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._phase: Literal["head", "body", "answer", "leaving"] = "head"
+        self._phase_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self._enter("head", self.bounds.head_seconds)
+        if len(self.connections) > 2 * self.bounds.connections:
+            self.transport.abort()
+        elif len(self.connections) > self.bounds.connections:
+            self._refuse(503, "too many connections are open here; try again in a moment")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._enter(self._phase, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase == "head" and not self._phase_bytes:
+            self._enter("head", self.bounds.head_seconds)
+        before = self._phase
+        if before != "leaving":  # else the client may finish sending, and then reads why it was refused
+            super().data_received(data)
+        if self._phase == before:
+            self._phase_bytes += len(data)
+            if before in {"body", "leaving"} and self._phase_bytes > self.bounds.body_bytes:
+                self.transport.abort()
+            elif before in {"head", "answer"} and self._phase_bytes > self.bounds.head_bytes:
+                self._refuse(431, self._too_long)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self.bounds.headers:
+            self._refuse(431, f"a request has at most {self.bounds.headers} headers")
+            raise ValueError  # ends the parser
+
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.bounds.head_bytes:
+            self._refuse(431, self._too_long)
+            raise ValueError  # ends the parser
+        super().on_headers_complete()
+        self._enter("body", self.bounds.body_seconds)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._enter("head", self.bounds.head_seconds)
+        else:
+            self._enter("answer", self.bounds.answer_seconds if self.flow.write_paused else None)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._phase == "answer" and self.cycle.response_complete:
+            self._enter("head", self.bounds.head_seconds)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._phase == "answer":
+            self._enter("answer", self.bounds.answer_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._phase == "answer":
+            self._enter("answer", None)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        self._refuse(400, "this is not a valid HTTP request")
+
+    @property
+    def _too_long(self) -> str:
+        return f"a request's line and headers have at most {self.bounds.head_bytes} bytes"
+
+    def _enter(self, phase: Literal["head", "body", "answer", "leaving"], seconds: float | None) -> None:
+        """Begin a phase, with a time limit for the client if it is its turn."""
+        self._phase, self._phase_bytes = phase, 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self._late, seconds) if seconds is not None else None
+
+    def _late(self, seconds: float) -> None:
+        if self._phase not in {"head", "body"} or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self._phase == "head" and not self._phase_bytes:
+            self.transport.close()
+        else:
+            self._refuse(408, f"the request's {self._phase} did not arrive within {seconds:g} seconds")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Answer in place of the application and let the client read it; drop a client that has part of an answer."""
+        if self._phase == "leaving" or self.transport.is_closing():
+            return
+        if self._phase == "body" and not self.pipeline and not self.cycle.response_started:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._phase != "head":
+            self.transport.abort()
+            return
+        body = json.dumps({"error": sentence}).encode()
+        headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"{name}: {value}" for name, value in {**headers, **ANSWER_HEADERS}.items()]
+        self._enter("leaving", self.bounds.leaving_seconds)
+        self.transport.write("\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""]).encode())
+        self.transport.write(body)
+        with contextlib.suppress(OSError):  # the client is gone
+            self.transport.write_eof()
+
+
+#: Connections that wait to be accepted.
 _BACKLOG = 512
 
 
@@ -52,13 +223,11 @@ class BoundedServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, *, grace_seconds: int, bounds: Bounds | None = None) -> None:
-        known = bounds or bounds_here()
         config = uvicorn.Config(
             app,
-            http=DeadlineProtocol.bounded(known),
+            http=DeadlineProtocol.bounded(bounds or bounds_here()),
             ws="none",
-            # asyncio accepts so many connections at once before it reads any of them.
-            backlog=known.connections,
+            backlog=_BACKLOG,
             access_log=False,
             log_config=None,
             log_level="error",  # an invalid request is the client's business
@@ -71,12 +240,6 @@ class BoundedServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone: uvicorn raises them once more at the end, before this process has cleaned up."""
         yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start; connections that are not accepted yet wait in a queue of the usual length."""
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(_BACKLOG)
 
 
 class ServerThread:

@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.routing import Route
@@ -20,7 +22,7 @@ from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, ToolArgumentsRefused
-from memory.service.page_routes import PAGES, page_routes
+from memory.service.overview import dead_letters, queue_view, timeline
 from memory.service.query_service import QueryService
 from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 from schemas.ports import EventInbox, PendingReader
@@ -29,6 +31,25 @@ from schemas.service import Health, Readiness, Refusal, Tool, ToolList, ToolRequ
 from schemas.settings import Settings
 from schemas.status import Status
 from schemas.version import recalld_version
+
+#: Folder of the page's files. They are served as they are: nothing is built, and nothing is loaded from elsewhere.
+PAGE_FOLDER = Path(__file__).with_name("page")
+
+#: Path of a page -> its file.
+PAGES = {"/": "page.html", "/docs": "docs.html"}
+
+#: Scripts, styles and pictures of this service only, and no text is ever read as HTML by a script. A browser checks its
+#: copies each time (`ETag`), so that a page and its scripts are of one version.
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
 #: Path -> model of its request's body.
 _MODELS: dict[str, type[BaseModel]] = {
@@ -93,15 +114,30 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    install(app, models=_MODELS)
+    install(app, models=_MODELS, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
     app.add_middleware(OriginGuard, loopback_only=is_loopback(settings.service.host), pages=PAGES)
     app.router.routes.extend(mcp_routes)
     app.include_router(_tool_routes(service))
     app.include_router(_memory_routes(service))
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
-    app.router.routes.extend(page_routes())
+    files = _PageFiles(directory=PAGE_FOLDER)
+
+    async def page(request: Request) -> Response:
+        return await files.get_response(PAGES[request.url.path], request.scope)
+
+    app.router.routes.extend(Route(path, page) for path in PAGES)
+    app.mount("/page", files)
     return app
+
+
+class _PageFiles(StaticFiles):
+    """Files of the page, with `PAGE_HEADERS`."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers.update(PAGE_HEADERS)
+        return response
 
 
 def _mcp(service: QueryService) -> tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]]]:
@@ -112,7 +148,7 @@ def _mcp(service: QueryService) -> tuple[list[Route], Callable[[], AbstractAsync
         if error.name not in {"mcp", "mcp_types"}:
             raise
         return [Route(path, _mcp_missing, methods=_MCP_METHODS) for path in _MCP_PATHS], nullcontext
-    endpoint = McpEndpoint(allowed=service.allowed, call=service.call)
+    endpoint = McpEndpoint(allowed=service.authorizer.agent, call=service.call)
     return [Route(path, endpoint, methods=_MCP_METHODS) for path in _MCP_PATHS], endpoint.opened
 
 
@@ -129,12 +165,12 @@ def _memory_routes(service: QueryService) -> APIRouter:
     async def search(
         request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
     ) -> Response:
-        agent = service.allowed(authorization, request.agent)
+        agent = service.authorizer.agent(authorization, request.agent)
         return _json(await service.memory(agent, traceparent=traceparent).searched(request))
 
     @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
-        agent = service.allowed(authorization, request.agent)
+        agent = service.authorizer.agent(authorization, request.agent)
         return _json(await asyncio.to_thread(service.memory(agent).read_file, request))
 
     @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
@@ -143,7 +179,7 @@ def _memory_routes(service: QueryService) -> APIRouter:
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
         authorization: Authorization = None,
     ) -> Response:
-        seen = service.visible(authorization, agent)
+        seen = service.authorizer.visible(authorization, agent)
         if not deep:
             return _json(await asyncio.to_thread(service.agents.status, seen, deep=False))
         # It reads whole indexes: one at a time, and the waiting ones hold no thread that a search could use.
@@ -178,7 +214,7 @@ def _tool_routes(service: QueryService) -> APIRouter:
         summary="Call a tool, as a model asked for it",
     )
     async def call_tool(request: ToolRequest, authorization: Authorization = None) -> Response:
-        agent = service.allowed(authorization, request.agent)
+        agent = service.authorizer.agent(authorization, request.agent)
         try:
             found = await service.call(agent, request.name, _arguments(request), request.session_key)
         except ToolArgumentsRefused as error:
@@ -209,7 +245,8 @@ def _health_routes(service: QueryService, proof: Callable[[str], str] | None) ->
 
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
     async def metrics(authorization: Authorization = None) -> Response:
-        return Response(await service.metrics(authorization), media_type=CONTENT_TYPE_LATEST)
+        seen = service.authorizer.measurable(authorization)
+        return Response(await asyncio.to_thread(service.metrics.scrape, seen), media_type=CONTENT_TYPE_LATEST)
 
     if proof is not None:
 
@@ -223,30 +260,30 @@ def _health_routes(service: QueryService, proof: Callable[[str], str] | None) ->
 def _overview_routes(service: QueryService) -> APIRouter:
     """Return the routes of the owner's views, cheap enough for a request every two seconds."""
     router = APIRouter(responses=_ABOUT_AGENTS)
-    overview = service.overview
+    agents = service.agents
 
     @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
-        seen = service.visible(authorization, agent)
-        return _json(await asyncio.to_thread(overview.queue, seen))
+        seen = service.authorizer.visible(authorization, agent)
+        return _json(await asyncio.to_thread(queue_view, agents, seen))
 
     @router.get("/v1/dead-letters", response_model=DeadLettersAnswer, summary="What could not be indexed, and why")
-    async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
-        seen = service.visible(authorization, agent)
-        return _json(await asyncio.to_thread(overview.dead_letters, seen))
+    async def list_dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
+        seen = service.authorizer.visible(authorization, agent)
+        return _json(await asyncio.to_thread(dead_letters, agents, seen))
 
     @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
-    async def timeline(
+    async def list_days(
         agent: Agent = None,
         year: Annotated[int | None, Query(ge=1, le=9999)] = None,
         authorization: Authorization = None,
     ) -> Response:
-        owner = service.allowed(authorization, agent)
-        return _json(await asyncio.to_thread(overview.timeline, owner, year=year))
+        owner = service.authorizer.agent(authorization, agent)
+        return _json(await asyncio.to_thread(timeline, agents, owner, year=year))
 
     @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
-        service.visible(authorization, None)
+        service.authorizer.visible(authorization)
         return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=tuple(sought(request.query)))))
 
     return router

@@ -6,21 +6,21 @@ sees it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import INVALID_REQUEST
+from mcp_types.jsonrpc import jsonrpc_message_adapter
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from memory.http.authorization import AccessDenied
-from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
+from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id, refused
 
 #: Header of a connection with the key of its session; without it, that is the owner's private session.
 SESSION_KEY_HEADER = "X-Recalld-Session-Key"
@@ -67,10 +67,10 @@ class McpEndpoint:
         agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
         caller = _Caller(agent, _session_key(headers))
         body = await Request(scope, receive).body()
-        if _lacks_id(body):
-            await JSONResponse(NO_ID, status_code=400)(scope, receive, send)
+        if (reason := _refusal(body)) is not None:
+            await JSONResponse(reason, status_code=400)(scope, receive, send)
             return
-        await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), _in_a_sentence(send))
+        await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), send)
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
         caller: _Caller = call.request.scope[_CALLER]
@@ -88,43 +88,16 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _lacks_id(body: bytes) -> bool:
+def _refusal(body: bytes) -> dict[str, Any] | None:
+    """Return the answer to JSON that is no message, in one sentence: the SDK's lists every kind of message."""
     try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return False  # the SDK answers with the reason
-    return isinstance(message, dict) and lacks_id(message.get("method"), message.get("id"))
-
-
-def _in_a_sentence(send: Send) -> Send:
-    """Return a `send` that shortens pydantic's report on an invalid message, which lists every kind of message."""
-    held: list[Message] = []
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 400:
-            held.append(message)
-            return
-        if held:
-            start = held.pop()
-            body = _shortened(message.get("body", b""))
-            headers = [entry for entry in start["headers"] if entry[0].lower() != b"content-length"]
-            await send({**start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
-            message = {**message, "body": body}
-        await send(message)
-
-    return sending
-
-
-def _shortened(body: bytes) -> bytes:
-    try:
-        answer = json.loads(body)
-        report = answer["error"]["message"].startswith("Validation error")
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return body
-    if not report:
-        return body
-    answer["error"] = {"code": INVALID_REQUEST, "message": "the body is not a JSON-RPC 2.0 message"}
-    return json.dumps(answer).encode()
+        message = jsonrpc_message_adapter.validate_json(body)
+    except ValidationError as error:
+        # What is no JSON is the SDK's to refuse.
+        return (
+            None if error.errors()[0]["type"] == "json_invalid" else refused("the body is not a JSON-RPC 2.0 message")
+        )
+    return NO_ID if lacks_id(message) else None
 
 
 def _session_key(headers: Headers) -> str | None:

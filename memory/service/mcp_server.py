@@ -16,6 +16,7 @@ from mcp_types import (
     INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
+    JSONRPCNotification,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -39,19 +40,18 @@ _INSTRUCTIONS = (
 )
 
 
+def refused(sentence: str) -> dict[str, Any]:
+    """Return the answer to a message that is no valid request."""
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": sentence}}
+
+
 #: Answer to a request whose id is null, missing or of another type. The SDK takes it for a notification.
-NO_ID = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": INVALID_REQUEST, "message": "the id of a request must be a string or an integer"},
-}
+NO_ID = refused("the id of a request must be a string or an integer")
 
 
-def lacks_id(method: object, number: object) -> bool:
+def lacks_id(message: object) -> bool:
     """Return True for a request without a valid id. A notification, which has none, has a method of its own."""
-    if not isinstance(method, str) or method.startswith("notifications/"):
-        return False
-    return not isinstance(number, str | int) or isinstance(number, bool)
+    return isinstance(message, JSONRPCNotification) and not message.method.startswith("notifications/")
 
 
 @dataclass(frozen=True, slots=True)

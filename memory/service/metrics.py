@@ -5,92 +5,80 @@ They are declared in `schemas.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from memory.service.agents import ServedAgents
+from memory.service.overview import queue_view
 from memory.telemetry import prometheus
 from schemas import metrics
-from schemas.ports import FleetNumbers, Usage
+from schemas.conditions import ConditionCode
+from schemas.overview import AgentQueue
+from schemas.ports import FleetNumbers
 from schemas.status import EndpointCondition
+from schemas.version import recalld_version
 
-
-@dataclass(frozen=True, slots=True)
-class AgentNumbers:
-    """One agent's numbers at the time of a scrape; None for an unknown number.
-
-    `usage` is the cost of all embedding so far; `endpoint` the provider in use, its model and its condition.
-    """
-
-    agent: str
-    pending: int | None
-    oldest_seconds: float | None
-    chunks: int | None
-    vectors_pending: int | None
-    dead_letters: int | None
-    troubles: int | None = None
-    usage: tuple[Usage, ...] = ()
-    endpoint: tuple[str, str, EndpointCondition] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessNumbers:
-    """Numbers that all agents of a process share, at the time of a scrape.
-
-    `answers_kept` searches were answered from the cache of answers, `answers_searched` were not. `fleet` holds the
-    counts of all processes, None when the broker does not answer; `queue_takes` is False when it answers and takes
-    nothing new.
-    """
-
-    answers_kept: int
-    answers_searched: int
-    answers_bytes: int
-    open_indexes: int
-    fleet: FleetNumbers | None = None
-    queue_takes: bool = True
+#: Troubles that other metrics tell.
+_TOLD_ELSEWHERE = {ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.PROVIDER_SILENT}
 
 
 class ServiceMetrics:
-    """Registry of one service. `process` returns the numbers that its agents share."""
+    """Counters of one service, and its metrics as text."""
 
-    def __init__(self, version: str, *, process: Callable[[], ProcessNumbers] | None = None) -> None:
+    def __init__(self, agents: ServedAgents) -> None:
+        self._agents = agents
         self._registry = CollectorRegistry()
-        if process is not None:
-            self._registry.register(_Process(process))
-        prometheus.gauge(metrics.BUILD, self._registry).labels(version).set(1)
+        prometheus.gauge(metrics.BUILD, self._registry).labels(recalld_version()).set(1)
         self.search_seconds = prometheus.histogram(metrics.SEARCH_SECONDS, self._registry)
         self.searches = prometheus.counter(metrics.SEARCHES, self._registry)
         self.degradations = prometheus.counter(metrics.DEGRADATIONS, self._registry)
         self.reads = prometheus.counter(metrics.READS, self._registry)
         self.denied = prometheus.counter(metrics.DENIED, self._registry)
 
-    def scrape(self, numbers: Callable[[], Iterable[AgentNumbers]]) -> bytes:
-        """Return everything in Prometheus text format, with the agents' numbers as of now."""
-        agents = CollectorRegistry()
-        agents.register(_Agents(numbers))
-        return generate_latest(self._registry) + generate_latest(agents)
+    def scrape(self, seen: Sequence[str]) -> bytes:
+        """Return everything in Prometheus text format, with the numbers of the seen agents as of now."""
+        queues = queue_view(self._agents, seen).agents
+        now = CollectorRegistry()
+        now.register(_Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(seen)]))
+        return generate_latest(self._registry) + generate_latest(now)
+
+    def _usage(self, seen: Sequence[str]) -> Iterator[Metric]:
+        requests: dict[tuple[str, ...], float] = {}
+        inputs: dict[tuple[str, ...], float] = {}
+        tokens: dict[tuple[str, ...], float] = {}
+        for agent in seen:
+            for usage in self._agents.queue.usage(agent):
+                whose = (agent, usage.provider, usage.model)
+                requests[*whose, "answered"] = usage.requests - usage.failed
+                requests[*whose, "failed"] = usage.failed
+                inputs[whose] = usage.inputs
+                tokens[whose] = usage.tokens
+        yield prometheus.family(metrics.EMBEDDING_REQUESTS, requests)
+        yield prometheus.family(metrics.EMBEDDING_INPUTS, inputs)
+        yield prometheus.family(metrics.EMBEDDING_TOKENS, tokens)
 
 
-class _Process(Collector):
-    def __init__(self, numbers: Callable[[], ProcessNumbers]) -> None:
-        self._numbers = numbers
+class _Collected(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
-    def collect(self) -> Iterator[Metric]:
-        numbers = self._numbers()
-        answers: prometheus.Numbers = {("hit",): numbers.answers_kept, ("miss",): numbers.answers_searched}
-        yield prometheus.family(metrics.CACHED_ANSWERS, answers)
-        yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): numbers.answers_bytes})
-        yield prometheus.family(metrics.OPEN_INDEXES, {(): numbers.open_indexes})
-        yield prometheus.family(metrics.BROKER_UP, {(): float(numbers.fleet is not None and numbers.queue_takes)})
-        if numbers.fleet is not None:
-            yield from _fleet(numbers.fleet)
+
+def _of_process(agents: ServedAgents) -> Iterator[Metric]:
+    answers, fleet = agents.resources.answers, agents.queue.fleet()
+    yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
+    yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
+    yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_readers)})
+    takes = fleet is not None and agents.queue.refusal() is None
+    yield prometheus.family(metrics.BROKER_UP, {(): float(takes)})
+    if fleet is not None:
+        yield from _fleet(fleet)
 
 
 def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
@@ -112,51 +100,22 @@ def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
         yield prometheus.family(metric, counts)
 
 
-class _Agents(Collector):
-    def __init__(self, numbers: Callable[[], Iterable[AgentNumbers]]) -> None:
-        self._numbers = numbers
+def _of_agents(queues: Sequence[AgentQueue]) -> Iterator[Metric]:
+    def family(metric: metrics.Metric, among: Iterable[AgentQueue], number: Callable[[AgentQueue], float]) -> Metric:
+        return prometheus.family(metric, {(one.agent,): number(one) for one in among})
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        numbers: dict[metrics.Metric, Callable[[AgentNumbers], float | None]] = {
-            metrics.PENDING: lambda agent: agent.pending,
-            metrics.PENDING_OLDEST_SECONDS: lambda agent: agent.oldest_seconds,
-            metrics.CHUNKS: lambda agent: agent.chunks,
-            metrics.VECTORS_PENDING: lambda agent: agent.vectors_pending,
-            metrics.DEAD_LETTERS: lambda agent: agent.dead_letters,
-            metrics.TROUBLES: lambda agent: agent.troubles,
-        }
-        known = list(self._numbers())
-        for metric, number in numbers.items():
-            values = {(agent.agent,): number(agent) for agent in known}
-            yield prometheus.family(metric, {labels: value for labels, value in values.items() if value is not None})
-        yield from _usage(known)
-        yield _endpoints(known)
-
-
-def _usage(known: Iterable[AgentNumbers]) -> Iterator[Metric]:
-    requests: dict[tuple[str, ...], float] = {}
-    inputs: dict[tuple[str, ...], float] = {}
-    tokens: dict[tuple[str, ...], float] = {}
-    for agent in known:
-        for usage in agent.usage:
-            whose = (agent.agent, usage.provider, usage.model)
-            requests[*whose, "answered"] = usage.requests - usage.failed
-            requests[*whose, "failed"] = usage.failed
-            inputs[whose] = usage.inputs
-            tokens[whose] = usage.tokens
-    yield prometheus.family(metrics.EMBEDDING_REQUESTS, requests)
-    yield prometheus.family(metrics.EMBEDDING_INPUTS, inputs)
-    yield prometheus.family(metrics.EMBEDDING_TOKENS, tokens)
-
-
-def _endpoints(known: Iterable[AgentNumbers]) -> Metric:
-    states: dict[tuple[str, ...], float] = {}
-    for agent in known:
-        if agent.endpoint is not None:
-            provider, model, current = agent.endpoint
-            for condition in EndpointCondition:
-                states[agent.agent, provider, model, condition.value] = float(condition is current)
-    return prometheus.family(metrics.ENDPOINT, states)
+    reached = [one for one in queues if one.queue.reachable]
+    counted = [one for one in queues if one.counts is not None]
+    yield family(metrics.PENDING, reached, lambda one: one.queue.pending)
+    yield family(metrics.PENDING_OLDEST_SECONDS, reached, lambda one: one.queue.oldest_seconds or 0.0)
+    yield family(metrics.CHUNKS, counted, lambda one: one.counts.chunks if one.counts else 0)
+    yield family(metrics.VECTORS_PENDING, counted, lambda one: one.counts.vectors_pending if one.counts else 0)
+    yield family(metrics.DEAD_LETTERS, counted, lambda one: one.dead_letters)
+    yield family(metrics.TROUBLES, reached, lambda one: sum(it.code not in _TOLD_ELSEWHERE for it in one.troubles))
+    states: prometheus.Numbers = {
+        (one.agent, one.provider or "", one.model or "", condition.value): float(condition is one.endpoint.condition)
+        for one in queues
+        if one.endpoint is not None
+        for condition in EndpointCondition
+    }
+    yield prometheus.family(metrics.ENDPOINT, states)

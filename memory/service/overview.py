@@ -5,18 +5,18 @@ Scopes restrict the sessions of an agent. They do not apply here: an owner may s
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
-from memory.service.agents import ProbeResult, ServedAgents
+from memory.service.agents import Probe, ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of
 from memory.status.answering import no_vectors
 from memory.status.index import dead_letter
-from memory.store.reader import IndexCounts, StoreReader
+from memory.store.reader import IndexCounts
 from schemas.conditions import ConditionCode
+from schemas.documents import MEMORY_SOURCE
 from schemas.errors import RecalldError
 from schemas.overview import (
     AgentDeadLetter,
@@ -35,147 +35,101 @@ from schemas.version import recalld_version
 #: Dead letters that are listed; the others are counted.
 MAX_DEAD_LETTERS = 200
 
-#: Agents whose days are kept; years of notes take megabytes.
-_AGENTS_WITH_DAYS = 32
 
-#: The source of notes.
-_NOTES = "memory"
+def queue_view(agents: ServedAgents, seen: Sequence[str]) -> QueueAnswer:
+    """Return the waiting and running work of the seen agents, and the counts of their indexes."""
+    probed = agents.probed(seen)
+    now = time.time()
+    shared = tuple(trouble_of(one, now=now) for one in agents.shared_conditions())
+    queues = tuple(_agent_queue(agents, one, shared, now) for one in probed)
+    return QueueAnswer(at=round(now, 3), version=recalld_version(), agents=queues)
 
 
-class Overview:
-    """Views of all agents of a service. Thread-safe; days are kept until the next commit."""
-
-    def __init__(self, agents: ServedAgents) -> None:
-        self._agents = agents
-        self._queue = agents.queue
-        self._lock = threading.Lock()
-        # The least recently counted first.
-        self._days: OrderedDict[str, tuple[object, Mapping[str, Day]]] = OrderedDict()
-
-    def queue(self, agents: Sequence[str]) -> QueueAnswer:
-        """Return the waiting and running work of these agents, and the counts of their indexes."""
-        probed = self._agents.probed(agents)
-        now = time.time()
-        shared = tuple(trouble_of(one, now=now) for one in self._agents.shared_conditions())
-        return QueueAnswer(
-            at=round(now, 3),
-            version=recalld_version(),
-            agents=tuple(self._agent(agent, probed.get(agent), shared, now) for agent in agents),
-        )
-
-    def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
-        """Return the newest dead letters of these agents. `queue` has the reason for an index that cannot be read."""
-        found: list[AgentDeadLetter] = []
-        for agent, probed in self._agents.probed(agents).items():
-            manager, _ = self._agents.manager(agent)
-            if manager is None or probed.figures is None or not probed.figures.dead_letters:
-                continue
-            try:
-                with manager.reading() as reader:
-                    rows = reader.dead_letters() if reader is not None else []
-            except RecalldError:
-                continue
-            found += [AgentDeadLetter(agent=agent, **dead_letter(row).model_dump()) for row in rows]
-        found.sort(key=lambda letter: -letter.last_at)
-        return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
-
-    def timeline(self, agent: str, *, year: int | None) -> TimelineAnswer:
-        """Return the agent's dated notes."""
-        manager, error = self._agents.manager(agent)
-        if manager is None:
-            return TimelineAnswer(agent=agent, error=error)
+def dead_letters(agents: ServedAgents, seen: Sequence[str]) -> DeadLettersAnswer:
+    """Return the newest dead letters of the seen agents. `queue_view` tells why an index cannot be read."""
+    found: list[AgentDeadLetter] = []
+    for one in agents.probed(seen):
+        if one.manager is None or one.probe is None or not one.probe.dead_letters:
+            continue
         try:
-            with manager.reading() as reader:
-                days = self._days_of(agent, reader) if reader is not None else {}
-        except RecalldError as unreadable:
-            return TimelineAnswer(agent=agent, error=str(unreadable))
-        return timeline(agent, days, year=year)
-
-    def _agent(
-        self, agent: str, probed: ProbeResult | None, shared: tuple[TroubleState, ...], now: float
-    ) -> AgentQueue:
-        queue = QueueState.of(self._queue.pending(agent), now=now)
-        manager, error = self._agents.manager(agent)
-        if manager is None:
-            return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
-        provider = manager.provider
-        figures = probed.figures if probed is not None else None
-        counts = figures.counts if figures is not None else IndexCounts()
-        endpoint = self._queue.endpoint(provider.account, provider.model) if provider is not None else None
-        lacking = no_vectors(
-            agent, manager.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
-        )
-        found = [*([lacking] if lacking is not None else []), *self._queue.conditions(agent)]
-        if provider is not None:
-            of_endpoint = endpoint_conditions(
-                endpoint, self._queue.vector_progress(agent), found, provider=provider.name, now=now
-            )
-            # A refusing provider is shown as the endpoint's state.
-            found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
-        return AgentQueue(
-            agent=agent,
-            queue=queue,
-            looked=probed is not None,
-            counts=Counts.model_validate(counts, from_attributes=True) if figures is not None else None,
-            dead_letters=figures.dead_letters if figures is not None else 0,
-            revision=figures.revision if figures is not None else "",
-            provider=provider.name if provider is not None else None,
-            model=provider.model if provider is not None else None,
-            endpoint=endpoint,
-            troubles=(*(trouble_of(one, now=now) for one in found), *shared),
-            error=probed.problem if probed is not None else None,
-        )
-
-    def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
-        token = reader.change_token()
-        with self._lock:
-            kept = self._days.get(agent)
-        if kept is not None and kept[0] == token:
-            return kept[1]
-        days = days_of(reader.chunks_by_path(_NOTES))
-        with self._lock:
-            self._days[agent] = (token, days)
-            self._days.move_to_end(agent)
-            if len(self._days) > _AGENTS_WITH_DAYS:
-                self._days.popitem(last=False)
-        return days
+            with one.manager.reading() as reader:
+                rows = reader.dead_letters() if reader is not None else []
+        except RecalldError:
+            continue
+        found += [AgentDeadLetter(agent=one.agent, **dead_letter(row).model_dump()) for row in rows]
+    found.sort(key=lambda letter: -letter.last_at)
+    return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
 
 
-def days_of(chunks: Mapping[str, int]) -> dict[str, Day]:
-    """Return ISO date -> notes and chunks of that day, ascending.
+def timeline(agents: ServedAgents, agent: str, *, year: int | None) -> TimelineAnswer:
+    """Return the agent's dated notes."""
+    served = agents.served(agent)
+    if served.manager is None:
+        return TimelineAnswer(agent=agent, error=served.reason)
+    try:
+        with served.manager.reading() as reader:
+            chunks = reader.chunks_by_path(MEMORY_SOURCE) if reader is not None else {}
+    except RecalldError as error:
+        return TimelineAnswer(agent=agent, error=str(error))
+    return timeline_of(agent, chunks, year=year)
 
-    Args:
-        chunks: path -> number of chunks, of all notes; notes without a date in their name are left out.
+
+def timeline_of(agent: str, chunks: Mapping[str, int], *, year: int | None) -> TimelineAnswer:
+    """Return all years, and the days of `year`, else of the latest.
+
+    `chunks` maps paths of notes to their numbers of chunks; notes without a date in their name are left out.
     """
     notes: dict[str, list[DatedNote]] = defaultdict(list)
-    for path, count in chunks.items():
+    for path in sorted(chunks):
         noted = note_date(path)
         if noted is not None:
-            notes[noted.isoformat()].append(DatedNote(path=path, chunks=count))
-    return {
-        iso: Day(
-            date=iso,
-            chunks=sum(note.chunks for note in notes[iso]),
-            notes=tuple(sorted(notes[iso], key=lambda note: note.path)),
-        )
-        for iso in sorted(notes)
-    }
-
-
-def timeline(agent: str, days: Mapping[str, Day], *, year: int | None) -> TimelineAnswer:
-    """Return all years, and the days of `year`, else of the latest."""
+            notes[noted.isoformat()].append(DatedNote(path=path, chunks=chunks[path]))
     by_year: dict[int, list[Day]] = defaultdict(list)
-    for iso, day in days.items():
+    for iso, of_day in sorted(notes.items()):
+        day = Day(date=iso, chunks=sum(note.chunks for note in of_day), notes=tuple(of_day))
         by_year[int(iso[:4])].append(day)
     years = tuple(
         Year(
             year=number,
-            days=len(by_year[number]),
-            notes=sum(len(day.notes) for day in by_year[number]),
-            chunks=sum(day.chunks for day in by_year[number]),
+            days=len(days),
+            notes=sum(len(day.notes) for day in days),
+            chunks=sum(day.chunks for day in days),
         )
-        for number in sorted(by_year)
+        for number, days in by_year.items()
     )
-    shown = year if year is not None else (years[-1].year if years else None)
-    found = tuple(by_year.get(shown, ())) if shown is not None else ()
-    return TimelineAnswer(agent=agent, years=years, year=shown, days=found)
+    shown = year if year is not None else max(by_year, default=None)
+    of_year = by_year[shown] if shown is not None else []
+    return TimelineAnswer(agent=agent, years=years, year=shown, days=tuple(of_year))
+
+
+def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
+    agent, manager = served.agent, served.manager
+    state = QueueState.of(agents.queue.pending(agent), now=now)
+    if manager is None:
+        return AgentQueue(agent=agent, queue=state, troubles=shared, error=served.reason)
+    provider = manager.provider
+    probe = served.probe or Probe()
+    counts = probe.counts or IndexCounts()
+    endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
+    lacking = no_vectors(
+        agent, manager.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
+    )
+    found = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
+    if provider is not None:
+        progress = agents.queue.vector_progress(agent)
+        of_endpoint = endpoint_conditions(endpoint, progress, found, provider=provider.name, now=now)
+        # A refusing provider is shown as the endpoint's state.
+        found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
+    return AgentQueue(
+        agent=agent,
+        queue=state,
+        looked=served.probe is not None,
+        counts=Counts.model_validate(counts, from_attributes=True) if probe.counts is not None else None,
+        dead_letters=probe.dead_letters,
+        revision=probe.revision,
+        provider=provider.name if provider is not None else None,
+        model=provider.model if provider is not None else None,
+        endpoint=endpoint,
+        troubles=(*(trouble_of(one, now=now) for one in found), *shared),
+        error=probe.problem,
+    )

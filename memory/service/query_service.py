@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.embedding.coordination import Coordinate
-from memory.http.authorization import AccessDenied, Authorizer, needs_tokens, read_metrics_token, read_tokens
+from memory.http.authorization import Authorizer, needs_tokens, read_metrics_token, read_tokens
 from memory.search.tools import SearchableMemory, call_tool
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
-from memory.service.overview import Overview
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
 from schemas.conditions import ConditionCode
@@ -26,7 +25,6 @@ from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Settings
 from schemas.settings_sections import Limits
-from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
@@ -44,49 +42,18 @@ class QueryService:
         self, settings: Settings, pending: PendingReader | None, *, inbox: EventInbox | None, coordinate: Coordinate
     ) -> None:
         self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
-        self.overview = Overview(self.agents)
-        self._metrics = ServiceMetrics(recalld_version(), process=self.agents.process_numbers)
+        self.metrics = ServiceMetrics(self.agents)
         #: True if clients must send a token.
         self.guarded = needs_tokens(settings, host=settings.service.host)
-        self._authorizer = Authorizer(
+        self.authorizer = Authorizer(
             self.agents.ids,
             read_tokens(settings.home, self.agents.ids) if self.guarded else None,
             read_metrics_token(settings.home) if self.guarded else None,
         )
 
-    def allowed(self, authorization: str | None, asked: str | None) -> str:
-        """Return the agent whose memory a request may open.
-
-        Raises:
-            AccessDenied: it may open none.
-        """
-        with self._counting_denials():
-            return self._authorizer.agent(authorization, asked)
-
-    def visible(self, authorization: str | None, asked: str | None) -> tuple[str, ...]:
-        """Return the agents that a request may see: all, or only the agent that it names.
-
-        Raises:
-            AccessDenied: it may see none.
-        """
-        with self._counting_denials():
-            if asked is None:
-                return self._authorizer.visible(authorization)
-            return (self._authorizer.agent(authorization, asked),)
-
-    async def metrics(self, authorization: str | None) -> bytes:
-        """Return the numbers that a request may see, in Prometheus text format.
-
-        Raises:
-            AccessDenied: it may see none.
-        """
-        with self._counting_denials():
-            seen = self._authorizer.measurable(authorization)
-        return await asyncio.to_thread(self._metrics.scrape, lambda: self.agents.numbers(seen))
-
     def memory(self, agent: str, *, traceparent: str | None = None) -> ServedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
-        return ServedMemory(self.agents.memory(agent), self._metrics, agent=agent, traceparent=traceparent)
+        return ServedMemory(self.agents.memory(agent), self.metrics, agent=agent, traceparent=traceparent)
 
     async def call(
         self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
@@ -118,14 +85,6 @@ class QueryService:
             except RecalldError as error:
                 _log.warning("look_around_failed", error=str(error))
             await asyncio.sleep(LOOK_AROUND_SECONDS)
-
-    @contextmanager
-    def _counting_denials(self) -> Iterator[None]:
-        try:
-            yield
-        except AccessDenied as error:
-            self._metrics.denied.labels(str(error.status)).inc()
-            raise
 
 
 class ServedMemory(SearchableMemory):

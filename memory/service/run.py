@@ -20,8 +20,7 @@ from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import check_tokens, needs_tokens
-from memory.http.deadlines import Bounds
-from memory.http.server import BoundedServer, listen
+from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.app import create_app
 from memory.status.pulses import Pulse, Pulses
 from memory.status.run_files import read_derived, write_derived

@@ -12,9 +12,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memory.http.deadlines import Bounds
 from memory.http.origin_guard import OriginGuard, is_loopback
-from memory.http.server import BoundedServer, ServerThread, listen
+from memory.http.server import BoundedServer, Bounds, ServerThread, listen
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
+from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
 from recalld.terminal_text import print_json, printable_name
 from schemas.errors import UserError
@@ -27,7 +27,7 @@ LISTED = 40
 
 
 @click.command("discover")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--pick", "picks", multiple=True, metavar="NAME", help="Take this one; may be repeated.")
 @click.option("--all", "everything", is_flag=True, help="Take everything that was found.")
 @click.option(

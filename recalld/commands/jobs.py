@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation, to_type
+from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from schemas.errors import UserError
 
 
 @click.group("jobs", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_context
 def jobs(ctx: click.Context, *, as_json: bool) -> None:
     """List the batch jobs at embedding providers, and what waits and runs in the queue.

@@ -7,7 +7,7 @@ headers are never taken over: a remark says where recalld reads them from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -80,13 +80,18 @@ def translate(
     """
     done = Translation()
     both = tree.get("inputType")
-    for key, value in dotted({"queryInputType": both, "documentInputType": both, **tree}).items():
+    leaves = dotted({"queryInputType": both, "documentInputType": both, **tree})
+    for key, value in leaves.items():
         if value is not None:
             _translate(key, value, done)
-    _extra_paths(tree, done)
-    _sources(tree, done, is_current=is_current, isolates_chats=isolates_chats)
-    _provider(tree, done, providers or {}, is_current=is_current)
-    _key(tree, done)
+    _sources(leaves, done, is_current=is_current, isolates_chats=isolates_chats)
+    _provider(leaves.get("provider"), done, providers or {}, is_current=is_current)
+    remote = tree.get("remote")
+    if own_key := remote.get("apiKey") if isinstance(remote, Mapping) else None:
+        provider = done.values.get("provider", "auto")
+        own = provider in Credentials.model_fields and "remote.base_url" not in done.values
+        place = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
+        done.remarks.append(f"remote.apiKey is not copied{_from(own_key)}; set {place} to it")
     if is_current:
         done.values = {**_CURRENT_DEFAULTS, **done.values}
         done.remarks.append(
@@ -101,18 +106,16 @@ def translate(
 def _translate(key: str, value: Any, done: Translation) -> None:
     """Translate one leaf by itself."""
     ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
-    above = next((above for above in _LEFT_OUT if f"{key}.".startswith(f"{above}.")), None)
-    if above is not None:
-        remark = _LEFT_OUT[above].format(name=key[len(above) + 1 :] or "all")
-        done.remarks += [remark] if remark else []
+    above = next((above for above in _REMARKS if f"{key}.".startswith(f"{above}.")), None)
+    known = top_level_keys().get(ours)
+    if key in _CONVERTERS:
+        if (converted := _CONVERTERS[key](value, done.remarks)) is not None:
+            done.values[ours] = converted
+    elif above is not None:
+        done.remarks += filter(None, [_REMARKS[above].format(name=key[len(above) + 1 :] or "all")])
     elif (key, value) == ("store.fts.tokenizer", "unicode61"):
         return  # as here
-    elif key in _CONVERSIONS:
-        try:
-            done.values[ours] = _CONVERSIONS[key](value)
-        except ValueError as remark:
-            done.remarks.append(str(remark))
-    elif not _has_counterpart(ours):
+    elif known is None or known.secret or ours in URL_KEYS or ours.partition(".")[0] not in memory_sections() | _SHARED:
         done.remarks.append(f"{key} has no counterpart here")
     elif isinstance(value, str) and _VARIABLE.search(value):
         done.remarks.append(f"{key} is taken from a variable there; write its value as {ours}")
@@ -122,27 +125,25 @@ def _translate(key: str, value: Any, done: Translation) -> None:
         done.values[ours] = value
 
 
-def _has_counterpart(ours: str) -> bool:
-    known = top_level_keys().get(ours)
-    is_plain = known is not None and not known.secret and ours not in URL_KEYS
-    return is_plain and ours.partition(".")[0] in memory_sections() | _SHARED
+# Converters of single leaves: each returns our value, or leaves a remark and returns None
 
 
-def _fallback(value: Any) -> str:
+def _fallback(value: Any, remarks: list[str]) -> str | None:
     name = value.strip().lower() if isinstance(value, str) else ""
     if name in get_args(FallbackName):
         return name
-    shown = f" {value}" if _is_word(value) else ""
-    raise ValueError(f"the fallback{shown} is unknown to recalld; choose {_choices(FallbackName)}")
+    remarks.append(f"the fallback{_shown(value)} is unknown to recalld; choose {_choices(FallbackName)}")
+    return None
 
 
-def _model_path(value: Any) -> str:
+def _model_path(value: Any, remarks: list[str]) -> str | None:
     if isinstance(value, str) and not value.startswith(("hf:", "http:", "https:")) and not _VARIABLE.search(value):
         return value
-    raise ValueError("local.modelPath is not a file here; without local.model_path the bundled model is used")
+    remarks.append("local.modelPath is not a file here; without local.model_path the bundled model is used")
+    return None
 
 
-def _base_url(value: Any) -> str:
+def _base_url(value: Any, remarks: list[str]) -> str | None:
     secret = False
     if isinstance(value, str) and not _VARIABLE.search(value):
         with suppress(ValueError):
@@ -151,23 +152,65 @@ def _base_url(value: Any) -> str:
             if parts.scheme in ("http", "https") and parts.hostname and not secret:
                 return value
     why = " because a key may be in it" if secret else _from(value)
-    raise ValueError(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
+    remarks.append(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
+    return None
+
+
+def _extra_paths(value: Any, remarks: list[str]) -> list[Any] | None:
+    """Return the paths, each once; a path without a pattern wins over the same path with patterns."""
+    globs: dict[str, list[str]] = {}
+    for item in value if isinstance(value, list) else [value]:
+        path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
+        if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
+            remarks.append("one of extraPaths was not understood")
+            continue
+        try:
+            found = _globs(pattern)
+        except ValueError:
+            remarks.append(
+                f"the extra path {path} is left out: its pattern has no counterpart; add the path with globs as include"
+            )
+            continue
+        known = globs.setdefault(path.strip(), found)
+        globs[path.strip()] = list(dict.fromkeys([*known, *found])) if known and found else []
+    return [{"path": path, "include": those} if those else path for path, those in globs.items()] or None
+
+
+def _globs(pattern: Any) -> list[str]:
+    """Return a pattern in our globs, which know no alternatives and look at any depth without a slash.
+
+    Raises:
+        ValueError: it cannot be written so.
+    """
+    if pattern is None or pattern == "":
+        return []
+    if not isinstance(pattern, str) or pattern.count("{") > _MOST_ALTERNATIVES:
+        raise ValueError
+    found = [pattern.strip()]
+    while group := _ALTERNATIVES.search(found[0]):
+        parts = group[1].split(",")
+        found = [one.replace(group[0], part, 1) for one in found for part in parts]
+    if any(_NO_GLOB.search(one) for one in found):
+        raise ValueError
+    found = [one if "/" in one else f"./{one}" for one in found]
+    compiled(found, ())
+    return found
 
 
 #: Their key -> ours, where not only the spelling differs.
 _RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
 
-#: Their key -> the function that returns our value, or raises ValueError with the remark.
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+#: Their key -> the function that returns our value; None with a remark.
+_CONVERTERS: Mapping[str, Callable[[Any, list[str]], Any]] = {
+    "extraPaths": _extra_paths,
     "fallback": _fallback,
     "local.modelPath": _model_path,
     "remote.baseUrl": _base_url,
 }
 
 #: Their key, or a table of theirs -> the remark about it. Empty: it asks nothing of recalld, or is read with others.
-_LEFT_OUT: Mapping[str, str] = {
+_REMARKS: Mapping[str, str] = {
     "experimental.sessionMemory": "",
-    "extraPaths": "",
     "inputType": "",
     "multimodal": "multimodal has no counterpart: images and audio are not indexed",
     "provider": "",
@@ -180,9 +223,32 @@ _LEFT_OUT: Mapping[str, str] = {
 }
 
 
-def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
+# Values that several leaves decide
+
+
+def _sources(leaves: Mapping[str, Any], done: Translation, *, is_current: bool, isolates_chats: bool) -> None:
+    """Set the sources, as `rememberAcrossConversations`, `experimental.sessionMemory` and `sources` make them there."""
+    listed, session_memory = leaves.get("sources"), leaves.get("experimental.sessionMemory")
+    named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
+    if listed and not named:
+        done.remarks.append("sources was not understood")
+    remember = leaves.get("rememberAcrossConversations")
+    if remember is None and not is_current:
+        if session_memory is False:
+            named = ["memory"]
+        if named:
+            done.values["sources"] = named
+        return
+    if remember not in (None, True, False):
+        done.remarks.append("rememberAcrossConversations was not understood")
+    remembers = remember if isinstance(remember, bool) else not isolates_chats
+    searched = [source for source in named if source == "memory" or remembers or session_memory is True] or ["memory"]
+    done.private_sessions = remembers and "sessions" not in searched
+    done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
+
+
+def _provider(written: Any, done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
     """Set the provider; where recalld has none of that name, leave out the keys that mean nothing to another."""
-    written = tree.get("provider")
     name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
     known = get_args(ProviderName)
     configured = next((one for key, one in providers.items() if key.lower() == name and isinstance(one, Mapping)), {})
@@ -190,9 +256,8 @@ def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str
         api = configured.get("api")
         name = _APIS.get(api, api) if isinstance(api, str) else name
     if name not in known:
-        shown = f" {written}" if _is_word(written) else ""
         done.remarks.append(
-            f"the provider{shown} is unknown to recalld, and its model and address are left out with it; "
+            f"the provider{_shown(written)} is unknown to recalld, and its model and address are left out with it; "
             f"choose {_choices(ProviderName)}"
         )
         for key in _OF_ONE_PROVIDER & done.values.keys():
@@ -220,90 +285,6 @@ def _choices(names: Any) -> str:
     return ", ".join(name for name in get_args(names) if name not in ("auto", "stub"))
 
 
-def _sources(tree: Mapping[str, Any], done: Translation, *, is_current: bool, isolates_chats: bool) -> None:
-    """Set the sources, as `rememberAcrossConversations`, `experimental.sessionMemory` and `sources` make them there."""
-    listed, experimental = tree.get("sources"), tree.get("experimental")
-    named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
-    if listed and not named:
-        done.remarks.append("sources was not understood")
-    session_memory = experimental.get("sessionMemory") if isinstance(experimental, Mapping) else None
-    remember = tree.get("rememberAcrossConversations")
-    if remember is None and not is_current:
-        if session_memory is False:
-            named = ["memory"]
-        if named:
-            done.values["sources"] = named
-        return
-    if remember not in (None, True, False):
-        done.remarks.append("rememberAcrossConversations was not understood")
-    remembers = remember if isinstance(remember, bool) else not isolates_chats
-    searched = [source for source in named if source == "memory" or remembers or session_memory is True] or ["memory"]
-    done.private_sessions = remembers and "sessions" not in searched
-    done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
-
-
-def _extra_paths(tree: Mapping[str, Any], done: Translation) -> None:
-    """Take over paths, each once; a path without a pattern wins over the same path with patterns."""
-    listed = tree.get("extraPaths") or []
-    globs: dict[str, list[str]] = {}
-    for item in listed if isinstance(listed, list) else [listed]:
-        path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
-        if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
-            done.remarks.append("one of extraPaths was not understood")
-            continue
-        try:
-            found = _globs(pattern)
-        except ValueError:
-            done.remarks.append(
-                f"the extra path {path} is left out: its pattern has no counterpart; add the path with globs as include"
-            )
-            continue
-        known = globs.setdefault(path.strip(), found)
-        globs[path.strip()] = list(dict.fromkeys([*known, *found])) if known and found else []
-    if globs:
-        done.values["extra_paths"] = [
-            {"path": path, "include": those} if those else path for path, those in globs.items()
-        ]
-
-
-def _globs(pattern: Any) -> list[str]:
-    """Return a pattern in our globs, which know no alternatives and look at any depth without a slash.
-
-    Raises:
-        ValueError: it cannot be written so.
-    """
-    if pattern is None or pattern == "":
-        return []
-    if not isinstance(pattern, str) or pattern.count("{") > _MOST_ALTERNATIVES:
-        raise ValueError
-    found = list(_alternatives(pattern.strip()))
-    if any(_NO_GLOB.search(one) for one in found):
-        raise ValueError
-    found = [one if "/" in one else f"./{one}" for one in found]
-    compiled(found, ())
-    return found
-
-
-def _alternatives(pattern: str) -> Iterator[str]:
-    group = _ALTERNATIVES.search(pattern)
-    if group is None:
-        yield pattern
-    else:
-        for part in group[1].split(","):
-            yield from _alternatives(pattern[: group.start()] + part + pattern[group.end() :])
-
-
-def _key(tree: Mapping[str, Any], done: Translation) -> None:
-    """Remark on the place that recalld reads the key from, where a key is written there."""
-    remote = tree.get("remote")
-    value = remote.get("apiKey") if isinstance(remote, Mapping) else None
-    if value:
-        provider = done.values.get("provider", "auto")
-        own = provider in Credentials.model_fields and "remote.base_url" not in done.values
-        known = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
-        done.remarks.append(f"remote.apiKey is not copied{_from(value)}; set {known} to it")
-
-
 def _from(value: Any) -> str:
     """Name the variable that holds a value there, as far as the file says so."""
     name = value.get("id") if isinstance(value, Mapping) and value.get("source") == "env" else None
@@ -312,6 +293,6 @@ def _from(value: Any) -> str:
     return f" (there it is the variable {name})" if isinstance(name, str) and _VARIABLE.fullmatch(f"${name}") else ""
 
 
-def _is_word(value: Any) -> bool:
-    """Return True if a value may be shown: it is a short name, and cannot be a key."""
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", value) is not None
+def _shown(value: Any) -> str:
+    """Return a value that may be shown: it is a short name, and cannot be a key."""
+    return f" {value}" if isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", value) else ""

@@ -132,7 +132,7 @@ async def answered_to_the_end(
     async def read() -> None:
         async with to_server, incoming:
             async for message in incoming:
-                if _lacks_id(message):
+                if isinstance(message, SessionMessage) and lacks_id(message.message):
                     await outgoing.send(SessionMessage(JSONRPCError.model_validate(NO_ID)))
                     continue
                 asked.came(message)
@@ -153,11 +153,6 @@ async def answered_to_the_end(
         tasks.start_soon(read)
         tasks.start_soon(write)
         yield for_server, from_server
-
-
-def _lacks_id(message: SessionMessage | Exception) -> bool:
-    content = message.message if isinstance(message, SessionMessage) else None
-    return isinstance(content, JSONRPCNotification) and lacks_id(content.method, None)
 
 
 class _Asked:

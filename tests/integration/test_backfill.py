@@ -246,7 +246,7 @@ def test_json_is_one_object_also_when_reading_is_interrupted(
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recalld.runs.backfill_plan.estimate", interrupted)
+    monkeypatch.setattr("recalld.runs.estimate.estimate", interrupted)
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
     assert (code, body["ok"], body["interrupted"], body["result"]) == (130, False, True, None)

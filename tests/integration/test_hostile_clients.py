@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from memory.http.deadlines import Bounds, bounds_here
+from memory.http.server import Bounds, bounds_here
 from memory.telemetry.server import Page, TelemetryServer
 from producers.hook_server import HookServer
 from schemas.ports import Event

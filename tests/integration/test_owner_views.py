@@ -279,6 +279,6 @@ def test_the_pages_files_are_served_by_kind_and_asked_for_again_only_when_change
             assert (again.status_code, again.content) == (304, b"")
             assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
             assert client.head(path).headers["content-length"] == str(len(first.content))
-        for path in ("/page/none.js", "/page/", "/page/..%2fapp.py", "/page/../app.py", "/page/page_routes.py"):
+        for path in ("/page/none.js", "/page/", "/page/..%2fapp.py", "/page/../app.py", "/page/main.py"):
             missing = client.get(path)
             assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})

@@ -105,7 +105,7 @@ def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: 
         wait_until(waiting.came_back)
         assert side.queue.marks.pending("main").documents == 1
     assert waiting.bar.shown[0].waits_for == "1 document"
-    assert waiting.outcomes[0].stopped is None
+    assert waiting.outcomes[0].condition is None
 
 
 def test_a_document_that_changes_again_and_again_does_not_keep_it(

@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import Vector
-from memory.store.sqlite import large_changes
+from memory.store.reader import TranscriptMark, Vector
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -30,8 +30,8 @@ from memory.store.sqlite.maintenance import (
 )
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import SET_META, migrate
-from memory.store.sqlite.transaction import WriteTransaction
-from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
+from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
+from memory.store.writer import DocumentChange, DocumentWrite, Maintained, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 
 #: Bytes of the write-ahead log from which a commit waits briefly for readers, so that the log starts over. SQLite's
@@ -74,24 +74,30 @@ class SqliteStore(SqliteReader, Store):
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         outcomes: list[WriteOutcome] = []
         together: list[DocumentChange] = []
-        size = large_changes.Size()
+        changed = added = 0
         for change in changes:
-            more = self._size_of(change, after_others=change.key in {other.key for other in together})
-            if together and (size + more).too_large:
+            with self._readers.borrow() as connection:
+                size = size_of(connection, change)
+            if is_large(changed + size[0], added + size[1]):
                 outcomes += self._write_together(together)
-                together, size = [], large_changes.Size()
-                more = self._size_of(change, after_others=False)
-            if more.too_large:
-                together = [large_changes.thinned(self._flushed_transaction, change)]
-                size = large_changes.Size(changed=large_changes.MOST_CHANGED)
-            else:
-                together.append(change)
-                size += more
+                together, changed, added = [], 0, 0
+            together.append(self._most_of(change) if is_large(*size) else change)
+            changed, added = changed + size[0], added + size[1]
         return outcomes + self._write_together(together)
 
-    def _size_of(self, change: DocumentChange, *, after_others: bool) -> large_changes.Size:
+    def _most_of(self, change: DocumentChange) -> DocumentChange:
+        """Write all parts of a large change but the last one; return the rest, which conflicts if a part did."""
         with self._readers.borrow() as connection:
-            return large_changes.size_of(connection, change, after_others=after_others)
+            parts, rest = parts_of(connection, change)
+        for part in parts:
+            with self._flushed_transaction() as transaction:
+                if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
+                    return change
+            if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
+                rest = replace(rest, expected=part.mark)
+            else:
+                rest = replace(rest, expected=transaction.number)
+        return rest
 
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:

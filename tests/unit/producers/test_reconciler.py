@@ -59,12 +59,16 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "workspace")
 
 
+def lanes(bench: Bench) -> dict[str, Lane]:
+    return {key.path: lane for _, keys, lane in bench.queue.calls for key in keys}
+
+
 def test_unchanged_files_cause_no_job(bench: Bench) -> None:
     bench.write("MEMORY.md")
     bench.write("memory/a.md")
     bench.remember()
     report = bench.reconcile()
-    assert (report.on_disk, report.in_index, report.marked) == (2, 2, 0)
+    assert (report.on_disk, report.marked) == (2, 0)
     assert bench.queue.calls == []
     assert bench.queue.vectors == bench.queue.completions == []
 
@@ -80,7 +84,7 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     report = bench.reconcile()
     assert (report.new, report.changed, report.vanished) == (1, 1, 1)
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/2026-11-21.md", "memory/gone.md"]
-    assert report.live == report.marked
+    assert {*lanes(bench).values()} == {Lane.LIVE}
 
 
 def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
@@ -100,8 +104,8 @@ def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size
 def test_many_differences_go_to_the_backfill_queue(bench: Bench) -> None:
     for number in range(LIVE_DOCUMENTS + 1):
         bench.write(f"memory/{number}.md")
-    assert bench.reconcile().live == 0
-    assert {lane for _, _, lane in bench.queue.calls} == {Lane.BACKFILL}
+    bench.reconcile()
+    assert {*lanes(bench).values()} == {Lane.BACKFILL}
 
 
 def test_without_an_index_everything_on_disk_is_marked(bench: Bench) -> None:
@@ -110,10 +114,6 @@ def test_without_an_index_everything_on_disk_is_marked(bench: Bench) -> None:
     bench.index = None
     assert bench.reconcile().new == 2
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/a.md"]
-
-
-def lanes(bench: Bench) -> dict[str, Lane]:
-    return {key.path: lane for _, keys, lane in bench.queue.calls for key in keys}
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -134,7 +134,7 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
         "memory/new.md",
     }
     assert len(found) == notes + 1, "and all the rest is built, however little it is, behind what other agents edit"
-    assert (report.live, report.new, report.changed, report.vanished) == (3, notes, 0, 1)
+    assert (report.new, report.changed, report.vanished) == (notes, 0, 1)
 
 
 def test_of_many_edits_those_come_before_what_is_only_built(bench: Bench) -> None:
@@ -145,7 +145,8 @@ def test_of_many_edits_those_come_before_what_is_only_built(bench: Bench) -> Non
     edited = [f"memory/{number:03d}.md" for number in range(LIVE_DOCUMENTS - 1, 2 * LIVE_DOCUMENTS)]
     for path in edited:
         bench.write(path, "edited")
-    assert bench.reconcile().live == 0
+    bench.reconcile()
+    assert {*lanes(bench).values()} == {Lane.BACKFILL}
     assert bench.queue.marked("main")[: len(edited)] == edited
 
 
@@ -156,7 +157,7 @@ def test_an_answering_generation_that_cannot_be_read_tells_no_edits(bench: Bench
         raise OtherVersion("written by an older recalld")
 
     report = reconcile(bench.agent, bench.files, lambda: None, bench.queue, answering=unreadable)
-    assert (report.new, report.live) == (1, 1)
+    assert (report.new, lanes(bench)) == (1, {"memory/a.md": Lane.LIVE})
 
 
 def test_a_damaged_index_counts_as_none(bench: Bench) -> None:
@@ -198,7 +199,7 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     monkeypatch.setattr(bench.files, "scan", lambda **_: hidden)
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/locked-not/gone.md"]
-    assert (report.vanished, report.spared) == (1, 2)
+    assert report.vanished == 1
     assert report.problems == hidden.problems
 
 
@@ -213,7 +214,7 @@ def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_
     (bench.workspace / "lost+found").mkdir()
     report = bench.reconcile()
     assert bench.queue.marked("main") == []
-    assert (report.vanished, report.spared) == (0, 1000)
+    assert report.vanished == 0
     [problem] = report.problems
     assert (problem.code, problem.params) == (ConditionCode.FOLDER_EMPTIED, {"notes": 1000})
     # Its owner did delete them.
@@ -238,7 +239,7 @@ def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(tmp_p
         for note in (tmp_path / "extra").iterdir():
             note.unlink()
         report = bench.reconcile()
-        assert (report.vanished, report.spared) == ((10, 0) if many == 10 else (0, 11))
+        assert report.vanished == (10 if many == 10 else 0)
 
 
 def test_a_note_that_never_could_be_read_and_is_gone_is_looked_at_once_more_for_its_letter(bench: Bench) -> None:
@@ -259,18 +260,19 @@ def test_transcripts_in_the_index_are_not_taken_for_deleted_notes(bench: Bench) 
 def test_vectors_that_wait_are_asked_for_whatever_else_is_found(bench: Bench) -> None:
     bench.write("memory/a.md")
     bench.remember(vectors_pending=3)
-    assert bench.reconcile().vectors_requested
+    bench.reconcile()
     assert bench.queue.vectors == ["main"]
     bench.write("memory/b.md")
-    assert bench.reconcile().vectors_requested
+    bench.reconcile()
     assert bench.queue.marked("main") == ["memory/b.md"]
     assert bench.queue.vectors == ["main", "main"]
 
 
 def test_completion_is_asked_for_while_a_generation_is_built(bench: Bench) -> None:
-    assert not bench.reconcile().completion_requested
+    bench.reconcile()
+    assert bench.queue.completions == []
     bench.building = True
-    assert bench.reconcile().completion_requested
+    bench.reconcile()
     assert bench.queue.completions == ["main"]
 
 
@@ -322,14 +324,15 @@ def test_transcripts_are_marked_after_the_notes_and_the_latest_first(bench: Benc
         write_at(folder / f"{name}.jsonl", seconds)
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/a.md", "sessions/b.jsonl", "sessions/c.jsonl", "sessions/a.jsonl"]
-    assert (report.new, report.live) == (4, 4)
+    assert (report.new, {*lanes(bench).values()}) == (4, {Lane.LIVE})
 
 
 def test_many_transcripts_that_differ_go_to_the_backfill_queue(bench: Bench) -> None:
     folder = transcripts(bench)
     for number in range(LIVE_DOCUMENTS + 1):
         write_at(folder / f"{number}.jsonl", number)
-    assert bench.reconcile().live == 0
+    bench.reconcile()
+    assert {*lanes(bench).values()} == {Lane.BACKFILL}
     assert bench.queue.marked("main")[0] == f"sessions/{LIVE_DOCUMENTS}.jsonl"
 
 
@@ -343,7 +346,7 @@ def test_vanished_transcripts_are_marked_only_if_they_are_to_be_forgotten(bench:
     (bench.workspace / "memory/a.md").unlink()
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/a.md", *(["sessions/a.jsonl"] if forget else [])]
-    assert (report.vanished, report.spared) == ((2, 0) if forget else (1, 1))
+    assert report.vanished == (2 if forget else 1)
 
 
 def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
@@ -352,7 +355,7 @@ def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
     bench.remember()
     folder.rename(folder.parent / "aside")
     report = bench.reconcile()
-    assert (report.marked, report.spared) == (0, 1)
+    assert report.marked == 0
     assert len(report.problems) == 1
 
 
@@ -385,4 +388,4 @@ def test_an_imported_transcript_that_vanished_keeps_its_memory(bench: Bench) -> 
     transcripts(bench, forget=True)
     bench.index = RememberedFiles({DocumentKey("sessions", "/old/a.jsonl"): FileStat(1, 1, 1)})
     report = bench.reconcile()
-    assert (report.marked, report.spared) == (0, 1)
+    assert report.marked == 0

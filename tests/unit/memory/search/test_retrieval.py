@@ -38,7 +38,7 @@ def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: Tem
         [
             DocumentWrite(
                 key=DocumentKey("memory", path),
-                expected_revision=store.revision(DocumentKey("memory", path)),
+                expected=store.revision(DocumentKey("memory", path)),
                 stat=FileStat(1, 1, 1),
                 content_hash="",
                 added=(NewChunk(0, 1, 1, text, text_hash(text), vector=embed(text) if vectors else None),),

@@ -59,19 +59,25 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def chunks(agents: ServedAgents) -> list[int | None]:
+    """Counts of the probes."""
+    probes = [one.probe for one in agents.probed(NAMES)]
+    return [probe.counts.chunks if probe is not None and probe.counts is not None else None for probe in probes]
+
+
 def test_readiness_and_metrics_open_an_index_once_and_after_a_change(
     several: Settings, agents: ServedAgents, opened: list[str]
 ):
     for _ in range(3):
         agents.look_around()
         assert agents.not_ready() is None
-        assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, 1, 1]
+        assert chunks(agents) == [1, 1, 1, 1]
     assert opened == list(NAMES)
-    assert agents.process_numbers().open_indexes == 0
+    assert len(agents.resources.open_readers) == 0
 
     (several.agents[1].workspace / "memory" / "more.md").write_text("Another card.\n", "utf-8")
     write_index(several, "bob").close()
-    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 2, 1, 1]
+    assert chunks(agents) == [1, 2, 1, 1]
     assert opened == [*NAMES, "bob"]
 
 
@@ -81,7 +87,7 @@ def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several
     sound = index.read_bytes()
     index.write_bytes(b"no database" * 5_000)
     assert str(agents.not_ready()).startswith("eve: ")
-    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, None, 1]
+    assert chunks(agents) == [1, 1, None, 1]
     index.write_bytes(sound)
     assert agents.not_ready() is None
 
@@ -96,13 +102,12 @@ def test_a_status_tells_sizes_of_the_home_as_the_background_found_them(several: 
 
 
 def test_metrics_count_answers_from_the_cache_and_open_indexes(agents: ServedAgents):
-    metrics = ServiceMetrics("1", process=agents.process_numbers)
-    manager, _ = agents.manager("ada")
+    manager = agents.served("ada").manager
     assert manager is not None
     wait_until(lambda: manager.search(SearchRequest(query="warm up")).mode == "hybrid")
     for _ in range(3):
         assert manager.search(SearchRequest(query="which card")).results
-    text = metrics.scrape(list).decode()
+    text = ServiceMetrics(agents).scrape(()).decode()
     assert 'recalld_cached_answers_total{outcome="hit"} 2.0' in text
     assert "recalld_open_indexes 1.0" in text
     assert float(text.rpartition("recalld_cached_answers_bytes ")[2].split()[0]) > 500

@@ -7,7 +7,7 @@ from datetime import date
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.service.overview import days_of, timeline
+from memory.service.overview import timeline_of
 from schemas.overview import DatedNote
 
 CHUNKS = {
@@ -22,20 +22,8 @@ CHUNKS = {
 }
 
 
-def test_notes_are_gathered_by_the_day_in_their_names() -> None:
-    days = days_of(CHUNKS)
-
-    assert list(days) == ["2025-12-31", "2026-01-16", "2026-03-01"]
-    assert days["2026-01-16"].chunks == 9
-    assert days["2026-01-16"].notes == (
-        DatedNote(path="memory/2026-01-16-topic.md", chunks=2),
-        DatedNote(path="memory/2026-01-16.md", chunks=3),
-        DatedNote(path="memory/topic-2026-01-16.md", chunks=4),
-    )
-
-
 def test_the_latest_year_is_shown_where_none_is_asked_for() -> None:
-    answer = timeline("main", days_of(CHUNKS), year=None)
+    answer = timeline_of("main", CHUNKS, year=None)
 
     assert [(year.year, year.days, year.notes, year.chunks) for year in answer.years] == [
         (2025, 1, 1, 1),
@@ -43,21 +31,26 @@ def test_the_latest_year_is_shown_where_none_is_asked_for() -> None:
     ]
     assert answer.year == 2026
     assert [day.date for day in answer.days] == ["2026-01-16", "2026-03-01"]
-    assert [day.date for day in timeline("main", days_of(CHUNKS), year=2025).days] == ["2025-12-31"]
+    assert answer.days[0].notes == (
+        DatedNote(path="memory/2026-01-16-topic.md", chunks=2),
+        DatedNote(path="memory/2026-01-16.md", chunks=3),
+        DatedNote(path="memory/topic-2026-01-16.md", chunks=4),
+    )
+    assert [day.date for day in timeline_of("main", CHUNKS, year=2025).days] == ["2025-12-31"]
 
 
 def test_a_year_without_notes_and_a_memory_without_days_are_empty() -> None:
-    assert timeline("main", days_of(CHUNKS), year=2024).days == ()
-    empty = timeline("main", {}, year=None)
+    assert timeline_of("main", CHUNKS, year=2024).days == ()
+    empty = timeline_of("main", {}, year=None)
     assert (empty.years, empty.year, empty.days) == ((), None, ())
 
 
 @given(st.dictionaries(st.dates(), st.integers(0, 5), max_size=40))
 def test_years_add_up_to_what_their_days_hold(noted: dict[date, int]) -> None:
-    days = days_of({f"memory/{day.isoformat()}.md": chunks for day, chunks in noted.items()})
+    notes = {f"memory/{day.isoformat()}.md": chunks for day, chunks in noted.items()}
 
-    answer = timeline("main", days, year=None)
-    shown = [day for year in answer.years for day in timeline("main", days, year=year.year).days]
+    answer = timeline_of("main", notes, year=None)
+    shown = [day for year in answer.years for day in timeline_of("main", notes, year=year.year).days]
     assert [day.date for day in shown] == sorted(day.isoformat() for day in noted)
     assert sum(year.chunks for year in answer.years) == sum(noted.values())
     assert sum(year.days for year in answer.years) == len(noted)

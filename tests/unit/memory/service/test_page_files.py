@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from memory.service.page_routes import FOLDER, HEADERS, PAGES, page_files
+from memory.service.app import PAGE_FOLDER, PAGE_HEADERS
 
 ROOT = Path(__file__).parents[4]
 
-FILES = sorted(FOLDER.iterdir())
-
-
-def test_every_file_of_the_folder_is_served() -> None:
-    assert set(page_files()) == {file.name for file in FILES}
-    assert set(PAGES.values()) <= set(page_files())
-
-
-def test_only_known_kinds_of_files_are_served(tmp_path: Path) -> None:
-    for name in ("page.js", "notes.txt", "page.js.bak", ".hidden"):
-        (tmp_path / name).write_text("x", "utf-8")
-
-    assert set(page_files(tmp_path)) == {"page.js"}
+FILES = sorted(PAGE_FOLDER.iterdir())
 
 
 def test_the_wheel_ships_every_file(tmp_path: Path) -> None:
@@ -34,14 +22,6 @@ def test_the_wheel_ships_every_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         shipped = {Path(name).name for name in packed.namelist() if name.startswith("memory/service/page/")}
     assert shipped == {file.name for file in FILES}
-
-
-def test_a_changed_file_has_another_etag(tmp_path: Path) -> None:
-    (tmp_path / "page.js").write_text("1", "utf-8")
-    before = page_files(tmp_path)["page.js"].etag
-    (tmp_path / "page.js").write_text("2", "utf-8")
-
-    assert page_files(tmp_path)["page.js"].etag != before
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -60,11 +40,11 @@ def test_what_a_file_asks_for_is_there(file: Path) -> None:
     text = file.read_text("utf-8")
 
     for name in re.findall(r'(?:src|href)="/page/([^"]+)"|from "\./([^"]+)"', text):
-        assert (FOLDER / "".join(name)).is_file(), name
+        assert (PAGE_FOLDER / "".join(name)).is_file(), name
 
 
 def test_the_policy_names_this_service_alone() -> None:
-    policy = HEADERS["Content-Security-Policy"]
+    policy = PAGE_HEADERS["Content-Security-Policy"]
 
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
