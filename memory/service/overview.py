@@ -18,7 +18,7 @@ from memory.store.reader import IndexCounts
 from schemas.conditions import ConditionCode
 from schemas.documents import MEMORY_SOURCE
 from schemas.errors import RecalldError
-from schemas.overview import (
+from schemas.service import (
     AgentDeadLetter,
     AgentQueue,
     Counts,
