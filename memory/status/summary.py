@@ -16,12 +16,7 @@ from memory.status.agent import agent_status, trouble_of
 from memory.status.home import HomeSizes, broker_state, home_sizes, spending, versions
 from memory.status.index import StatusSources
 from memory.status.private_broker import frozen_pid
-from memory.status.processes import (
-    known_processes,
-    not_watched,
-    outdated_conditions,
-    process_conditions,
-)
+from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from memory.status.run_files import read_hooks_state
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
@@ -54,10 +49,7 @@ def whole_status(
     broker = broker or broker_state(settings, pending)
     processes = known_processes(pending)
     now = time.time()
-    shared = [
-        *process_conditions(processes),
-        *outdated_conditions(processes, version=recalld_version(), now=now),
-    ]
+    shared = [*process_conditions(processes), *outdated_conditions(processes, version=recalld_version(), now=now)]
     if not broker.writable:
         shared.append(read_only_broker(broker.warning))
     elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:

@@ -18,11 +18,7 @@ from typing import Any, Final
 
 import redis
 
-from memory.embedding.rate_limit import (
-    REFUSED_SECONDS,
-    SHORTEST_BACKOFF_SECONDS,
-    Hold,
-)
+from memory.embedding.rate_limit import REFUSED_SECONDS, SHORTEST_BACKOFF_SECONDS, Hold
 from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.names import account_key
 
