@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import compare, left_out, with_emptied
+from memory.documents.comparison import compare, forgotten, left_out, with_emptied
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
@@ -146,13 +146,13 @@ def _look(
     absent = known.absent(reader.files())
     scan = with_emptied(scan, sources.files, absent)
     transcripts = [key for key in absent if key.is_transcript]
-    forgotten = sources.files.transcripts.forgotten(transcripts, scan, reader) if transcripts else []
+    gone = forgotten(sources.files, transcripts, scan, reader) if transcripts else []
     failed = {(letter.source, letter.path) for letter in dead_letters}
     dropped = sorted(key.path for key in out if (key.source, key.path) not in failed)
     return IndexLook(
         state=state,
         scan=scan,
-        disk=counted(scan, known, absent, forgotten, left_out=out),
+        disk=counted(scan, known, absent, gone, left_out=out),
         vector_search=_vector_search(settings, sources),
         text_search=text_search,
         dead_letters=dead_letters,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param

@@ -32,7 +32,7 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.heartbeat import Heartbeat
-from workers.health.readiness import StallDetector, readiness
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 

@@ -20,7 +20,7 @@ from schemas.settings import Settings
 from workers.health import health_store as board_module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.readiness import StallDetector, readiness
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import broker_facts, connect, namespace
 from workers.queue.counters import today_utc
 from workers.queue.names import Keys

@@ -20,7 +20,7 @@ from workers import actors, vectors_job
 from workers.health import heartbeat as module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat, forget_dead, read_beats
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.broker import DoorbellConsumer
 from workers.queue.names import Keys
 

@@ -26,7 +26,7 @@ from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key
 from workers.health.heartbeat import Heartbeat
-from workers.health.readiness import StallDetector, readiness
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
 

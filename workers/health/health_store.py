@@ -20,7 +20,7 @@ from schemas.ports import FleetNumbers, IndexFigures, Indexing, Pending, Usage, 
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
-from workers.health.readiness import StallDetector
+from workers.health.stall_detector import StallDetector
 from workers.queue.connection import broker_facts, refusal
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys

@@ -1,4 +1,4 @@
-"""Readiness of workers and of `up` (`/readyz`): it fails while work waits and no worker finishes any."""
+"""Detection of a stalled pool of workers: work waits and no worker finishes any. `/readyz` fails meanwhile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StallDetector:
 def readiness(
     detector: StallDetector, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
 ) -> Route:
-    """Return the route of `/readyz`.
+    """Return the route of `/readyz` of workers and of `up`.
 
     It answers 200, or 503 when there are `problems`, when the broker does not answer, or when work has been waiting for
     longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
@@ -74,23 +74,19 @@ def readiness(
     """
 
     def answer() -> Page:
-        reason = _why_not(detector, stalled_after_seconds, problems)
-        if reason is None:
-            return Page.of({"status": "ready"})
-        return Page.of({"status": "not ready", "error": reason}, status=503)
+        found = [*problems()]
+        try:
+            takes_nothing, stalled = detector.refusal(), detector.stalled_seconds()
+        except redis.RedisError as error:
+            found.append(refusal(error) or "the broker does not answer")
+        else:
+            found += [takes_nothing] if takes_nothing is not None else []
+            if stalled > stalled_after_seconds:
+                found.append(
+                    f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
+                )
+        if found:
+            return Page.of({"status": "not ready", "error": "; ".join(found)}, status=503)
+        return Page.of({"status": "ready"})
 
     return answer
-
-
-def _why_not(detector: StallDetector, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
-    found = [*problems()]
-    try:
-        takes_nothing = detector.refusal()
-        stalled = detector.stalled_seconds()
-    except redis.RedisError as error:
-        return "; ".join([*found, refusal(error) or "the broker does not answer"])
-    if takes_nothing is not None:
-        found.append(takes_nothing)
-    if stalled > limit:
-        found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
-    return "; ".join(found) or None
