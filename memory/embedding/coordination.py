@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter
+from memory.embedding.rate_limit import RateLimiter
 from schemas.ports import Unanswered, Usage, UsageRecorder
 
 #: Seconds after which an answer is late: a live request takes less than one, a full one a few.
@@ -177,4 +177,4 @@ Coordinate = Callable[[EmbeddingProvider], Coordination]
 
 def alone(provider: EmbeddingProvider) -> Coordination:
     """Return the coordination of a process without a broker."""
-    return Coordination(LocalRateLimiter(provider.limits))
+    return Coordination(RateLimiter(provider.limits))

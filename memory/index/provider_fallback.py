@@ -23,7 +23,8 @@ from typing import TypeAlias
 import structlog
 
 from memory.embedding.providers.presets import BY_KEY, PRESETS
-from memory.embedding.selection import NO_VECTORS, Lacking, ProviderChoice, choose_provider, fallback_choice, made_like
+from memory.embedding.providers.provider import ProviderUnavailable
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from schemas.errors import RecalldError
@@ -230,7 +231,7 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     if better is None:
         return choice
     key = PRESETS[better].key_name if better in PRESETS else None
-    lacking = Lacking(
+    lacking = ProviderUnavailable(
         f"the index was made with {better}{f' ({key})' if key else ''}, which this process does not have "
         f"({choice.reason}): new chunks wait for their vectors until a process that has it runs",
         f'to have everything embedded anew instead, set provider = "{choice.name}"',
@@ -249,7 +250,7 @@ def _identities(generations: Generations, pointers: Iterable[str]) -> Iterator[s
 
 def _embedding_of(generations: Generations, name: str) -> str:
     """Return the embedding identity of a generation. It never changes, and names are never reused."""
-    known = (generations.place, name)
+    known = (generations.folder, name)
     if known not in _known:
         reader = generations.open_named(name)
         if reader is None:

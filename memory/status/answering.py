@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.status.condition_texts import counted

@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader, Usage
 from schemas.settings import MemorySettings, Settings

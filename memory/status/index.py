@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import left_out
+from memory.documents.comparison import forgotten, left_out
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
@@ -169,7 +169,7 @@ def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey],
         return []
     try:
         with sources.lease() as reader:
-            return sources.files.transcripts.forgotten(transcripts, scan, reader) if reader is not None else []
+            return forgotten(sources.files, transcripts, scan, reader) if reader is not None else []
     except RecalldError:
         return []
 

@@ -26,6 +26,7 @@ from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
 from workers.queue.connection import refusal
 from workers.queue.job_queue import queued_jobs
+from workers.queue.names import POLL_BATCH_JOBS
 from workers.queue.private_server import AWAY
 
 #: Seconds for which a batch job that is over is still shown to a person.
@@ -87,7 +88,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
             ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
     # Without the broker, the next worker that starts polls the job.
     with open_broker(settings) as broker, suppress(BrokerUnavailable):
-        broker.queue.request_polling(job.agent)
+        broker.queue.request(POLL_BATCH_JOBS, job.agent)
     click.echo(
         f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts are "
         "embedded the normal way as soon as workers run"

@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.source import existing_folder
+from memory.documents.roots import existing_folder
 from memory.status.home import tree_bytes
 from memory.store.sqlite.connection import load_sqlite_vec
 from producers.hook_payloads import OPENCLAW_EVENTS

@@ -17,7 +17,7 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.search.tools import SearchableMemory, call_tool
+from memory.search.tools import SearchableMemory, call_tool, unavailable
 from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from recalld.invocation import Invocation
 from recalld.local import answers
@@ -88,7 +88,7 @@ class HomeMemory(SearchableMemory):
         try:
             answer = await asyncio.to_thread(answers.search, self._invocation, request.query, **asked)
         except RecalldError as error:
-            return SearchAnswer.model_validate(_unavailable(error))
+            return SearchAnswer(**unavailable(str(error)))
         return SearchAnswer.model_validate(answer)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
@@ -97,18 +97,8 @@ class HomeMemory(SearchableMemory):
         try:
             answer = answers.get(self._invocation, request.path, start_line=request.from_, **asked)
         except RecalldError as error:
-            return GetAnswer.model_validate({"path": request.path, "status": "error", **_unavailable(error)})
+            return GetAnswer(path=request.path, status="error", **unavailable(str(error)))
         return GetAnswer.model_validate(answer)
-
-
-def _unavailable(error: RecalldError) -> dict[str, Any]:
-    return {
-        "disabled": True,
-        "unavailable": True,
-        "error": str(error),
-        "warning": "memory is unavailable",
-        "action": "see `recalld status` and `recalld config show`",
-    }
 
 
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.

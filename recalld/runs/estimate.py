@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
@@ -100,7 +101,7 @@ def _documents(settings: Settings, agent: AgentSettings, files: AgentFiles, *, f
         return documents
     with closing(reader):
         known = [file.key for file in reader.files()]
-        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
+        absent = [key for key in known if key not in scan.documents and forgets(files, key, reader)]
     return documents + [key for key in absent if not scan.hides(files.path_of(key))]
 
 

@@ -32,10 +32,9 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
-from workers.readiness import readiness
 
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2

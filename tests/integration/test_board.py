@@ -20,12 +20,11 @@ from schemas.settings import Settings
 from workers.health import health_store as board_module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import broker_facts, connect, namespace
 from workers.queue.counters import today_utc
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet
-from workers.readiness import readiness
 
 
 @pytest.fixture

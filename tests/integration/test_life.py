@@ -20,7 +20,7 @@ from workers import actors, vectors_job
 from workers.health import heartbeat as module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat, forget_dead, read_beats
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.broker import DoorbellConsumer
 from workers.queue.names import Keys
 
@@ -151,7 +151,7 @@ def test_workers_give_signs_of_life_and_their_consumers_take_turns(
         return found
 
     monkeypatch.setattr(DoorbellConsumer, "__next__", hanging)
-    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
     with Workers(settings):
         wait_until(lambda: any("consumer of live" in one for sign in board.processes() for one in sign.stuck))
         hang.set()
@@ -163,7 +163,7 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
     settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memory.status.pulses.LONG_SECONDS", 0.1)
-    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}
     )
@@ -191,7 +191,7 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
 def test_a_job_that_waits_for_the_provider_says_so(
     settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 0.5})}
     )

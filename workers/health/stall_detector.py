@@ -1,15 +1,17 @@
-"""Detection of a stalled pool of workers: work waits and no worker finishes any."""
+"""Detection of a stalled pool of workers: work waits and no worker finishes any. `/readyz` fails meanwhile."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
 
-from workers.queue.connection import broker_facts
+from memory.telemetry.server import Page, Route
+from workers.queue.connection import broker_facts, refusal
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
 
@@ -68,3 +70,32 @@ class StallDetector:
             times += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
         known = [at for at in times if at is not None]
         return min(known) if known else None
+
+
+def readiness(
+    detector: StallDetector, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
+) -> Route:
+    """Return the route of `/readyz` of workers and of `up`.
+
+    It answers 200, or 503 when there are `problems`, when the broker does not answer, or when work has been waiting for
+    longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
+    worker is ready while others finish some.
+    """
+
+    def answer() -> Page:
+        found = [*problems()]
+        try:
+            takes_nothing, stalled = detector.refusal(), detector.stalled_seconds()
+        except redis.RedisError as error:
+            found.append(refusal(error) or "the broker does not answer")
+        else:
+            found += [takes_nothing] if takes_nothing is not None else []
+            if stalled > stalled_after_seconds:
+                found.append(
+                    f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
+                )
+        if found:
+            return Page.of({"status": "not ready", "error": "; ".join(found)}, status=503)
+        return Page.of({"status": "ready"})
+
+    return answer

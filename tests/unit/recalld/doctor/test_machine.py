@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.generation_writer import require_room
 from memory.store.errors import NoRoom
-from memory.store.sqlite.folder_writer import require_room
 from recalld.doctor import machine
 from recalld.doctor.finding import Level
 from schemas.settings import Settings
