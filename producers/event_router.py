@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import is_transcript_name
 from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers import spool

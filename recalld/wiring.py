@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -63,6 +64,16 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None) -> B
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
     """Return the agent's generations, for reading."""
     return Generations.of(settings, agent.id)
+
+
+@contextmanager
+def closed(reader: StoreReader | None) -> Iterator[StoreReader | None]:
+    """Close a reader, if there is one, at the end of the block."""
+    try:
+        yield reader
+    finally:
+        if reader is not None:
+            reader.close()
 
 
 def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.source import DocumentSource
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -119,7 +118,7 @@ class Heard:
         return [path for _, path in self.changes]
 
 
-def entered_folders(files: AgentFiles | DocumentSource) -> set[Path]:
+def entered_folders(files: AgentFiles) -> set[Path]:
     """Return the folders that a scan enters, which a watcher watches."""
     found: set[Path] = set()
     files.scan(entering=lambda folder: found.add(Path(folder)))

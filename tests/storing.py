@@ -15,7 +15,7 @@ from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentWrite, NewChunk, Store, TranscriptWrite
+from memory.store.writer import DocumentWrite, KeptChunk, NewChunk, Store
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
@@ -76,7 +76,7 @@ def document(
     filled = [*vectors, *[None] * (len(texts) - len(vectors))]
     return DocumentWrite(
         key=document_key,
-        expected_revision=revision,
+        expected=revision,
         stat=STAT,
         content_hash=text_hash("".join(texts)),
         added=tuple(chunk(text, ordinal, vector=filled[ordinal]) for ordinal, text in enumerate(texts)),
@@ -92,19 +92,24 @@ def piece(
     *added: NewChunk,
     continues: TranscriptMark | None,
     to: TranscriptMark,
-    keep: int | None = None,
+    stale_from: int | None = None,
+    moved: tuple[KeptChunk, ...] = (),
+    removed: tuple[int, ...] = (),
     final: bool = True,
     of: DocumentKey = TALK,
-) -> TranscriptWrite:
-    """One slice of a transcript. One that is not the last leaves its stat unknown, as it should."""
-    return TranscriptWrite(
+) -> DocumentWrite:
+    """One part of a transcript. One that is not the last leaves its stat unknown, as it should."""
+    return DocumentWrite(
         key=of,
-        continues=continues,
-        mark=to,
+        expected=continues or 0,
         stat=STAT if final else FORGOTTEN,
-        keep=keep,
+        content_hash=to.digest,
         added=added,
-        final=final,
+        moved=moved,
+        removed=removed,
+        mark=to,
+        stale_from=stale_from,
+        complete=final,
     )
 
 

@@ -62,7 +62,7 @@ def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) 
         [
             DocumentWrite(
                 key=key,
-                expected_revision=revision,
+                expected=revision,
                 stat=source.stat,
                 content_hash=source.content_hash,
                 added=added,

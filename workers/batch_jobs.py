@@ -31,7 +31,8 @@ from memory.store.reader import Vector
 from schemas.conditions import Condition, ConditionCode, StopReason
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
+from workers.queue.names import POLL_BATCH_JOBS
 from workers.runtime import Runtime
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class _AgentJobs:
         """Report conditions, and request a look at open jobs."""
         self._report()
         if self._open_jobs():
-            self._runtime.queue.request_polling(self._agent)
+            self._runtime.queue.request(POLL_BATCH_JOBS, self._agent)
 
     def note(self) -> BatchTurn:
         """Note jobs of waiting texts, as many as may be open; return the share of the others."""

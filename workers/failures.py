@@ -1,23 +1,26 @@
-"""Middleware that carries out the decisions of `workers.failure_policy`."""
+"""Middleware that carries out the decisions of `workers.failure_policy`, recovery included."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from datetime import date
 from typing import Any
 
 import dramatiq
 import structlog
 
+from memory.documents.agent_files import priority
 from memory.index.provider_fallback import fallback_problem
-from memory.store.errors import StoreCorrupt
+from memory.store.errors import StoreCorrupt, Superseded
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
+from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.metrics import JOBS
 from workers.failure_policy import BACKOFF_MAX_SECONDS, Decision, Postponed, decide
-from workers.middleware.metrics import OUTCOME
+from workers.middleware import OUTCOME
 from workers.queue.broker import DoorbellBroker
 from workers.queue.names import INDEX_PENDING
-from workers.recovery import set_aside_and_mark, take_over_and_mark
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -105,14 +108,46 @@ class Failures(dramatiq.Middleware):
     def _recovered(self, agent: str, decision: Decision, error: BaseException) -> bool:
         """Set a damaged index aside, or let the fallback take over from a lost provider; return True if either did."""
         if decision.rebuild and isinstance(error, StoreCorrupt):
-            set_aside_and_mark(self._runtime, agent, error)
+            self._set_aside(agent, error)
             return True
         if decision.fallback_after is None or self._runtime.settings.agent(agent).fallback == "none":
             return False
         since = self._fails_since(agent) if decision.fallback_after else 0.0
         if since is None or time.time() - since <= decision.fallback_after:
             return False
-        return take_over_and_mark(self._runtime, agent, reason=str(error))
+        return self._take_over(agent, reason=str(error))
+
+    def _set_aside(self, agent: str, error: StoreCorrupt) -> None:
+        """Move the damaged generation out of the way and mark every document of the agent.
+
+        Nothing is lost: the documents are on disk, and the embeddings are in the cache.
+        """
+        with self._runtime.indexer(agent) as indexer:
+            moved = indexer.generations.set_aside_damaged(suspect=error.generation)
+            files = ", ".join(path.name for path in moved)
+            self._runtime.board.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
+            log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
+        self._runtime.forget(agent)
+        self._mark_everything(agent, imported=True)
+
+    def _take_over(self, agent: str, *, reason: str) -> bool:
+        """Let the fallback provider take over, and mark every document for its generation; False without a fallback."""
+        if not self._runtime.take_over(agent, reason=reason):
+            return False
+        with self._runtime.indexer(agent) as indexer, suppress(Superseded):
+            indexer.target()  # else the next job begins a generation
+        self._runtime.board.replace(OF_PROVIDER, (), agent=agent)
+        # The completion finds imported transcripts that only the live generation holds.
+        self._mark_everything(agent, imported=False)
+        self._runtime.queue.request_completion(agent)
+        return True
+
+    def _mark_everything(self, agent: str, *, imported: bool) -> None:
+        with self._runtime.indexer(agent) as indexer:
+            scan = indexer.files.scan(imported=imported)
+        today = date.today()
+        keys = sorted(scan.documents, key=lambda key: priority(key, today=today, stat=scan.documents[key]))
+        self._runtime.queue.mark_changed(agent, keys, lane=Lane.BACKFILL)
 
     def _report(self, message: dramatiq.MessageProxy, decision: Decision, error: BaseException) -> None:
         board, agent, code = self._runtime.board, message.args[0], decision.condition

@@ -13,14 +13,13 @@ from memory.index import completion as completing
 from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
-from schemas.conditions import ConditionCode
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
 from workers.failure_policy import Postponed, WorkerDied, decide
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.pending import ALONE_FROM, Claim
-from workers.recovery import resolve_provider_conditions
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -48,8 +47,9 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         Transient: some documents must be read again later.
         Postponed: another job tries a document alone.
     """
-    queue = runtime.queue
+    queue, board = runtime.queue, runtime.board
     turn = _Turn(runtime, agent, lane, job)
+    lacking: list[DocumentKey] = []
     try:
         with runtime.indexer(agent) as indexer:
             try:
@@ -65,10 +65,9 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
             building = indexer.generations.next() is not None
-            waiting = queue.marks.waiting(agent)
             # A new index (the old one was deleted) lacks more documents than the marked ones.
-            lacking = None if waiting.backfill else completing.unasked_differences(indexer)
-            if lacking is not None:
+            if completing.is_unasked(indexer) and not queue.marks.waiting(agent).backfill:
+                lacking = completing.differences(indexer)
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
     finally:
@@ -78,16 +77,19 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)
-    if available and not unfilled:
-        # No text waits for the provider any more: this worker or another one embedded them.
-        resolve_provider_conditions(runtime, agent)
     if report.again is not None:
         raise report.again
     if turn.busy:
         raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
-    queue.continue_indexing(agent, waiting)
-    if not (waiting.live or waiting.backfill or lacking):
-        runtime.board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
+    if turn.more:
+        queue.continue_indexing(agent, queue.marks.waiting(agent))
+    if not board.has_conditions(agent):
+        return
+    if available and not unfilled:
+        # No text waits for the provider any more: this worker or another one embedded them.
+        runtime.board.replace(OF_PROVIDER, (), agent=agent)
+    if not (lacking or queue.marks.waiting(agent).lanes):
+        board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
 
 
 class _Turn:
@@ -103,7 +105,14 @@ class _Turn:
         self._claimed = False  # a turn in which nothing was claimed would come again and again
         self._suspect: Claim | None = None
         self._begun = time.monotonic()
+        self._drained = False  # the last claim left nothing
+        self._again = False  # some documents wait again
         self.busy = False
+
+    @property
+    def more(self) -> bool:
+        """Return True if documents may wait without a message of their own."""
+        return self._again or not self._drained
 
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn."""
@@ -134,6 +143,8 @@ class _Turn:
         if self._lane is Lane.BACKFILL:
             self._runtime.board.counters.flush()  # a run that waits for these marks reports the usage after them
         over = self._marks.finish(self._agent, keys, job=self._job, now=now)
+        # Some were marked meanwhile, maybe in the other lane.
+        self._again |= len(over) < len(keys)
         for key in keys:
             self._taken.pop(key, None)
         self._runtime.board.moved()
@@ -142,6 +153,7 @@ class _Turn:
     def give_back(self) -> None:
         """Let the claimed documents that are not done wait again."""
         if self._taken:
+            self._again = True
             self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
             self._taken.clear()
 
@@ -182,12 +194,14 @@ class _Turn:
             self.busy = claim.busy
             if claim.alone:
                 self._suspect = claim
-            if claim.alone or not claim.documents:
                 return
             for key in claim.documents:
                 if self._runtime.stopping.is_set():
                     return  # the rest waits again
                 yield key
+            self._drained = not claim.more
+            if self._drained or not claim.documents:
+                return  # a later mark has a message of its own
 
     def _try_alone(self, indexer: Indexer, claim: Claim) -> IndexReport:
         """Index a document that was there at several crashes, or give it up; leave an unchanged dead letter alone."""

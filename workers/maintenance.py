@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import redis
 import structlog
@@ -73,6 +73,21 @@ def _surviving() -> Iterator[None]:
         log.exception("sweep_failed")
 
 
+@contextmanager
+def _reporting(runtime: Runtime, code: ConditionCode, agent: str) -> Iterator[None]:
+    """Report an error of a step as a condition, until the step goes well."""
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, (RecalldError, OSError))
+        if not known:
+            log.exception(code.value, agent=agent)
+        text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+        runtime.board.report(code, agent=agent, error=text)
+    else:
+        runtime.board.resolve(code, agent=agent)
+
+
 def _sweep(runtime: Runtime, claim: HomeLock) -> None:
     runtime.publish_counts()
     if claim.renew():
@@ -86,16 +101,13 @@ def _sweep(runtime: Runtime, claim: HomeLock) -> None:
 
 def keep_house(runtime: Runtime, agent: str) -> None:
     """Remove old generations and jobs of an agent, and request jobs for work that lost its own. Report failures."""
-    try:
-        with suppress(Superseded):  # a build began or ended meanwhile, or another process owns the indexes
+    with _reporting(runtime, ConditionCode.HOUSEKEEPING_FAILED, agent):
+        try:
             _keep_house(runtime, agent)
-    except NoRoom as error:
-        runtime.board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
-        runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent)
-    except (RecalldError, OSError) as error:
-        runtime.board.report(ConditionCode.HOUSEKEEPING_FAILED, agent=agent, error=str(error))
-    else:
-        runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent)
+        except NoRoom as error:
+            runtime.board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
+        except Superseded:
+            return  # a build began or ended meanwhile, or another process owns the indexes
 
 
 def _keep_house(runtime: Runtime, agent: str) -> None:
@@ -135,28 +147,15 @@ class Maintenance:
         for agent in sorted((agent.id for agent in self._runtime.settings.agents), key=self._since):
             if self._stopping() or self._clock() >= deadline:
                 return
-            with self._reporting(agent):
+            with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):
                 self._maintain(agent, deadline)
-        with self._reporting("*"):
+        with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, "*"):
             begun = time.monotonic()
             if self._runtime.maintain_cache():
                 self._count({"cache": time.monotonic() - begun})
 
     def _since(self, agent: str) -> float:
         return self._looked_after.get(agent, self._begun)
-
-    @contextmanager
-    def _reporting(self, agent: str) -> Iterator[None]:
-        try:
-            yield
-        except (RecalldError, OSError) as error:
-            self._runtime.board.report(ConditionCode.MAINTENANCE_FAILED, agent=agent, error=str(error))
-        except Exception as error:
-            log.exception("maintenance_failed", agent=agent)
-            unforeseen = f"unexpected {type(error).__name__}: {error}"
-            self._runtime.board.report(ConditionCode.MAINTENANCE_FAILED, agent=agent, error=unforeseen)
-        else:
-            self._runtime.board.resolve(ConditionCode.MAINTENANCE_FAILED, agent=agent)
 
     def _maintain(self, agent: str, deadline: float) -> None:
         neglected = self._clock() - self._since(agent) > NEGLECTED_SECONDS
@@ -191,5 +190,4 @@ class Maintenance:
             self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole, of)
 
     def _is_quiet(self, agent: str) -> bool:
-        waiting = self._runtime.queue.marks.waiting(agent)
-        return not (waiting.live or waiting.backfill or waiting.running)
+        return not self._runtime.queue.marks.waiting(agent).anything

@@ -6,38 +6,45 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import dramatiq
+import redis
 import structlog
+from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
 from memory.status.pulses import Pulses
 from memory.telemetry.server import Route, TelemetryServer
-from schemas.documents import Lane
 from schemas.settings import Settings
 from schemas.status import OutdatedState
 from workers.actors import declare_actors
 from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.limits.coordination import coordinating
 from workers.maintenance import SWEEP_SECONDS, sweep_until
-from workers.middleware.metrics import JobMetrics
-from workers.middleware.pulses import JobPulses
-from workers.queue.broker import make_broker
+from workers.middleware import JobWatch
+from workers.queue.broker import DoorbellBroker, make_broker
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import VECTORS_QUEUE, Keys
-from workers.readiness import readiness
+from workers.queue.names import QUEUES, Keys
 from workers.runtime import Runtime
-from workers.shutdown import DRAIN_SECONDS, drain
 
 log = structlog.get_logger(__name__)
+
+#: Seconds for running jobs to end at a shutdown. Their unfinished documents wait again.
+DRAIN_SECONDS = 20.0
+
+#: Seconds between two rounds of waking consumers.
+_RING_SECONDS = 0.05
+
+#: Seconds for consumers to end after the jobs: one may wait for the broker.
+_CONSUMER_SECONDS = 3.0
 
 #: `M_MMAP_THRESHOLD` of glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
@@ -71,31 +78,26 @@ def run_workers(
     claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
-    metrics = JobMetrics()
-    pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
-    broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses))
+    limit = settings.workers.stalled_after_seconds
+    broker.pulses = pulses = pulses or Pulses(stalled_after_seconds=limit)
+    watch = JobWatch(pulses)
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
-    ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
+    ready = readiness(looking, stalled_after_seconds=limit, problems=pulses.problems)
     with (
-        _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
+        _telemetry(settings, watch, {"/readyz": ready, **(routes or {})}),
         coordinating(settings) as coordination,
     ):
         board = HealthStore(client, keys, counters=coordination.counters)
         runtime = Runtime(settings, queue, board, coordinate=coordination)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
-        broker.add_middleware(metrics, before=TimeLimit)
+        broker.add_middleware(watch, before=TimeLimit)
         broker.add_middleware(Failures(runtime), before=TimeLimit)
         life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # Each queue has its own threads: a long job does not hold up another queue.
-        workers = [
-            _start_worker(broker, {Lane.LIVE.value}, settings.workers.threads),
-            _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
-            _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
-        ]
+        workers = [_start_worker(broker, {queue}, settings.workers.threads) for queue in QUEUES]
         sweeper = threading.Thread(target=sweep_until, args=(stop, runtime, claim, pulses), name="sweeper", daemon=True)
         sweeper.start()
         life.start()
@@ -120,12 +122,12 @@ def run_workers(
 
 
 @contextmanager
-def _telemetry(settings: Settings, metrics: JobMetrics, routes: Mapping[str, Route]) -> Iterator[None]:
+def _telemetry(settings: Settings, watch: JobWatch, routes: Mapping[str, Route]) -> Iterator[None]:
     """Serve metrics on the port of the settings, if there is one."""
     if settings.workers.port is None:
         yield
         return
-    server = TelemetryServer(settings.workers.host, settings.workers.port, metrics=metrics.scrape, routes=routes)
+    server = TelemetryServer(settings.workers.host, settings.workers.port, metrics=watch.scrape, routes=routes)
     server.start()
     try:
         yield
@@ -140,6 +142,49 @@ def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Wo
     worker.queue_prefetch = threads
     worker.start()
     return worker
+
+
+def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seconds: float = DRAIN_SECONDS) -> bool:
+    """Let running jobs of all queues end, then give back the unfinished ones. Return True if all jobs ended.
+
+    No message is fetched any more. Another process takes a message that was given back, and its job gets the documents
+    that this one held (`PendingSet.recover_crashed`).
+    """
+    broker.draining = True
+    deadline = time.monotonic() + seconds
+    stoppers = [
+        threading.Thread(target=worker.stop, kwargs={"timeout": int(seconds * 1000)}, daemon=True) for worker in workers
+    ]
+    for thread in stoppers:
+        thread.start()
+    while any(thread.is_alive() for thread in stoppers) and time.monotonic() < deadline + _CONSUMER_SECONDS:
+        with suppress(redis.RedisError, dramatiq.BrokerError):
+            for worker in workers:
+                _give_back_the_not_begun(worker)
+                for queue in worker.consumers:
+                    broker.ring(queue)
+        stoppers[0].join(timeout=_RING_SECONDS)
+        stoppers[-1].join(timeout=_RING_SECONDS)
+    with suppress(redis.RedisError):
+        _give_back_all(broker, keys)
+    return not any(thread.is_alive() for worker in workers for thread in worker.workers)
+
+
+def _give_back_the_not_begun(worker: Worker) -> None:
+    for item in iter_queue(worker.work_queue):  # type: ignore[no-untyped-call]
+        message = item.message
+        worker.consumers[message.queue_name].requeue_messages([message])
+        worker.work_queue.task_done()
+
+
+def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
+    """Give back messages that this process took and did not acknowledge. Later acknowledgements have no effect."""
+    for queue in [name for canonical in QUEUES for name in (canonical, f"{canonical}.DQ")]:
+        taken = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
+        if taken:
+            broker.do_requeue(queue, *taken)
+            broker.ring(queue)
+            log.info("jobs_given_back", queue=queue, jobs=len(taken))
 
 
 def give_back_large_blocks() -> None:

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -94,12 +95,9 @@ class Runtime:
         The owner of the indexes decides it; another process returns False. The next job uses it, on a new generation.
         The caller marks the documents.
         """
-        agent = self.settings.agent(agent_id)
         set_note = GenerationWriter.at(self.settings, agent_id).set_note
-        if not self._owner.owns() or not take_over(self.settings, agent, reason=reason, set_note=set_note):
-            return False
-        self.forget(agent_id)
-        return True
+        agent = self.settings.agent(agent_id)
+        return self._owner.owns() and take_over(self.settings, agent, reason=reason, set_note=set_note)
 
     def _forget(self, agent_id: str) -> None:
         entry = self._indexers.pop(agent_id, None)
@@ -117,14 +115,11 @@ class Runtime:
 
     def publish_counts(self) -> None:
         """Add the counts of this process to those of all. Never raises."""
-        with self._lock:
-            supplies = list(self._supplies.values())
-        counters = self.board.counters
-        for supply in supplies:
+        for supply in list(self._supplies.values()):
             looks = supply.take_cache_looks()
-            counters.add(EMBEDDING_CACHE, looks.hits, "hit")
-            counters.add(EMBEDDING_CACHE, looks.misses, "miss")
-        counters.flush()
+            self.board.counters.add(EMBEDDING_CACHE, looks.hits, "hit")
+            self.board.counters.add(EMBEDDING_CACHE, looks.misses, "miss")
+        self.board.counters.flush()
 
     def maintain_cache(self) -> bool:
         """Shrink the embedding cache to its bound, and truncate its log. Return True if there was work."""
@@ -135,8 +130,7 @@ class Runtime:
 
         With `in_use`, a thread still uses indexes and cache: they stay open until the process ends.
         """
-        with self._lock:
-            supplies = list(self._supplies.values())
+        supplies = list(self._supplies.values())
         until = time.monotonic() + min(max(seconds, 0.0), KEEPING_SECONDS)
         for supply in supplies:
             supply.stop()
@@ -171,25 +165,19 @@ class Runtime:
                 take_over(self.settings, agent, reason=cannot_be_had, set_note=set_note)
         # Read before the provider is chosen: the next job sees a later change.
         token = self._token(agent)
-        return _Open(self._make(agent), token=token)
+        generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
+        files = AgentFiles.of(self.settings, agent)
+        return _Open(Indexer(agent, files=files, generations=generations, supply=self._supply(agent)), token)
 
     def _token(self, agent: AgentSettings) -> object:
         """Return a value that differs when an agent's indexer has to be made anew."""
         return takeover_token(self.settings, agent), self._owner.owns()
 
-    def _make(self, agent: AgentSettings) -> Indexer:
-        generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
-        files = AgentFiles.of(self.settings, agent)
-        return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
-
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)
         # Two keys may mean the same vectors, but not the same limits and bills.
-        key = (
-            (choice.provider.identity, choice.provider.account)
-            if choice.provider
-            else (f"none:{choice.name}:{choice.error}", "")
-        )
+        made = choice.provider
+        key = (made.identity, made.account) if made is not None else (f"none:{choice.name}:{choice.error}", "")
         if key not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
@@ -207,10 +195,10 @@ class Runtime:
             self._indexers.pop(agent_id).indexer.generations.close()
 
 
+@dataclass(slots=True)
 class _Open:
     """Indexer, the number of jobs that use it, and the takeover that it was made for."""
 
-    def __init__(self, indexer: Indexer, *, token: object) -> None:
-        self.indexer = indexer
-        self.token = token
-        self.users = 0
+    indexer: Indexer
+    token: object
+    users: int = 0

@@ -11,16 +11,15 @@ from memory.index import completion as completing
 from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.reader import PendingChunk
 from memory.store.writer import Refusal, Store
-from schemas.conditions import ConditionCode
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
 from workers.batch_jobs import note_batch_jobs, step_batch_jobs
 from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
-from workers.middleware.pulses import got_on
+from workers.middleware import got_on
 from workers.queue.pending import ALONE_FROM, PendingSet
-from workers.recovery import resolve_provider_conditions
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -80,7 +79,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
     if report.error is not None:
         raise ProviderFailed(report.error) if isinstance(report.error, Transient) else report.error
     if report.ready or not report.left:
-        resolve_provider_conditions(runtime, agent)
+        runtime.board.replace(OF_PROVIDER, (), agent=agent)
     if report.left:
         runtime.queue.request_vectors(agent)
     elif turn.again_seconds is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from memory.chunking.chunker import chunk_text, text_hash
@@ -11,7 +11,7 @@ from memory.embedding.batcher import Ticket
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import NO_VECTORS
 from memory.store.reader import StoredChunk, Vector
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Refusal, TranscriptWrite
+from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Refusal
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings_sections import Chunking
@@ -32,35 +32,36 @@ class CutChunk:
     said_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkDifference:
-    """Changes to the stored chunks: `added` ones to insert, kept ones that `moved`, and `removed` ids to delete."""
+class StoredChunks:
+    """Stored chunks of a document that its new version has not taken over yet.
 
-    added: tuple[CutChunk, ...]
-    moved: tuple[KeptChunk, ...]
-    removed: tuple[int, ...]
-
-
-def difference(stored: Sequence[StoredChunk], cut: Sequence[CutChunk]) -> ChunkDifference:
-    """Compare the stored chunks of a document with those of its new version.
-
-    Equal texts are matched in order, so that repeated passages keep as many rows as there are repeats.
+    Equal texts are matched in order, so that repeated passages keep as many rows as there are repeats. `stale` chunks
+    have lost their places, so that all of them move.
     """
-    rows: defaultdict[str, deque[StoredChunk]] = defaultdict(deque)
-    for chunk in stored:
-        rows[chunk.text_hash].append(chunk)
-    added: list[CutChunk] = []
-    moved: list[KeptChunk] = []
-    for new in cut:
-        same = rows[new.text_hash]
-        if not same:
-            added.append(new)
-            continue
-        old = same.popleft()
-        if (old.ordinal, old.start_line, old.end_line) != (new.ordinal, new.start_line, new.end_line):
-            moved.append(KeptChunk(old.id, new.ordinal, new.start_line, new.end_line))
-    removed = tuple(chunk.id for left in rows.values() for chunk in left)
-    return ChunkDifference(tuple(added), tuple(moved), removed)
+
+    def __init__(self, stored: Iterable[StoredChunk], *, stale: bool = False) -> None:
+        self._stale = stale
+        self._rows: defaultdict[str, deque[StoredChunk]] = defaultdict(deque)
+        for chunk in stored:
+            self._rows[chunk.text_hash].append(chunk)
+
+    def taken_over(self, cut: Iterable[CutChunk]) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...]]:
+        """Take over chunks with the texts of the new version; return the chunks to add, and those that move."""
+        added: list[CutChunk] = []
+        moved: list[KeptChunk] = []
+        for new in cut:
+            if not (same := self._rows[new.text_hash]):
+                added.append(new)
+                continue
+            old = same.popleft()
+            place = (new.ordinal, new.start_line, new.end_line)
+            if self._stale or (old.ordinal, old.start_line, old.end_line) != place:
+                moved.append(KeptChunk(old.id, *place, new.said_at))
+        return tuple(added), tuple(moved)
+
+    def left(self) -> tuple[int, ...]:
+        """Return the ids of the chunks that were not taken over."""
+        return tuple(chunk.id for rows in self._rows.values() for chunk in rows)
 
 
 #: Largest number of UTF-8 bytes in a chunk without a provider.
@@ -111,17 +112,16 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Difference between one document, or one slice of a transcript, and one store."""
+    """Difference between one document, or one slice of a transcript, and one store, without the `added` chunks.
 
-    write: DocumentWrite | TranscriptWrite
+    `messages` counts those that were read of a transcript.
+    """
+
+    write: DocumentWrite
     added: tuple[CutChunk, ...]
+    messages: int = 0
 
-    @property
-    def completes(self) -> bool:
-        """Return True if this commit brings the document up to date."""
-        return not isinstance(self.write, TranscriptWrite) or self.write.final
-
-    def finished(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite | TranscriptWrite:
+    def finished(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite:
         """Return the write with its new chunks and their vectors or refusals, looked up by text hash."""
         added = []
         for chunk in self.added:

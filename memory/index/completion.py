@@ -12,17 +12,17 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import text_hash
-from memory.documents.comparison import left_out, with_emptied
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
-from memory.index.changes import MAX_CHUNKS_PER_COMMIT
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CutChunk, Plan, StoredChunks
 from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
 from memory.store.errors import OtherVersion
-from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
-from memory.store.writer import NewChunk, Store, TranscriptWrite
+from memory.store.reader import NOWHERE, IndexedFile, StoreReader
+from memory.store.writer import DocumentWrite, Store
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 log = structlog.get_logger(__name__)
@@ -44,10 +44,10 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     if scan.complete:
         changed += [key for key in absent if not key.is_transcript]
     transcripts = [key for key in absent if key.is_transcript]
-    forgotten = files.transcripts.forgotten(transcripts, scan, store)
-    changed += forgotten
+    gone = forgotten(files, transcripts, scan, store)
+    changed += gone
     # A scan finds transcripts of imported folders only on request.
-    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
+    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, gone)
     if others:
         imported = files.scan(imported=True).documents
         changed += [
@@ -61,14 +61,9 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     return [key for key in changed if key not in aside]
 
 
-def unasked_differences(indexer: Indexer) -> list[DocumentKey] | None:
-    """Return the documents missing from CURRENT, once per generation.
-
-    Return None if they were already requested, or if NEXT is being built.
-    """
-    if indexer.generations.next() is not None or indexer.target().meta(_COMPARED) is not None:
-        return None
-    return differences(indexer)
+def is_unasked(indexer: Indexer) -> bool:
+    """Return True if the documents missing from CURRENT are to be requested, once per generation."""
+    return indexer.generations.next() is None and indexer.target().meta(_COMPARED) is None
 
 
 def note_asked(indexer: Indexer) -> None:
@@ -133,10 +128,6 @@ def complete_generation(indexer: Indexer) -> bool:
     return done
 
 
-#: Mark of a transcript whose file is gone: if the file returns, the indexer reads it from its start.
-_NOWHERE = TranscriptMark(0, 0, "", "")
-
-
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
 
@@ -149,7 +140,7 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         sessions = [file.key for file in reader.files() if file.key.is_transcript] if reader is not None else []
     transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
     lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
-    out = indexer.files.transcripts.left_out(lacking)
+    out = indexer.files.left_out(lacking)
     return [key for key in lacking if key not in out]
 
 
@@ -176,42 +167,36 @@ def _answering(indexer: Indexer) -> Iterator[StoreReader | None]:
 
 
 def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:
-    numbers = [chunk.id for chunk in reader.chunks_of(known.key)]
-    starts = range(0, max(1, len(numbers)), MAX_CHUNKS_PER_COMMIT)
-    # After a crash the copy starts again: the store takes over the chunks that it has by their text.
-    continues = target.transcript(known.key)
+    ids = [chunk.id for chunk in reader.chunks_of(known.key)]
+    # After a crash the copy starts again, with the chunks that the target has by then.
+    rows = target.chunks_of(known.key)
+    stored = StoredChunks(rows, stale=True)
+    expected = target.transcript(known.key) or target.revision(known.key)
+    starts = range(0, max(1, len(ids)), MAX_CHUNKS_PER_COMMIT)
     for start in starts:
-        part = numbers[start : start + MAX_CHUNKS_PER_COMMIT]
-        write = TranscriptWrite(
-            key=known.key,
-            continues=continues,
-            mark=_NOWHERE,
-            stat=known.stat if start == starts[-1] else FORGOTTEN,
-            keep=0 if start == 0 else None,
-            added=tuple(_chunks(indexer, reader, part, first=start)),
-            final=start == starts[-1],
+        added, moved = stored.taken_over(_cut(indexer, reader, ids[start : start + MAX_CHUNKS_PER_COMMIT], first=start))
+        last = start == starts[-1]
+        write = DocumentWrite(
+            known.key,
+            expected,
+            known.stat if last else FORGOTTEN,
+            NOWHERE.digest,
+            moved=moved,
+            removed=stored.left() if last else (),
             notes=known.notes,
+            mark=NOWHERE,  # if the file returns, the indexer reads it from its start
+            stale_from=0 if rows and start == 0 else None,
+            complete=last,
         )
-        target.write([write])
-        continues = _NOWHERE
+        identity = embedding_of(target.meta("identity"))
+        vectors = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
+        target.write([Plan(write, added).finished(vectors, identity)])
+        expected = NOWHERE
 
 
-def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, first: int) -> Iterator[NewChunk]:
+def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: int) -> Iterator[CutChunk]:
     redact = redactor_for(indexer.agent, SESSIONS_SOURCE)
-    rows, times = reader.chunk_rows(numbers), reader.times_of(numbers)
-    # Redaction rules that are newer than the indexed text apply as well.
-    texts = {number: redact(row.text) for number, row in rows.items()}
-    hashes = {number: text_hash(text) for number, text in texts.items()}
-    identity = embedding_of(indexer.target().meta("identity"))
-    vectors = indexer.held_vectors(list(hashes.values()), identity=identity)
-    for ordinal, number in enumerate((number for number in numbers if number in rows), start=first):
-        row = rows[number]
-        yield NewChunk(
-            ordinal=ordinal,
-            start_line=row.start_line,
-            end_line=row.end_line,
-            text=texts[number],
-            text_hash=hashes[number],
-            vector=vectors.get(hashes[number]),
-            said_at=times.get(number),
-        )
+    rows, times = reader.chunk_rows(ids), reader.times_of(ids)
+    for ordinal, row in enumerate((rows[number] for number in ids if number in rows), start=first):
+        text = redact(row.text)  # redaction rules that are newer than the indexed text apply as well
+        yield CutChunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))

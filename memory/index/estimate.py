@@ -10,18 +10,19 @@ from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
-from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.presets import price_of
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.index.changes import cut_document, difference
+from memory.index.changes import Plan
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
 from memory.index.generations import Generations
+from memory.index.planner import note_plan
 from memory.index.transcript_slices import is_read_otherwise, slices_of
-from memory.redaction import redactor_for
 from memory.store.errors import StoreBusy
-from memory.store.reader import StoreReader
+from memory.store.reader import IndexedFile, StoreReader
 from schemas.documents import DocumentKey
 from schemas.errors import Permanent, Transient
 from schemas.settings import MemorySettings
@@ -66,8 +67,12 @@ class Estimate:
 
 @dataclass(slots=True)
 class _Work:
-    """Work that the documents need. `texts` maps text hashes to estimated tokens, in sending order."""
+    """Work that documents need to be as in `target`. `texts` maps text hashes to estimated tokens, in sending order."""
 
+    memory: MemorySettings
+    files: AgentFiles
+    target: StoreReader | None
+    provider: EmbeddingProvider | None
     documents: int = 0
     vanished: int = 0
     failed: int = 0
@@ -75,6 +80,68 @@ class _Work:
     messages: int = 0
     texts: dict[str, float] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
+
+    def add(self, key: DocumentKey) -> None:
+        """Add the work of one document."""
+        try:
+            if self._add(key):
+                self.documents += 1
+        except Permanent:
+            self.failed += 1
+        except Transient as error:
+            if isinstance(error, StoreBusy):
+                raise
+            self.documents += 1  # the document changes at this moment
+
+    def _add(self, key: DocumentKey) -> bool:
+        """Add the work of one document; return False if its present version is indexed, or if there is none."""
+        target = self.target
+        known = target.file(key) if target is not None else None
+        stat = self.files.stat(key)
+        same = known is not None and stat is not None and known.stat.agrees_with(stat)
+        if target is not None and same and not is_read_otherwise(key, files=self.files, store=target):
+            return False
+        try:
+            if stat is not None:
+                return self._add_plans(self._plans(key, known))
+        except DocumentGone:
+            if key.is_transcript:
+                return False
+        if target is not None and known is not None and forgets(self.files, key, target):
+            self.vanished += 1
+            self.removed.update(chunk.id for chunk in target.chunks_of(key))
+        return False
+
+    def _plans(self, key: DocumentKey, known: IndexedFile | None) -> Iterator[Plan]:
+        if key.is_transcript:
+            yield from slices_of(key, files=self.files, store=self.target, memory=self.memory, provider=self.provider)
+            return
+        source = self.files.read(key)
+        if known is None or (known.content_hash, known.notes) != (source.content_hash, source.notes):
+            yield note_plan(key, source, self.target, 0, memory=self.memory, provider=self.provider)
+
+    def _add_plans(self, plans: Iterable[Plan]) -> bool:
+        """Add the work of a document's plans; return True if there were any."""
+        some = False
+        for plan in plans:
+            some = True
+            self.messages += plan.messages
+            self.chunks += len(plan.added)
+            self.removed.update(plan.write.removed)
+            for chunk in plan.added:
+                self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+        return some
+
+    def add_pending(self, target: StoreReader) -> None:
+        """Add the pending chunks that the run keeps."""
+        pending = {
+            number: text_hash for number, text_hash in target.pending_hashes().items() if number not in self.removed
+        }
+        self.chunks += len(pending)
+        unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in self.texts}
+        for numbers in _groups(list(unseen.values())):
+            for number, row in target.chunk_rows(numbers).items():
+                self.texts[pending[number]] = estimate_tokens(row.text)
 
 
 def estimate(
@@ -107,11 +174,13 @@ def estimate(
         for reader in (target, answering):
             if reader is not None:
                 opened.callback(reader.close)
-        work = _work(memory, documents, files, target, choice)
+        work = _Work(memory, files, target, provider)
+        for key in documents:
+            work.add(key)
         if provider is None:
             return Estimate(work.documents, work.vanished, work.failed, work.messages, work.chunks)
         if target is not None:
-            _add_pending(target, work)
+            work.add_pending(target)
         known = set() if cache is None else cache.holds(identity, list(work.texts))
         for reader in (target, answering):
             if reader is not None and (reader is target or embedding_of(reader.meta("identity")) == identity):
@@ -157,103 +226,6 @@ def requests_for(sizes: Iterable[float], limits: ProviderLimits) -> int:
             requests, inputs, tokens = requests + 1, 0, 0.0
         inputs, tokens = inputs + 1, tokens + size
     return requests
-
-
-def _work(
-    memory: MemorySettings,
-    documents: Iterable[DocumentKey],
-    files: AgentFiles,
-    target: StoreReader | None,
-    choice: ProviderChoice,
-) -> _Work:
-    work = _Work()
-    for key in documents:
-        try:
-            _look_at(memory, key, files, target, choice, work)
-        except Permanent:
-            work.failed += 1
-        except Transient as error:
-            if isinstance(error, StoreBusy):
-                raise
-            work.documents += 1  # the document changes at this moment
-    return work
-
-
-def _look_at(
-    memory: MemorySettings,
-    key: DocumentKey,
-    files: AgentFiles,
-    target: StoreReader | None,
-    choice: ProviderChoice,
-    work: _Work,
-) -> None:
-    known = target.file(key) if target is not None else None
-    stat = files.stat(key)
-    unchanged = known is not None and stat is not None and known.stat.agrees_with(stat)
-    if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
-        return
-    if stat is not None and key.is_transcript:
-        _look_at_transcript(memory, key, files, target, choice, work)
-        return
-    stored = target.chunks_of(key) if target is not None and known is not None else []
-    try:
-        source = files.read(key) if stat is not None else None
-    except DocumentGone:
-        source = None
-    if source is None:
-        if known is not None and files.forgets(key, target):
-            work.vanished += 1
-            work.removed.update(chunk.id for chunk in stored)
-        return
-    if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
-        return
-    redact = redactor_for(memory, key.source)
-    delta = difference(stored, cut_document(redact(source.text), memory.chunking, choice.provider))
-    work.documents += 1
-    work.chunks += len(delta.added)
-    work.removed.update(delta.removed)
-    for chunk in delta.added:
-        work.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
-
-
-def _look_at_transcript(
-    memory: MemorySettings,
-    key: DocumentKey,
-    files: AgentFiles,
-    target: StoreReader | None,
-    choice: ProviderChoice,
-    work: _Work,
-) -> None:
-    """Count the messages and chunks of a transcript that the index lacks, slice by slice."""
-    stale: dict[str, list[int]] = {}
-    try:
-        for part in slices_of(key, files=files, store=target, memory=memory, provider=choice.provider):
-            if target is not None and part.write.keep is not None and part.write.continues is not None:
-                for chunk in target.chunks_of(key):
-                    if chunk.ordinal < 0 or chunk.ordinal >= part.write.keep:
-                        stale.setdefault(chunk.text_hash, []).append(chunk.id)
-            work.messages += part.messages
-            for added in part.chunks:
-                # The indexer takes over a stored chunk unchanged, with or without a vector.
-                if not (same := stale.get(added.text_hash)):
-                    work.chunks += 1
-                    work.texts.setdefault(added.text_hash, estimate_tokens(added.text))
-                else:
-                    same.pop(0)
-    except DocumentGone:
-        return
-    work.removed.update(number for numbers in stale.values() for number in numbers)
-    work.documents += 1
-
-
-def _add_pending(target: StoreReader, work: _Work) -> None:
-    """Count the pending chunks that the run keeps."""
-    pending = {number: text_hash for number, text_hash in target.pending_hashes().items() if number not in work.removed}
-    work.chunks += len(pending)
-    unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in work.texts}
-    for numbers in _groups(list(unseen.values())):
-        for number, row in target.chunk_rows(numbers).items():
-            work.texts[pending[number]] = estimate_tokens(row.text)
 
 
 def _held(reader: StoreReader, hashes: Sequence[str]) -> set[str]:

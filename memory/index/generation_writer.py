@@ -6,21 +6,36 @@ decides about the fallback provider. Other workers write to the generations that
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import re
+import secrets
+import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, Self
 
 from memory.index.generations import CURRENT, NEXT, Generations
-from memory.store.errors import NotOwner, OtherVersion, StoreCorrupt, StoreUnreadable
+from memory.store.durable_sqlite import locked, parts
+from memory.store.errors import NoRoom, NotOwner, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.sqlite.folder import place_of
-from memory.store.sqlite.folder_writer import WritableFolder, free_bytes
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import Store
 from schemas.settings import Settings
+
+#: Possible size of a new generation relative to the present one: other chunks, wider vectors.
+GROWTH = 1.5
+
+#: Extra bytes for its write-ahead log and for other programs that write meanwhile.
+RESERVE_BYTES = 64 * 1024 * 1024
+
+#: Damaged files that are kept for inspection.
+KEPT_CORRUPT_FILES = 2
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Owner(Protocol):
@@ -29,58 +44,68 @@ class Owner(Protocol):
     def owns(self) -> bool:
         """Return True if this process is the owner, or takes the place of an owner that has ended. Cheap."""
 
-    def close(self) -> None:
-        """Leave the ownership to another process."""
-
 
 class HomeOwner:
-    """Owner of a home: the process that holds a lock file. The system releases it when the process ends."""
+    """Owner of a home: the process that holds a lock file. The system releases it when the process ends.
+
+    A home that cannot be written has no owner.
+    """
 
     def __init__(self, home: Path) -> None:
         self._path = home / "owner.lock"
-        self._descriptor: int | None = None
+        self._held: ExitStack | None = None
         self._lock = threading.Lock()
 
     def owns(self) -> bool:
-        with self._lock:
-            if self._descriptor is None:
-                self._descriptor = self._taken()
-            return self._descriptor is not None
-
-    def _taken(self) -> int | None:
-        """Return a descriptor with the lock, None without it. A home that cannot be written has no owner."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        with self._lock, suppress(OSError):
+            if self._held is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                stack = ExitStack()
+                if stack.enter_context(locked(self._path, wait=False)):
+                    self._held = stack
+                else:
+                    stack.close()
+            return self._held is not None
+        return False
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Leave the ownership to another process."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
 
-class SoleOwner:
-    """Owner where no other process works."""
-
-    def owns(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Do nothing."""
+def free_bytes(folder: Path) -> int | None:
+    """Return the bytes that this user may still write to a folder; None if the system does not report them."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
-class GenerationWriter(WritableFolder, Generations):
-    """Generations of one agent, for workers. `free` returns the bytes free in a folder.
+def require_room(current: Path, *, free: Callable[[Path], int | None] = free_bytes) -> None:
+    """Check that a new generation fits on the disk beside the file `current`.
 
-    A lock across processes protects changes of the pointers. Stores stay open until `close`.
+    Raises:
+        NoRoom: too few bytes are free.
+    """
+    left = free(current.parent)
+    present = sum(
+        part.stat().st_size for end in ("", "-wal") if (part := current.with_name(current.name + end)).exists()
+    )
+    needed = int(present * GROWTH) + RESERVE_BYTES
+    if left is not None and left < needed:
+        raise NoRoom(
+            f"a new index beside the present one needs about {needed / 1e6:,.0f} MB, and {left / 1e6:,.0f} MB are free "
+            f"in {current.parent}; free some and it is built (the present one answers meanwhile)"
+        )
+
+
+class GenerationWriter(Generations):
+    """Generations of one agent, for the owner and its workers. The folder is made on demand.
+
+    A lock across processes protects changes of the pointers. Stores stay open until `close`, also those of replaced
+    generations: running jobs finish with them. `free` returns the bytes free in a folder.
 
     Raises, from every method:
         StoreUnreadable: the folder cannot be read or written.
@@ -95,14 +120,24 @@ class GenerationWriter(WritableFolder, Generations):
         owner: Owner | None = None,
         free: Callable[[Path], int | None] = free_bytes,
     ) -> None:
-        super().__init__(folder, options, free=free)
-        self._owner = owner or SoleOwner()
+        super().__init__(folder, options)
+        self._owner = owner
+        self._free = free
+        self._lock = threading.RLock()
+        self._stores: dict[str, Store] = {}
         self._fingerprints: dict[str, str | None] = {}
 
     @classmethod
     def at(cls, settings: Settings, agent_id: str, *, owner: Owner | None = None) -> Self:
-        """Return the generations of an agent."""
-        return cls(*place_of(settings, agent_id), owner=owner)
+        """Return the generations of an agent. Without an `owner`, no other process works."""
+        return cls(settings.indexes_path / agent_id, StoreOptions.of(settings.store), owner=owner)
+
+    def close(self) -> None:
+        """Close all stores. Another call opens them again."""
+        with self._lock:
+            for store in self._stores.values():
+                store.close()
+            self._stores.clear()
 
     def require_owner(self) -> None:
         """Check that this process may replace the answering generation.
@@ -110,7 +145,7 @@ class GenerationWriter(WritableFolder, Generations):
         Raises:
             NotOwner: another process owns the indexes.
         """
-        if not self._owner.owns():
+        if self._owner is not None and not self._owner.owns():
             raise NotOwner(
                 f"another process owns the indexes of this home, and process {os.getpid()} waits for it; if it waits "
                 "for long, their settings or keys differ: start both again with the same ones"
@@ -130,13 +165,13 @@ class GenerationWriter(WritableFolder, Generations):
         """
         names = self._obeyed(fingerprint)
         if names is None:
-            with self.locked():
+            with self._locked():
                 names = self._obeyed(fingerprint) or self._begun(fingerprint, description)
-        return [self.store(names[0]), *self._readable(names[1:])]
+        return [self._store(names[0]), *self._readable(names[1:])]
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
-        name = self.existing(NEXT) or self.existing(CURRENT)
+        name = self._existing(NEXT) or self._existing(CURRENT)
         return name is not None and self._stores.get(name) is store
 
     def open_stores(self) -> list[Store]:
@@ -150,37 +185,37 @@ class GenerationWriter(WritableFolder, Generations):
         Raises:
             StoreCorrupt: like `open_writer`.
         """
-        names = dict.fromkeys((self.existing(NEXT), self.existing(CURRENT)))
+        names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
         return list(self._readable([name for name in names if name is not None]))
 
     def _obeyed(self, fingerprint: str) -> list[str] | None:
         """Return the names of the generations to write; None if they have to be made first."""
-        current, target = self.existing(CURRENT), self.existing(NEXT)
+        current, target = self._existing(CURRENT), self._existing(NEXT)
         if current is None or current == target or not self._has(target or current, fingerprint):
             return None
         return [current] if target is None else [target, current]
 
     def _begun(self, fingerprint: str, description: str) -> list[str]:
         """Make the missing generations; return the names to write. The caller holds the folder's lock."""
-        current, target = self.existing(CURRENT), self.existing(NEXT)
+        current, target = self._existing(CURRENT), self._existing(NEXT)
         if target == current:
             target = None  # a crash right after a flip
         if current is None:
             current = self._left_behind(fingerprint, but=target)
             if current is None and target is not None and self._has(target, fingerprint):
                 current, target = target, None  # half an index is better than none
-            current = current or self.create(fingerprint, description)
-            self.point(CURRENT, current)
+            current = current or self._create(fingerprint, description)
+            self._point(CURRENT, current)
         if target is not None and self._has(target, fingerprint):
             return [target, current]
         if target is not None or not self._has(current, fingerprint):
             self.require_owner()
-        self.unpoint(NEXT)  # the settings went back before it was finished, or its space may be needed
+        self.set_note(NEXT, None)  # the settings went back before it was finished, or its space may be needed
         if self._has(current, fingerprint):
             return [current]
-        self.require_room(current)
-        target = self.create(fingerprint, description)
-        self.point(NEXT, target)
+        self._require_room(current)
+        target = self._create(fingerprint, description)
+        self._point(NEXT, target)
         return [target, current]
 
     def _left_behind(self, fingerprint: str, *, but: str | None) -> str | None:
@@ -193,13 +228,10 @@ class GenerationWriter(WritableFolder, Generations):
         for path in self.leftovers()[0]:
             with suppress(StoreCorrupt, StoreUnreadable):
                 reader = self.open_named(path.name) if path.name != but else None
-                if reader is None:
-                    continue
-                try:
-                    if files := reader.counts().files:
-                        ranked.append((reader.meta("fingerprint") == fingerprint, files, path.name))
-                finally:
-                    reader.close()
+                if reader is not None:
+                    with closing(reader):
+                        ranked.append((reader.meta("fingerprint") == fingerprint, reader.counts().files, path.name))
+        ranked = [one for one in ranked if one[1]]
         return max(ranked)[2] if ranked else None
 
     def begin(self, fingerprint: str, description: str, *, force: bool = False, instead_of: str | None = None) -> None:
@@ -210,17 +242,18 @@ class GenerationWriter(WritableFolder, Generations):
             NoRoom: like `open_writer`.
             NotOwner: another process owns the indexes and makes them with another fingerprint.
         """
-        with self.locked():
-            current, target = self.existing(CURRENT), self.existing(NEXT)
+        with self._locked():
+            current, target = self._existing(CURRENT), self._existing(NEXT)
             there = target is not None and target != current and self._has(target, fingerprint)
             if there and not force:
                 return
             if current is not None:
-                if not there and not self._is_made_with(current, {fingerprint, instead_of or fingerprint}):
-                    self.require_owner()
+                with suppress(OtherVersion):  # no owner writes the generation of another version
+                    if not (there or any(self._has(current, one) for one in (fingerprint, instead_of or fingerprint))):
+                        self.require_owner()
                 if not force:
-                    self.require_room(current)
-            self.point(NEXT, self.create(fingerprint, description))
+                    self._require_room(current)
+            self._point(NEXT, self._create(fingerprint, description))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
@@ -231,17 +264,17 @@ class GenerationWriter(WritableFolder, Generations):
             NotOwner: another process owns the indexes.
         """
         self.require_owner()
-        with self.locked():
-            target, current = self.existing(NEXT), self.existing(CURRENT)
+        with self._locked():
+            target, current = self._existing(NEXT), self._existing(CURRENT)
             if target is None or not self._has(target, fingerprint):
                 return False
             if target == current:
-                self.unpoint(NEXT)
+                self.set_note(NEXT, None)
                 return False
-            self.point(CURRENT, target)
-            self.unpoint(NEXT)
+            self._point(CURRENT, target)
+            self.set_note(NEXT, None)
             if current is not None:
-                self.replaced(current)
+                os.utime(self.folder / current)  # the age of a replaced generation counts from now
             return True
 
     def set_aside_damaged(self, *, suspect: str | None = None) -> list[Path]:
@@ -249,15 +282,107 @@ class GenerationWriter(WritableFolder, Generations):
 
         `suspect` is `StoreCorrupt.generation`.
         """
-        named = dict.fromkeys(name for name in (self.existing(CURRENT), self.existing(NEXT)) if name is not None)
+        named = dict.fromkeys(name for name in (self._existing(CURRENT), self._existing(NEXT)) if name is not None)
         damaged = {name: None for name in named if name == suspect or not self._is_sound(name)}
         return [self.set_aside(name) for name in damaged]
+
+    def set_aside(self, name: str) -> Path:
+        """Rename a damaged generation, drop the pointers to it and return its new path.
+
+        Do nothing if another process has already renamed it.
+        """
+        with self._lock, self._locked():
+            aside = self.folder / f"{name}.corrupt-{int(time.time())}"
+            for pointer in (CURRENT, NEXT):
+                if self.pointer(pointer) == name:
+                    self.set_note(pointer, None)
+            for old, new in zip(parts(self.folder / name), parts(aside), strict=True):
+                if old.exists():
+                    old.rename(new)
+            return aside
+
+    def sweep(self, *, older_than_seconds: float, kept_corrupt: int | None = KEPT_CORRUPT_FILES) -> None:
+        """Delete unreferenced generations of this age, and all but the newest corrupt ones (None: keep all).
+
+        A deleted file disappears from the folder at once. Its readers go on reading; its space returns when the last
+        one closes.
+        """
+        if self.folder.is_dir():
+            with self._locked():
+                self._sweep(older_than_seconds, kept_corrupt)
+
+    def _sweep(self, older_than_seconds: float, kept_corrupt: int | None) -> None:
+        unused, corrupt = self.leftovers()
+        # Without CURRENT, one of the unreferenced generations was the live one: keep them all.
+        kept = self._existing(CURRENT) is None
+        surplus = [path for path in unused if not kept and time.time() - path.stat().st_mtime >= older_than_seconds]
+        if kept_corrupt is not None:
+            corrupt.sort(key=lambda path: int(path.name.rpartition("-")[2]))
+            surplus += corrupt[: max(0, len(corrupt) - kept_corrupt)]
+        for path in surplus:
+            for part in parts(path):
+                part.unlink(missing_ok=True)
+
+    def set_note(self, name: str, text: str | None) -> None:
+        """Replace or remove a note beside the generations, atomically and durably."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.folder / name
+        if path.is_dir():
+            path.rename(path.with_name(f"{name}.damaged-{time.time_ns()}"))
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            draft = path.with_name(f"{name}.tmp")
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _point(self, pointer: str, name: str) -> None:
+        self.set_note(pointer, f"{name}\n")
+
+    def _existing(self, pointer: str) -> str | None:
+        """Return the name in a pointer if that generation exists."""
+        name = self.pointer(pointer)
+        return name if name is not None and (self.folder / name).exists() else None
+
+    def _create(self, fingerprint: str, description: str) -> str:
+        """Make an empty generation; return its name."""
+        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
+        create_generation(self.folder / name, self._options, fingerprint=fingerprint, description=description)
+        return name
+
+    def _require_room(self, current: str) -> None:
+        """Check that a new generation fits beside this one, after a sweep if need be. The caller holds the lock.
+
+        Raises:
+            NoRoom: it does not.
+        """
+        try:
+            require_room(self.folder / current, free=self._free)
+        except NoRoom:
+            self._sweep(0.0, KEPT_CORRUPT_FILES)
+            require_room(self.folder / current, free=self._free)
+
+    def _store(self, name: str) -> Store:
+        """Return the open store of a generation."""
+        with self._lock:
+            if name not in self._stores or not (self.folder / name).exists():
+                self._stores[name] = SqliteStore(self.folder / name, self._options)
+            return self._stores[name]
 
     def _readable(self, names: Sequence[str]) -> Iterator[Store]:
         """Open the generations that this version of recalld can read."""
         for name in names:
             with suppress(OtherVersion):
-                yield self.store(name)
+                yield self._store(name)
 
     def _has(self, name: str, fingerprint: str) -> bool:
         """Return True if a generation has this fingerprint, which only a migration changes."""
@@ -266,29 +391,33 @@ class GenerationWriter(WritableFolder, Generations):
         reader = self.open_named(name)
         if reader is None:
             return False
-        try:
+        with closing(reader):
             found = reader.meta("fingerprint")
-        finally:
-            reader.close()
         if name in self._stores:  # a store migrates its generation when it is opened
             self._fingerprints[name] = found
         return found == fingerprint
-
-    def _is_made_with(self, name: str, fingerprints: Collection[str]) -> bool:
-        """Return True if a generation has one of the fingerprints, or no owner writes it: it is of another version."""
-        try:
-            return any(self._has(name, fingerprint) for fingerprint in fingerprints)
-        except OtherVersion:
-            return True
 
     def _is_sound(self, name: str) -> bool:
         try:
             reader = self.open_named(name)
             if reader is None:
                 return True
-            try:
+            with closing(reader):
                 return not reader.check()
-            finally:
-                reader.close()
         except StoreCorrupt:
             return False
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder, which is made if needed. It excludes other processes and threads."""
+        try:
+            # Memory is private to its owner, like the transcripts.
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self.folder / "lock"):
+                yield
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise StoreFull(f"no space left for {self.folder}; free some and indexing goes on") from error
+            raise StoreUnreadable(
+                f"{self.folder} cannot be changed ({error.strerror}); check that it exists and its permissions"
+            ) from error

@@ -21,7 +21,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, record_failure
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
-from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Refusal, Store, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
@@ -223,7 +223,6 @@ class Indexer:
             plan.finished(batch.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity)
             for plan in batch.plans
         ]
-        partial = {id(change) for plan, change in zip(batch.plans, changes, strict=True) if not plan.completes}
         if batch.touched:
             run.target.touch(batch.touched, content_hashes=batch.hashes)
         conflicts: dict[DocumentKey, None] = {}
@@ -231,12 +230,15 @@ class Indexer:
             if outcome is WriteOutcome.CONFLICT:
                 conflicts[change.key] = None
                 continue
-            if id(change) not in partial:
+            if isinstance(change, DocumentDelete) or change.complete:
                 batch.done.append(change.key)
             if outcome is None:
                 run.report.failed += 1
-            else:
-                _count(run.report, change, complete=id(change) not in partial)
+            elif isinstance(change, DocumentWrite):
+                run.report.documents += change.complete
+                run.report.added += len(change.added)
+                run.report.removed += len(change.removed)
+                run.report.vectors_missing += sum(new.vector is None and new.refused is None for new in change.added)
         done = [key for key in dict.fromkeys([*batch.done, *batch.touched]) if key not in conflicts]
         for store in run.others:
             self._mirror(store, done)
@@ -250,19 +252,16 @@ class Indexer:
             self._run(run, conflicts, attempt=attempt + 1)
 
     def _write(
-        self,
-        store: Store,
-        changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite],
-        report: IndexReport,
-    ) -> list[tuple[DocumentWrite | DocumentDelete | TranscriptWrite, WriteOutcome | None]]:
+        self, store: Store, changes: Sequence[DocumentChange], report: IndexReport
+    ) -> list[tuple[DocumentChange, WriteOutcome | None]]:
         """Commit changes together, or one by one if that fails. The outcome of an impossible change is None."""
         if not changes:
             return []
         try:
             with tracing.span("commit", agent=self.agent.id, documents=len(changes)):
-                outcomes: list[tuple[DocumentWrite | DocumentDelete | TranscriptWrite, WriteOutcome | None]] = list(
-                    zip(changes, store.write(changes), strict=True)
-                )
+                outcomes: list[tuple[DocumentChange, WriteOutcome | None]] = [
+                    *zip(changes, store.write(changes), strict=True)
+                ]
         except RecalldError:
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
@@ -293,15 +292,6 @@ class Indexer:
         if batch.touched:
             store.touch(batch.touched, content_hashes=batch.hashes)
         store.write([*(plan.finished(vectors, identity) for plan in batch.plans), *batch.deletes])
-
-
-def _count(report: IndexReport, change: DocumentWrite | DocumentDelete | TranscriptWrite, *, complete: bool) -> None:
-    if isinstance(change, DocumentDelete):
-        return
-    report.documents += complete
-    report.added += len(change.added)
-    report.removed += len(change.removed) if isinstance(change, DocumentWrite) else 0
-    report.vectors_missing += sum(chunk.vector is None and chunk.refused is None for chunk in change.added)
 
 
 def dimensions_of(store: Store) -> int | None:

@@ -7,17 +7,19 @@ from collections.abc import Generator, Iterator, Sequence
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.comparison import emptied
+from memory.documents.comparison import emptied, forgets
+from memory.documents.content import SourceText
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.changes import CommitBatch, CutChunk, IndexReport, Plan, cut_document, difference
+from memory.index.changes import CommitBatch, CutChunk, IndexReport, Plan, StoredChunks, cut_document
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import IndexedFile, TranscriptMark
+from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, MemorySettings
 
 log = structlog.get_logger(__name__)
 
@@ -94,19 +96,9 @@ class Planner:
         if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
             self._touch(known, source.stat, report)
             return
-        text = redactor_for(self._agent, key.source)(source.text)
-        cut = cut_document(text, self._agent.chunking, self._supply.choice.provider)
-        delta = difference(store.chunks_of(key), cut)
-        write = DocumentWrite(
-            key=key,
-            expected_revision=revision,
-            stat=source.stat,
-            content_hash=source.content_hash,
-            moved=delta.moved,
-            removed=delta.removed,
-            notes=source.notes,
+        self.batch.add(
+            note_plan(key, source, store, revision, memory=self._agent, provider=self._supply.choice.provider)
         )
-        self.batch.add(Plan(write, delta.added))
 
     def _touch(self, known: IndexedFile, stat: FileStat, report: IndexReport) -> None:
         """Plan a new stat for a document with unchanged contents."""
@@ -119,11 +111,11 @@ class Planner:
     ) -> Iterator[None]:
         provider = self._supply.choice.provider
         for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=provider):
-            is_first = known is None and part.write.continues is None
-            if is_first and self._renamed(store, key, stat, part.chunks[:1]):
+            is_first = known is None and isinstance(part.write.expected, int)
+            if is_first and self._renamed(store, key, stat, part.added[:1]):
                 break
-            self.batch.add(Plan(part.write, part.chunks))
-            self.resumable = part.resumable and not part.write.final
+            self.batch.add(part)
+            self.resumable = part.resumable and not part.write.complete
             yield
         else:
             return
@@ -135,7 +127,7 @@ class Planner:
         The old file is gone, and the new one begins with every line that the index has read of it.
         """
         names = [
-            *self._files.transcripts.earlier_names(key),
+            *self._files.earlier_names(key),
             *(name for one in first for name in store.begun_by(one.text_hash)),
         ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
@@ -162,12 +154,12 @@ class Planner:
         return mark if now.inode != known.stat.inode == stat.inode else None
 
     def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> Iterator[None]:
-        if revision > 0 and self._files.forgets(key) and not self._files.forgets(key, store):
+        if revision > 0 and forgets(self._files, key) and not forgets(self._files, key, store):
             # Its archive may be among the planned documents.
             self.commits_first = True
             yield
             self.commits_first = False
-        if revision > 0 and self._files.forgets(key, store) and not self._is_emptied(store, key):
+        if revision > 0 and forgets(self._files, key, store) and not self._is_emptied(store, key):
             self.batch.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
             return
@@ -182,7 +174,32 @@ class Planner:
         if self._emptied is None:
             # Computed once for all documents of a job: it lists every file of the index.
             self._emptied = emptied(self._files, (file.key for file in store.files()))
-        return self._files.notes.folder_of(key) in self._emptied
+        return self._files.folder_of(key) in self._emptied
+
+
+def note_plan(
+    key: DocumentKey,
+    source: SourceText,
+    store: StoreReader | None,
+    revision: int,
+    *,
+    memory: MemorySettings,
+    provider: EmbeddingProvider | None,
+) -> Plan:
+    """Return the difference between a note and the index; None is an empty index."""
+    text = redactor_for(memory, key.source)(source.text)
+    stored = StoredChunks(store.chunks_of(key) if store is not None else ())
+    added, moved = stored.taken_over(cut_document(text, memory.chunking, provider))
+    write = DocumentWrite(
+        key=key,
+        expected=revision,
+        stat=source.stat,
+        content_hash=source.content_hash,
+        moved=moved,
+        removed=stored.left(),
+        notes=source.notes,
+    )
+    return Plan(write, added)
 
 
 def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:

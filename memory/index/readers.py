@@ -113,7 +113,7 @@ class SharedReader:
         with self._lock:
             if self._closed:
                 raise RuntimeError("this search manager is closed")
-            token = self._generations.pointer_token()
+            token = self._generations.token()
             lent = self._open
             # Without an index, the next call looks for the pointer again.
             if lent is None or token != self._token:

@@ -17,10 +17,10 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.content import OpenTranscript
 from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.index.changes import CutChunk, byte_limit
+from memory.index.changes import CutChunk, Plan, StoredChunks, byte_limit
 from memory.redaction import redactor_for
-from memory.store.reader import StoreReader, TranscriptMark
-from memory.store.writer import TranscriptWrite
+from memory.store.reader import NOWHERE, StoreReader, TranscriptMark
+from memory.store.writer import DocumentWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
 from memory.transcripts.lines import RawLine, TranscriptDamaged
 from memory.transcripts.packing import FoldedChunk
@@ -46,15 +46,9 @@ _WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptSlice:
-    """One step: `write` without its chunks, the chunks to add, and the number of messages read.
+class TranscriptSlice(Plan):
+    """One step. `resumable` is False for a slice that ends inside a line: the next run reads that line again."""
 
-    `resumable` is False for a slice that ends inside a line: the next run reads that line again.
-    """
-
-    write: TranscriptWrite
-    chunks: tuple[CutChunk, ...]
-    messages: int = 0
     resumable: bool = True
 
 
@@ -89,7 +83,7 @@ def slices_of(
     memory: MemorySettings,
     provider: EmbeddingProvider | None,
 ) -> Iterator[TranscriptSlice]:
-    """Yield the slices that bring a transcript up to date; the last one has `write.final`.
+    """Yield the slices that bring a transcript up to date; the last one has `write.complete`.
 
     The first slice continues from `store`, None for an empty index.
 
@@ -97,7 +91,7 @@ def slices_of(
         DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged: see there; earlier slices stay valid.
         Transient: the file is being replaced, or the system is out of descriptors.
     """
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         yield from _Slicing(key, opened, store, memory, provider).run()
 
 
@@ -111,7 +105,7 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
         return None  # for example after an open last line, which the mark does not cover
     if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
         return None
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         if opened.compressed or opened.stat.size != known.stat.size:
             return None
         rest = _after_the_same(opened, mark)
@@ -131,7 +125,7 @@ def longest_beginning(
     most = max((mark.lines for mark in marks.values()), default=0)
     found: DocumentKey | None = None
     digest = NO_LINES_DIGEST
-    with files.transcripts.opened(key) as opened, suppress(TranscriptDamaged):
+    with files.opened(key) as opened, suppress(TranscriptDamaged):
         for line in islice(opened.lines(), most):
             if not line.ended:
                 break
@@ -142,7 +136,7 @@ def longest_beginning(
 
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
-    named = files.transcripts.named_format(key)
+    named = files.named_format(key)
     mark = store.transcript(key) if named is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != named
@@ -164,14 +158,14 @@ class _Slicing:
         self._memory = memory
         self._limits = byte_limit(provider)
         self._redact = redactor_for(memory, "sessions")
+        self._store = store
         # Mark in the index, and mark that a slice ending inside a line leaves there.
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
-        known = store.file(key) if store is not None and self._stored is not None else None
-        self._known = known
+        self._revision = store.revision(key) if store is not None else 0
+        self._known = store.file(key) if store is not None and self._stored is not None else None
         self._last = ("", 0)  # digest and size of the last line
         self._messages = 0  # up to the last slice
-        self._keep: int | None = 0
         self._closed: list[FoldedChunk] = []
 
     def run(self) -> Iterator[TranscriptSlice]:
@@ -179,7 +173,10 @@ class _Slicing:
             fold, lines = self._begin()
         except TranscriptDamaged as damage:  # before the mark: the indexed part stays
             raise self._named(damage) from damage.__cause__
-        self._keep, self._messages = fold.closed, fold.messages
+        rows = self._store.chunks_of(self._key, first=fold.closed) if self._store is not None else []
+        self._chunks = StoredChunks(rows, stale=True)
+        self._stale_from = fold.closed if any(row.ordinal >= 0 for row in rows) else None
+        self._messages = fold.messages
         tail: RawLine | None = None
         begun_at, begun_lines = fold.offset, fold.lines
         try:
@@ -272,9 +269,8 @@ class _Slicing:
     def _full_slices(self) -> Iterator[TranscriptSlice]:
         """Yield all but the last slice of the chunks of one line. Their mark is the one before that line."""
         while len(self._closed) > SLICE_CHUNKS:
-            mark = self._standing or TranscriptMark(0, 0, "", "")
-            write = self._write(mark, stat=self._unfinished(mark.offset), final=False, notes=())
-            yield TranscriptSlice(write, _cut(self._closed[:SLICE_CHUNKS]), resumable=False)
+            mark = self._standing or NOWHERE
+            yield self._write(self._closed[:SLICE_CHUNKS], mark, stat=self._unfinished(mark.offset), resumable=False)
             self._closed = self._closed[SLICE_CHUNKS:]
 
     def _slice(
@@ -289,23 +285,39 @@ class _Slicing:
         position = _Position(fold.state(), self._last[1], self._last[0])
         mark = TranscriptMark(fold.offset, fold.lines, fold.digest, position.encode())
         before, self._messages = self._messages, fold.messages
-        write = self._write(mark, stat=stat, final=final, notes=fold.notes(tail))
-        return TranscriptSlice(write, _cut(chunks), fold.messages - before)
+        messages = fold.messages - before
+        return self._write(chunks, mark, stat=stat, final=final, notes=fold.notes(tail), messages=messages)
 
-    def _write(self, mark: TranscriptMark, *, stat: FileStat, final: bool, notes: tuple[str, ...]) -> TranscriptWrite:
-        write = TranscriptWrite(
-            key=self._key,
-            continues=self._stored,
-            mark=mark,
-            stat=stat,
-            keep=self._keep,
-            added=(),
-            final=final,
+    def _write(
+        self,
+        chunks: Sequence[FoldedChunk],
+        mark: TranscriptMark,
+        *,
+        stat: FileStat,
+        final: bool = False,
+        notes: tuple[str, ...] = (),
+        messages: int = 0,
+        resumable: bool = True,
+    ) -> TranscriptSlice:
+        added, moved = self._chunks.taken_over(
+            CutChunk(chunk.ordinal, chunk.start_line, chunk.end_line, chunk.text, chunk.text_hash, chunk.said_at)
+            for chunk in chunks
+        )
+        write = DocumentWrite(
+            self._key,
+            self._stored if self._stored is not None else self._revision,
+            stat,
+            mark.digest,
+            moved=moved,
+            removed=self._chunks.left() if final else (),
             notes=notes,
+            mark=mark,
+            stale_from=self._stale_from,
+            complete=final,
         )
         self._stored = self._standing = mark
-        self._keep = None
-        return write
+        self._stale_from = None
+        return TranscriptSlice(write, added, messages, resumable)
 
     def _unfinished(self, offset: int) -> FileStat:
         """Return a stat that no file has."""
@@ -323,10 +335,3 @@ def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[Ra
             return None
         digest = digest_with(digest, line)
     return lines if digest == mark.digest else None
-
-
-def _cut(chunks: Sequence[FoldedChunk]) -> tuple[CutChunk, ...]:
-    return tuple(
-        CutChunk(chunk.ordinal, chunk.start_line, chunk.end_line, chunk.text, chunk.text_hash, chunk.said_at)
-        for chunk in chunks
-    )

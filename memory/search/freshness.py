@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
@@ -79,10 +79,21 @@ class Freshness:
         self._vectors: tuple[object, int] | None = None
 
     def look(self, wait_ms: int | None, deadline: float) -> Moment:
-        """Have earlier changes queued by the deadline (monotonic time), and return what is pending then."""
+        """Have earlier changes queued by the deadline (monotonic time), and return what is pending then.
+
+        Producers are asked if the search says how long it waits, if they hold back changes, or if documents wait.
+        """
         if self._inbox is None or not self._agent.sync.on_search or time.monotonic() >= deadline:
             return self.moment()
-        return self._flushed(deadline, always=wait_ms is not None)
+        pending = self._pending.pending(self._agent.id) if self._pending is not None else None
+        if (
+            pending is None
+            or not (wait_ms is not None or pending.held_back or pending.documents)
+            or read_watch_state(self._home, self._agent.id) is None  # no producer would answer
+        ):
+            return self._moment(pending)
+        self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
+        return self.moment()
 
     async def settled(self, moment: Moment, wait_ms: int | None, deadline: float) -> Moment:
         """Wait until the documents that were pending at a moment are indexed; return what is pending then.
@@ -110,22 +121,6 @@ class Freshness:
         if known is None or known[0] != revision:
             self._vectors = known = revision, reader.vectors_pending()
         return known[1]
-
-    def _flushed(self, deadline: float, *, always: bool) -> Moment:
-        """Have the producers queue what they hold back, and return what is pending then.
-
-        They are asked `always`, or only if they hold back changes, or if documents wait.
-        """
-        pending = self._pending.pending(self._agent.id) if self._pending is not None else None
-        if (
-            self._inbox is None
-            or pending is None
-            or not (always or pending.held_back or pending.documents)
-            or read_watch_state(self._home, self._agent.id) is None  # no producer would answer
-        ):
-            return self._moment(pending)
-        self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
-        return self.moment()
 
     def _unwatched(self, queue: PendingReader) -> Condition | None:
         facts = queue.broker()
@@ -167,8 +162,8 @@ class GuardedPendingReader:
         self._guarded = reader
         self._clock = clock
         self._open_until = 0.0
-        self._signs: tuple[float, Sequence[ProcessState]] | None = None
-        self._facts: tuple[float, BrokerState | None] | None = None
+        self._processes: _Kept[Sequence[ProcessState]] = _Kept(SIGNS_KEPT_SECONDS)
+        self._broker: _Kept[BrokerState | None] = _Kept(FACTS_KEPT_SECONDS)
 
     @property
     def _reader(self) -> PendingReader | None:
@@ -176,35 +171,27 @@ class GuardedPendingReader:
         return self._guarded if self._clock() >= self._open_until else None
 
     def pending(self, agent: str) -> Pending | None:
-        """Return the agent's pending documents; None while the queue does not answer."""
+        """Return the agent's pending documents; None while the queue does not answer, which opens the circuit."""
         found = reader.pending(agent) if (reader := self._reader) else None
         if found is None and reader is not None:
             self._open_until = self._clock() + OPEN_SECONDS
         return found
 
     def vector_progress(self, agent: str) -> VectorProgress:
-        """Return the progress of embeddings; an unknown one while the circuit is open."""
+        """Return the progress of embeddings."""
         return reader.vector_progress(agent) if (reader := self._reader) else VectorProgress()
 
     def conditions(self, agent: str) -> Sequence[Condition]:
-        """Return the reported conditions; none while the circuit is open."""
+        """Return the reported conditions."""
         return reader.conditions(agent) if (reader := self._reader) else ()
 
     def processes(self) -> Sequence[ProcessState]:
-        """Return the states of the processes of the last second; none while the circuit is open."""
-        reader, now, kept = self._reader, self._clock(), self._signs
-        if reader is None:
-            return ()
-        if kept is None or now - kept[0] >= SIGNS_KEPT_SECONDS:
-            kept = self._signs = now, reader.processes()
-        return kept[1]
+        """Return the states of the processes, kept for a second."""
+        return self._processes.get(self._clock(), reader.processes) if (reader := self._reader) else ()
 
     def broker(self) -> BrokerState | None:
-        """Return the server's facts of the last seconds. They are read in spite of an open circuit."""
-        now, kept = self._clock(), self._facts
-        if self._guarded is not None and (kept is None or now - kept[0] >= FACTS_KEPT_SECONDS):
-            kept = self._facts = now, self._guarded.broker()
-        return kept[1] if kept is not None else None
+        """Return the server's facts, kept for some seconds. They are read in spite of an open circuit."""
+        return self._broker.get(self._clock(), self._guarded.broker) if self._guarded else None
 
     def refusal(self) -> str | None:
         """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
@@ -214,13 +201,26 @@ class GuardedPendingReader:
         return facts.warning or "the broker takes nothing new"
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
-        """Return the usage of embeddings; none while the circuit is open."""
+        """Return the usage of embeddings."""
         return reader.usage(agent, day=day) if (reader := self._reader) else ()
 
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
-        """Return the state of an endpoint; None while the circuit is open."""
+        """Return the state of an endpoint."""
         return reader.endpoint(account, model) if (reader := self._reader) else None
 
     def fleet(self) -> FleetNumbers | None:
-        """Return the counts of all processes; None while the queue does not answer."""
+        """Return the counts of all processes."""
         return reader.fleet() if (reader := self._reader) else None
+
+
+class _Kept(Generic[T]):
+    """Value that is read again after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._kept: tuple[float, T] | None = None
+
+    def get(self, now: float, read: Callable[[], T]) -> T:
+        if self._kept is None or now - self._kept[0] >= self._seconds:
+            self._kept = now, read()
+        return self._kept[1]

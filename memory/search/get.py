@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from memory.documents.agent_files import AgentFiles
 from memory.search.ranking.terms import cut_at_or_before
@@ -26,39 +26,40 @@ def lines_of(text: str) -> list[str]:
 
 
 def page(path: str, text: str, *, first: int | None, count: int | None) -> GetAnswer:
-    """Cut a page out of a document.
-
-    Args:
-        path: of the document, for the answer.
-        text: the whole document.
-        first: 1-based line to start with; None means 1.
-        count: lines wanted; None means 120.
+    """Cut a page of `count` lines (120 if None) out of a document, from its line `first` on (1-based).
 
     Pages joined with line feeds are the document again. `truncated` is True if the document goes on; `nextFrom` is
     then the next line. A single line longer than a page is cut, with a `warning`.
     """
     lines = lines_of(text)
     start = max(1, first or 1)
-    wanted = lines[start - 1 : start - 1 + max(1, count or DEFAULT_LINES)]
     shown: list[str] = []
-    characters = 0
-    warning = None
-    for line in wanted:
-        characters += len(line) + (1 if shown else 0)
-        if characters > MAX_CHARACTERS:
-            if not shown:
-                shown.append(line[: cut_at_or_before(line, MAX_CHARACTERS, lowest=0)])
-                warning = f"line {start} has {len(line)} characters; the first {len(shown[0])} are shown"
+    room = MAX_CHARACTERS
+    cut_from = None
+    for line in lines[start - 1 : start - 1 + max(1, count or DEFAULT_LINES)]:
+        room -= len(line) + (1 if shown else 0)
+        if room < 0 and shown:
             break
         shown.append(line)
+        if room < 0:
+            shown, cut_from = [line[: cut_at_or_before(line, MAX_CHARACTERS, lowest=0)]], len(line)
+            break
+    return _answer(path, start, shown, total=len(lines), cut_from=cut_from)
+
+
+def _answer(path: str, start: int, shown: Sequence[str], *, total: int, cut_from: int | None) -> GetAnswer:
+    """Return a page; `cut_from` is None, or the characters of its only line, if that is longer than a page."""
     following = start + len(shown)
-    goes_on = bool(shown) and following <= len(lines)
+    goes_on = bool(shown) and following <= total
+    warning = None
+    if cut_from is not None:
+        warning = f"line {start} has {cut_from} characters; the first {len(shown[0])} are shown"
     return GetAnswer(
         path=path,
         text="\n".join(shown),
         from_=start,
         lines=len(shown),
-        total_lines=len(lines),
+        total_lines=total,
         truncated=goes_on or warning is not None,
         next_from=following if goes_on else None,
         warning=warning,
@@ -84,7 +85,7 @@ def transcript_page(
     from memory.transcripts.rendering import render_lines
 
     start = max(1, first or 1)
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         shown = render_lines(
             opened.lines(longest=LONGEST_LINE_BYTES),
             first=start,
@@ -92,21 +93,7 @@ def transcript_page(
             format=opened.format,
             redact=redact,
         )
-    following = start + len(shown.lines)
-    goes_on = bool(shown.lines) and following <= shown.total
-    warning = None
-    if shown.cut_from is not None:
-        warning = f"line {start} has {shown.cut_from} characters; the first {len(shown.lines[0])} are shown"
-    return GetAnswer(
-        path=key.path,
-        text="\n".join(shown.lines),
-        from_=start,
-        lines=len(shown.lines),
-        total_lines=shown.total,
-        truncated=goes_on or warning is not None,
-        next_from=following if goes_on else None,
-        warning=warning,
-    )
+    return _answer(key.path, start, shown.lines, total=shown.total, cut_from=shown.cut_from)
 
 
 def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:

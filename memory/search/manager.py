@@ -15,11 +15,11 @@ from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.engine import AgentSearch, Deadline, late_redactor, search
-from memory.search.freshness import Freshness
+from memory.search.freshness import Freshness, GuardedPendingReader
 from memory.search.get import page, remembered_page, transcript_page
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, resolve_for, session_of
-from memory.search.tools import SearchableMemory, with_corpora
+from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
 from memory.status.index import StatusSources
 from memory.store.errors import StoreCorrupt
@@ -39,16 +39,13 @@ _NOT_A_DOCUMENT = (
     "or what a search found"
 )
 
-_WARNING = "memory is unavailable"
-_ACTION = "see `recalld config show`"
-
 
 class UnavailableMemory(SearchableMemory):
     """Memory that cannot be opened. Its answers give the `reason`, except to sessions out of scope."""
 
     def __init__(self, agent: AgentSettings, reason: str) -> None:
         self._agent = agent
-        self._reason = reason
+        self._lack = unavailable(reason, action="see `recalld config show`")
 
     @property
     def limits(self) -> Limits:
@@ -57,28 +54,19 @@ class UnavailableMemory(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return no result, and the reason."""
-        if not self._allows(request.session_key):
+        if not _allows(self._agent, session_of(request.session_key)):
             return SearchAnswer()
-        answer = SearchAnswer(disabled=True, unavailable=True, error=self._reason, warning=_WARNING, action=_ACTION)
-        return with_corpora(answer, request.corpus)
+        return with_corpora(SearchAnswer(**self._lack), request.corpus)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return no result, and the reason."""
-        if not self._allows(request.session_key):
+        if not _allows(self._agent, session_of(request.session_key)):
             return GetAnswer(path=request.path, status="not_found")
-        answer = GetAnswer(
-            path=request.path,
-            status="error",
-            disabled=True,
-            unavailable=True,
-            error=self._reason,
-            warning=_WARNING,
-            action=_ACTION,
-        )
-        return with_corpora(answer, request.corpus)
+        return with_corpora(GetAnswer(path=request.path, status="error", **self._lack), request.corpus)
 
-    def _allows(self, session_key: str | None) -> bool:
-        return allows(self._agent.scope, session_of(session_key), agent=self._agent.id)
+
+def _allows(agent: AgentSettings, session: Session) -> bool:
+    return allows(agent.scope, session, agent=agent.id)
 
 
 class SearchManager(SearchableMemory):
@@ -136,20 +124,17 @@ class SearchManager(SearchableMemory):
 
     async def _found(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)
-        if not self._allows(session_of(request.session_key)) or request.corpus == "wiki":
+        if not _allows(self._agent, session_of(request.session_key)) or request.corpus == "wiki":
             return SearchAnswer()
         if request.corpus is not None and not request.searched(self._agent.sources):
             return SearchAnswer(
                 warning="nothing was searched: the corpus is none of the sources; leave one of them out"
             )
         if request.corpus == SESSIONS_SOURCE and SESSIONS_SOURCE not in self._agent.sources:
-            return SearchAnswer(
-                disabled=True,
-                unavailable=True,
-                error="transcripts are no part of this memory",
-                warning="no transcript was searched",
-                action='ask for the corpus memory, or add "sessions" to the setting sources',
-            )
+            action = 'ask for the corpus memory, or add "sessions" to the setting sources'
+            warning = "no transcript was searched"
+            lacking = unavailable("transcripts are no part of this memory", warning=warning, action=action)
+            return SearchAnswer(**lacking)
         try:
             return await search(self._searched, request, deadline)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log keeps the reason
@@ -161,7 +146,7 @@ class SearchManager(SearchableMemory):
 
     def _read(self, request: GetRequest) -> GetAnswer:
         session = session_of(request.session_key)
-        if not self._allows(session) or request.corpus == "wiki":
+        if not _allows(self._agent, session) or request.corpus == "wiki":
             return GetAnswer(path=request.path, status="not_found")
         try:
             key = resolve_for(session, self._files, request.path)
@@ -179,9 +164,6 @@ class SearchManager(SearchableMemory):
             return kept or GetAnswer(path=request.path, status="not_found", error=gone)
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
-
-    def _allows(self, session: Session) -> bool:
-        return allows(self._agent.scope, session, agent=self._agent.id)
 
     def _remembered(self, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
         """Return a page of a transcript whose file is gone and which the index still has."""
@@ -207,7 +189,7 @@ class SearchManager(SearchableMemory):
                 files=self._files,
                 generations=self.generations,
                 lease=self._reader.visit,
-                pending=self._pending,
+                pending=self._pending or GuardedPendingReader(None),
                 queue_expected=self._pending is not None,
                 choice=embedder.chosen,
                 queries=embedder.choice,
@@ -260,27 +242,17 @@ class SearchManager(SearchableMemory):
 
     def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
         """Return the answer of a search that raised."""
-        warning = "memory search is unavailable"
-        disabled: bool | None = True
+        lack = unavailable(str(error), warning="memory search is unavailable", action="run `recalld status`")
         if isinstance(error, StoreCorrupt):
-            reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
+            lack["action"] = "wait until the index is rebuilt, or run `recalld rebuild`"
         elif isinstance(error, PatternTooCostly):
-            reason, action = error.of_question, f"ask in other words, or {REWRITING}"
-            warning, disabled = "this question was not searched for", None
-        elif isinstance(error, RecalldError):
-            reason, action = str(error), "run `recalld status`"
-        else:
+            lack |= {"error": error.of_question, "action": f"ask in other words, or {REWRITING}"}
+            lack |= {"warning": "this question was not searched for", "disabled": None}
+        elif not isinstance(error, RecalldError):
             _log.error("search_failed", agent=self._agent.id, exc_info=error)
-            reason, action = f"the search failed: {type(error).__name__}", "look into the log"
-        return SearchAnswer(
-            provider=self._chosen[1].choice.name,
-            disabled=disabled,
-            unavailable=True,
-            error=reason,
-            warning=warning,
-            action=action,
-            took_ms=round((time.monotonic() - deadline.started) * 1000, 2),
-        )
+            lack |= {"error": f"the search failed: {type(error).__name__}", "action": "look into the log"}
+        took_ms = round((time.monotonic() - deadline.started) * 1000, 2)
+        return SearchAnswer(provider=self._chosen[1].choice.name, took_ms=took_ms, **lack)
 
 
 def get_search_manager(
@@ -293,13 +265,8 @@ def get_search_manager(
 ) -> tuple[SearchManager | None, str | None]:
     """Return an agent's manager, or None and the reason in one sentence.
 
-    Args:
-        settings: the whole tree.
-        agent_id: the agent.
-        resources: threads and providers that the managers of a process share, and that the caller closes; without
-            them the manager makes its own and closes them with itself.
-        pending: reads the queue; None without a broker.
-        inbox: takes the request of `sync`; None without producers.
+    `resources` are those that the managers of a process share, and that the caller closes. `pending` reads the queue,
+    and `inbox` takes the request of `sync`.
     """
     try:
         agent = settings.agent(agent_id)

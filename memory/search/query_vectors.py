@@ -1,4 +1,4 @@
-"""Vectors of queries: cached, within the deadline, and without waiting twice for a provider that does not answer.
+"""Vectors of queries: cached, within the deadline, and without waiting for a provider that is late already.
 
 A query passes the same rate limiter as every request to its provider's account, and does not queue behind batches.
 Work runs on a few threads of each provider, so that a slow one does not delay the others.
@@ -22,10 +22,10 @@ import structlog
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Coordination, Item, Meter, alone
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings
-from memory.embedding.rate_limit import Urgency
+from memory.embedding.rate_limit import REFUSED_SECONDS, Urgency, is_asked
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
-from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
+from schemas.errors import RecalldError, Terminal, Transient
 
 _log = structlog.get_logger(__name__)
 
@@ -34,11 +34,6 @@ CACHED_QUERIES = 2048
 
 #: Queries that one provider embeds at a time.
 PROVIDER_THREADS = 4
-
-#: Seconds of back-off of a provider that failed, unless its rate limiter knows better: after the first failure, and
-#: after many in a row; doubled in between.
-FIRST_FAILURE_MEMORY_SECONDS = 1.0
-FAILURE_MEMORY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,53 +80,39 @@ class QueryVectors:
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Vector] = OrderedDict()
         self._running: dict[str, _Running] = {}
-        self._warm: Future[None] | None = None
-        self._failure: tuple[float, str] | None = None
-        self._failures = 0
+        self._model: Future[None] | None = None
+        self._load_again_at = 0.0
 
     def warm_up(self) -> None:
-        """Start loading the model unless that is done or under way. Return at once."""
+        """Start loading the model unless that is done, under way, or failed in the last minute. Return at once."""
         with self._lock:
-            if self._warm is None and self._failed_lately() is None:
-                self._warm = self._threads.submit(self._load)
-
-    def is_warm(self, timeout_seconds: float = 0.0) -> bool:
-        """Return True if the model is ready, perhaps after waiting for it."""
-        warm = self._warm
-        if warm is None:
-            return False
-        wait_for((warm,), timeout_seconds)
-        return warm.done() and self._warm is warm
+            loaded = self._model is not None and not (self._model.done() and self._model.exception())
+            if not loaded and self._clock() >= self._load_again_at:
+                self._load_again_at = self._clock() + REFUSED_SECONDS
+                self._model = self._threads.submit(self.provider.warm_up)
 
     def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector] | Unavailable:
         """Start embedding a query for a search that waits at most `seconds`. Wait for a loading model only.
 
         Equal queries share one request, which counts as usage of the first `agent`. A request that no search waits for
-        any more is not sent. Nothing is sent while the provider asks to wait, or refuses for good.
+        any more is not sent. Nothing is sent while the provider is late, asks to wait, or refuses for good.
         """
-        done: Future[Vector] = Future()
         with self._lock:
             known = self._cache.get(query)
             if known is not None:
                 self._cache.move_to_end(query)
+                done: Future[Vector] = Future()
                 done.set_result(known)
                 return done
-        reason = self.failure()
+        self.warm_up()
+        reason = self._not_loaded(self._model_wait_seconds) or self.failure()
         if reason is not None:
             return Unavailable(reason)
-        self.warm_up()
-        if not self.is_warm(self._model_wait_seconds):
-            # A provider with an account has no model here, only a client.
-            what = "client" if self.provider.account else "embedding model"
-            with self._lock:
-                failed = self._failed_lately()
-            return Unavailable(failed or f"the {what} of {self.provider.name!r} is still loading")
         until = self._clock() + seconds
         with self._lock:
             running = self._running.get(query)
             if running is None:
-                running = _Running(self._threads.submit(self._embed, query, agent), until)
-                self._running[query] = running
+                running = self._running[query] = _Running(self._threads.submit(self._embed, query, agent), until)
             running.until = max(running.until, until)
             return running.future
 
@@ -146,49 +127,56 @@ class QueryVectors:
         if isinstance(begun, Unavailable):
             return begun
         if not begun.done():
-            reason = f"the embedding provider {self.provider.name!r} did not answer in time"
-            self.note_failure(reason)
-            return Unavailable(reason)
+            return Unavailable(self._late)
         try:
             return begun.result()
-        except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
+        except Exception as error:  # noqa: BLE001 - logged where it was raised
             return Unavailable(_sentence(error))
 
     def failure(self) -> str | None:
-        """Return the reason why the provider gets no request at the moment; None if it does."""
+        """Return the reason why the provider gets no request at the moment; None if it does.
+
+        It is late while a request is unanswered for which a search waited in vain.
+        """
+        model = self._model
+        if model is not None and model.done() and (error := model.exception()) is not None:
+            return _sentence(error)
         with self._lock:
-            failed = self._failed_lately()
-        return failed or self._held_back()
+            if any(one.until <= self._clock() for one in self._running.values()):
+                return self._late
+        return self._held_back()
 
     def probe(self, timeout_seconds: float, *, agent: str = "") -> Unavailable | None:
-        """Embed a word in spite of a back-off, but not past the rate limiter; return None if that works."""
+        """Embed a word, but not past the rate limiter; return None if that works."""
         with self._lock:
-            self._failure = None
             self._cache.pop("probe", None)
+            self._load_again_at = 0.0
         self.warm_up()
         deadline = self._clock() + timeout_seconds
-        self.is_warm(timeout_seconds)
+        self._not_loaded(timeout_seconds)
         begun = self.begin("probe", seconds=timeout_seconds, agent=agent)
         if isinstance(begun, Future):
             wait_for((begun,), max(0.0, deadline - self._clock()))
         outcome = self.outcome(begun)
         return outcome if isinstance(outcome, Unavailable) else None
 
-    def note_failure(self, reason: str) -> None:
-        """Begin or extend the back-off of the provider. Searches that fail together count as one failure."""
-        with self._lock:
-            if self._failed_lately() is not None:
-                return
-            seconds = min(FAILURE_MEMORY_SECONDS, FIRST_FAILURE_MEMORY_SECONDS * 2.0 ** min(self._failures, 10))
-            self._failures += 1
-            self._failure = (self._clock() + seconds, reason)
-        _log.warning("query_embedding_failed", provider=self.provider.name, reason=reason)
-
     def close(self) -> None:
         """Close the provider, and end its threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.provider.close()
         self._threads.shutdown()
+
+    @property
+    def _late(self) -> str:
+        return f"the embedding provider {self.provider.name!r} did not answer in time"
+
+    def _not_loaded(self, timeout_seconds: float) -> str | None:
+        """Return the reason why the model is not ready, perhaps after waiting for it."""
+        if self._model is None or not wait_for((self._model,), timeout_seconds).not_done:
+            return None
+        # A provider with an account has no model here, only a client.
+        what = "client" if self.provider.account else "embedding model"
+        return f"the {what} of {self.provider.name!r} is still loading"
 
     def _held_back(self) -> str | None:
         """Return the reason of the account's cool-down; None without one."""
@@ -200,62 +188,38 @@ class QueryVectors:
             return f"requests to {self.provider.name} fail, and it is tried again in {seconds} s"
         return f"{self.provider.name} asked to wait {seconds} s"
 
-    def _failed_lately(self) -> str | None:
-        if self._failure is not None and self._clock() < self._failure[0]:
-            return self._failure[1]
-        self._failure = None
-        return None
-
-    def _load(self) -> None:
-        try:
-            self.provider.warm_up()
-        except Exception as error:  # noqa: BLE001 - any error of a model's library is the reason that searches report
-            self.note_failure(_sentence(error))
-            with self._lock:
-                self._warm = None
-
     def _embed(self, query: str, agent: str) -> Vector:
         with self._lock:
-            if self._clock() >= self._running[query].until:
-                del self._running[query]
-                raise _HeldBack("no search waits for this query any more")
+            running = self._running[query]
         try:
             text = _within(query, self.provider.limits.input_bytes)
-            vector = self._ask_twice(Item(text, estimate_tokens(text), agent))
-        except Permanent:
-            # The query caused this error, not the provider: there is no back-off.
-            raise
+            vector = self._ask_twice(running, Item(text, estimate_tokens(text), agent))
         except Exception as error:
-            if not _known_to_the_limiter(error):
-                self.note_failure(_sentence(error))
+            if not isinstance(error, _HeldBack):
+                _log.warning("query_embedding_failed", provider=self.provider.name, reason=_sentence(error))
             raise
         else:
             with self._lock:
-                self._failure = None
-                self._failures = 0
                 self._cache[query] = vector
                 while len(self._cache) > self._capacity:
                     self._cache.popitem(last=False)
             return vector
         finally:
             with self._lock:
-                self._running.pop(query, None)
+                del self._running[query]
 
-    def _ask_twice(self, item: Item) -> Vector:
+    def _ask_twice(self, running: _Running, item: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
+        if self._clock() >= running.until:
+            raise _HeldBack("no search waits for this query any more")
         try:
             return self._ask(item)
         except Transient as error:
-            if not self.provider.account or isinstance(error, Throttled) or error.retry_after is not None:
+            if not self.provider.account or is_asked(error):
                 raise
             return self._ask(item)
 
     def _ask(self, item: Item) -> Vector:
-        with self._lock:
-            failed = self._failed_lately()
-        if failed is not None:
-            # The back-off began while this query waited for a thread.
-            raise _HeldBack(failed)
         try:
             self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
@@ -279,13 +243,7 @@ class QueryVectors:
 
 
 class _HeldBack(RecalldError):
-    """Refusal of a query by its rate limiter or by a back-off, or because no search waits for it."""
-
-
-def _known_to_the_limiter(error: Exception) -> bool:
-    """Return True if the rate limiter knows when the provider takes requests again."""
-    told = isinstance(error, Transient) and error.retry_after is not None
-    return told or isinstance(error, Throttled | Terminal | _HeldBack)
+    """Refusal of a query by its rate limiter, or because no search waits for it."""
 
 
 def _within(text: str, limit_bytes: int) -> str:
@@ -295,7 +253,7 @@ def _within(text: str, limit_bytes: int) -> str:
     return text.encode("utf-8", "replace")[:limit_bytes].decode("utf-8", "ignore")
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, RecalldError) and text:
         return text

@@ -48,6 +48,16 @@ class SearchableMemory(ABC):
         """Read lines of a document of this agent; refuse any other path with one uniform answer."""
 
 
+def unavailable(
+    error: str,
+    *,
+    warning: str = "memory is unavailable",
+    action: str = "see `recalld status` and `recalld config show`",
+) -> dict[str, Any]:
+    """Return the fields of an answer without memory, with its reason and the remedy for a person."""
+    return {"disabled": True, "unavailable": True, "error": error, "warning": warning, "action": action}
+
+
 def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
     """Add the outcome of each corpus to an answer, if the request names all of them or the wiki."""
     if corpus not in ("all", "wiki"):
@@ -246,33 +256,10 @@ async def call_tool(
         return _json(await asyncio.to_thread(memory.read_file, wanted))
     except Exception as error:  # noqa: BLE001 - an agent gets an answer; the log keeps the reason
         _log.exception("tool_failed", tool=name)
-        return unavailable(name, f"memory failed: {type(error).__name__}", arguments, action="look into the log")
-
-
-def unavailable(
-    name: str, error: str, arguments: Mapping[str, Any] | None = None, *, action: str = "run `recalld status`"
-) -> dict[str, Any]:
-    """Return the answer of a tool without a memory, for servers that have no manager.
-
-    Args:
-        name: of the tool.
-        error: the reason, as from `get_search_manager`.
-        arguments: of the model; the answer of memory_get names its path.
-        action: remedy for a person.
-    """
-    nothing: dict[str, Any] = (
-        {"results": []}
-        if name == SEARCH
-        else {"path": str((arguments or {}).get("path", "")), "status": "error", "text": ""}
-    )
-    return {
-        **nothing,
-        "disabled": True,
-        "unavailable": True,
-        "error": error,
-        "warning": "memory is unavailable",
-        "action": action,
-    }
+        lacking = unavailable(f"memory failed: {type(error).__name__}", action="look into the log")
+        if isinstance(wanted, SearchRequest):
+            return _json(SearchAnswer(**lacking))
+        return _json(GetAnswer(path=wanted.path, status="error", **lacking))
 
 
 def _shown(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:

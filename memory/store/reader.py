@@ -78,12 +78,16 @@ class TranscriptMark:
         return (self.offset, self.lines, self.digest) == (other.offset, other.lines, other.digest)
 
 
+#: Mark at the start of a file.
+NOWHERE = TranscriptMark(0, 0, "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
     """Chunk without its text, enough to compute a difference.
 
     A negative `ordinal` marks a stale chunk: it was at -1 - ordinal of a transcript that is being read again. Searches
-    find it until the last slice of the new version takes it over or deletes it.
+    find it until the new version moves or removes it.
     """
 
     id: int
@@ -228,8 +232,8 @@ class StoreReader(ABC):
         """Return the mark of a transcript, None for another or an unknown document."""
 
     @abstractmethod
-    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
-        """Return the document's chunks by ordinal, then the stale ones by their former ordinals."""
+    def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
+        """Return the document's chunks by ordinal from the `first` one on, then the stale ones by former ordinals."""
 
     @abstractmethod
     def named(self, folder: str, name: str) -> list[DocumentKey]:

@@ -31,30 +31,39 @@ class NewChunk:
 
 @dataclass(frozen=True, slots=True)
 class KeptChunk:
-    """Chunk that stays, with its place in the new version of the document."""
+    """Chunk that stays, with its place in the new version of the document, and the time of its last message."""
 
     id: int
     ordinal: int
     start_line: int
     end_line: int
+    said_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentWrite:
-    """New state of one document, as the difference from its indexed state.
+    """New state of a document, or of the next part of a transcript, as the difference from its indexed state.
 
-    `expected_revision` is the result of `revision` before the source was read. `moved` lists kept chunks with a new
-    ordinal or new lines. Other kept chunks are not listed.
+    `expected` is the result of `revision` before the source was read, or the mark that this part of a transcript
+    continues. `moved` lists kept chunks with a new ordinal or new lines. Other kept chunks are not listed.
+
+    A transcript has a `mark`, and its `content_hash` is the digest of it. A long one is written part after part; only
+    the last part is `complete`. The others have the stat `memory.store.dead_letters.FORGOTTEN`, so that a worker
+    continues after a crash. Chunks with an ordinal of `stale_from` or more become stale first. Searches find stale
+    chunks until a part moves or removes them, so that a transcript that is read again never answers less than before.
     """
 
     key: DocumentKey
-    expected_revision: int
+    expected: int | TranscriptMark
     stat: FileStat
     content_hash: str
     added: tuple[NewChunk, ...] = ()
     moved: tuple[KeptChunk, ...] = ()
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    mark: TranscriptMark | None = None
+    stale_from: int | None = None
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +71,11 @@ class DocumentDelete:
     """Deletion of a document."""
 
     key: DocumentKey
-    expected_revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptWrite:
-    """One slice of a transcript: the changes from the mark `continues` to the mark `mark`.
-
-    A long transcript is written slice after slice. First, chunks with an ordinal of `keep` or more become stale; with
-    None, no chunk does. Then each `added` chunk takes over the earliest stale chunk of the document with its text hash,
-    or is inserted. A chunk that is taken over keeps its id and its vector, or gets the vector of the new chunk if it
-    has none. `final` deletes the remaining stale chunks. Searches find stale chunks until then, so that a transcript
-    that is read again never answers less than before.
-
-    `continues` is the mark that the index must hold, None if the document must be unknown. `stat` is compared with the
-    file's next stat. A slice that leaves a rest has `memory.store.dead_letters.FORGOTTEN`, so that a worker continues
-    after a crash.
-    """
-
-    key: DocumentKey
-    continues: TranscriptMark | None
-    mark: TranscriptMark
-    stat: FileStat
-    keep: int | None
-    added: tuple[NewChunk, ...]
-    final: bool
-    notes: tuple[str, ...] = ()
+    expected: int
 
 
 #: Change of one document.
-DocumentChange: TypeAlias = DocumentWrite | DocumentDelete | TranscriptWrite
+DocumentChange: TypeAlias = DocumentWrite | DocumentDelete
 
 
 class WriteOutcome(StrEnum):
@@ -142,10 +126,7 @@ class Store(StoreReader):
         several. Until the last one it holds chunks of both versions and counts as changed. Each transaction leaves a
         sound index; after a crash, the next reading of the file completes the change.
 
-        A change with an outdated expected revision is left out and reported as a conflict; the others are committed.
-        Conflicts are also a slice whose `continues` is not the stored mark, a slice of a document that is no
-        transcript, and a `DocumentWrite` of a transcript, which needs a `DocumentDelete` first. The content hash of a
-        transcript is the digest of its mark.
+        A change that expects another revision or mark is left out and reported as a conflict; the others are committed.
 
         A committed document's dead letter is removed. A document with refused chunks, new or kept, gets one about them
         (`memory.store.dead_letters`), unless all of them are old and the user dropped the letter.

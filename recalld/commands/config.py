@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
 from recalld.terminal_text import print_json
 from schemas.settings import Settings
@@ -21,7 +21,7 @@ def config() -> None:
 
 
 @config.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def show(invocation: Invocation, *, as_json: bool) -> None:
     """Print every setting that holds, and its origin. Secrets are shown as ***."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation, workspace_option
+from recalld.invocation import Invocation, json_option, pass_invocation, workspace_option
 
 _FORMATS = ("openclaw", "claude-code", "codex", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
@@ -17,7 +18,7 @@ _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Compare files and index, index what differs, and wait until it is done.
@@ -38,7 +39,7 @@ def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) 
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Build the index anew from the files and the cache.
@@ -65,19 +66,10 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
 @click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def backfill(
-    invocation: Invocation,
-    *,
-    paths: tuple[Path, ...],
-    format: str | None,  # noqa: A002 - the name of the flag
-    since: datetime | None,
-    until: datetime | None,
-    limit: int | None,
-    dry_run: bool,
-    batch_api: bool,
-    as_json: bool,
+    invocation: Invocation, *, paths: tuple[Path, ...], since: datetime | None, until: datetime | None, **options: Any
 ) -> int:
     """Index the transcripts below PATHs into an agent's memory, and wait.
 
@@ -85,16 +77,7 @@ def backfill(
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing.
     """
-    from recalld.runs.backfill import BackfillRequest, run_backfill
+    from recalld.runs.backfill import run_backfill
 
-    request = BackfillRequest(
-        paths=paths,
-        format=format,
-        since=since.timestamp() if since else None,
-        until=until.timestamp() if until else None,
-        limit=limit,
-        dry_run=dry_run,
-        batch_api=batch_api,
-        as_json=as_json,
-    )
-    return run_backfill(invocation, request)
+    first, last = since.timestamp() if since else None, until.timestamp() if until else None
+    return run_backfill(invocation, paths, since=first, until=last, **options)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.terminal_text import print_json
 
 
@@ -16,7 +16,7 @@ def model() -> None:
 
 
 @model.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
     """List the models that can be had by name, with what was measured of each on memory tasks."""

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_json, printable, printable_name, remark, typed_name
@@ -30,7 +30,7 @@ NOTHING_FOUND = 3
 @click.option("--source", "sources", multiple=True, type=click.Choice(["memory", "sessions"]), help="Only this source.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
 @click.option("--wait-ms", type=click.IntRange(0, 60_000), metavar="MS", help="Wait for notes not yet indexed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 @pass_invocation
 def search(
     invocation: Invocation,
@@ -92,7 +92,7 @@ def _print(answer: Answer) -> None:
 @click.option("--from", "start_line", type=click.IntRange(min=1), metavar="LINE", help="First line, from 1.")
 @click.option("--lines", type=click.IntRange(1, _MOST_LINES), metavar="N", help="How many lines.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 @pass_invocation
 def get(
     invocation: Invocation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
 from recalld.terminal_text import print_json, remark
@@ -14,7 +14,7 @@ NOT_OK = 4
 
 @click.command("status")
 @click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@json_option
 @pass_invocation
 def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     """Say how files, index and queue compare, and what is not well.
@@ -39,7 +39,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 @click.command("doctor")
 @click.option("--fix", is_flag=True, help="Heal what can be healed from files and cache; nothing is lost by it.")
 @click.option("--online", is_flag=True, help="Also send one word to each embedding provider.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @pass_invocation
 def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
     """Look at the machine, the home and the indexes; say for each finding what to do.

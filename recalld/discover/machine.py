@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_utf8
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
 from recalld.discover.memories import (
     Discovery,
     Found,

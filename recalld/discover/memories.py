@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name
-from memory.documents.scan import ScanProblems, file_stat
-from memory.documents.session_roots import is_transcript_name
-from memory.documents.walk import FolderRules, walk
+from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name, is_transcript_name
+from memory.documents.scan import ScanProblems, file_stat, walk
 from schemas.settings import AGENT_ID_PATTERN
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -132,7 +130,7 @@ def count_notes(workspace: Path, extra: Iterable[str] = (), *, until: float) -> 
 
 
 def _count(folder: str, wanted: Callable[[str], bool], until: float) -> Counted:
-    rules, found, complete = FolderRules(wanted), NOTHING, True
+    found, complete = NOTHING, True
 
     def goes_on(_: str) -> bool:
         nonlocal complete
@@ -140,7 +138,7 @@ def _count(folder: str, wanted: Callable[[str], bool], until: float) -> Counted:
         return complete
 
     # A folder that cannot be listed has nothing that could be indexed.
-    for _, entry in walk(folder, "", lambda _: rules, ScanProblems(), goes_on=goes_on):
+    for _, entry in walk(folder, "", wanted, ScanProblems(), goes_on=goes_on):
         found += _counted(entry)
     return replace(found, complete=complete)
 

@@ -2,127 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from memory.documents.imports import imports_path, remember_import
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
+from memory.status.condition_texts import counted
 from producers.dispatcher import mark_in_calls
-from recalld.invocation import Invocation, to_type
-from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill, remember_folders
-from recalld.runs.backfill_report import (
-    BackfillProgress,
-    BackfillResult,
-    body_of,
-    error_body,
-    plan_sentence,
-    result_lines,
-    transcript_states,
-    trouble_lines,
-)
+from recalld.invocation import Invocation
+from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill
+from recalld.runs.outcome import Outcome, Report, print_lines
 from recalld.runs.progress_bar import ProgressBar
 from recalld.runs.run import running
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import daemon_pid
-from schemas.documents import Lane
+from recalld.wiring import closed, fingerprint_of, generations_of
+from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 
-
-@dataclass(frozen=True, slots=True)
-class BackfillRequest:
-    """Request of the command line. `since` and `until` are Unix seconds, see `find_transcripts`."""
-
-    paths: Sequence[Path]
-    format: str | None = None
-    since: float | None = None
-    until: float | None = None
-    limit: int | None = None
-    dry_run: bool = False
-    batch_api: bool = False
-    as_json: bool = False
+#: Transcripts that are not indexed and listed; the others are counted.
+_LISTED = 20
 
 
-def run_backfill(invocation: Invocation, request: BackfillRequest) -> int:
-    """Index the transcripts below some paths. Return the exit code.
+def run_backfill(
+    invocation: Invocation, paths: Sequence[Path], *, as_json: bool, dry_run: bool, batch_api: bool, **chosen: Any
+) -> int:
+    """Index the transcripts below some paths, `chosen` as by `find_transcripts`. Return the exit code.
 
     With `as_json` standard output gets exactly one object, also after a failure.
     """
     try:
-        return _backfill(invocation, request)
-    except RecalldError as error:
-        if request.as_json:
-            _print(error_body(str(error)))
-        raise
-    except KeyboardInterrupt:
-        if request.as_json:
-            _print(error_body("interrupted before anything was queued", interrupted=True))
+        return _backfill(invocation, paths, chosen, as_json=as_json, dry_run=dry_run, batch_api=batch_api)
+    except (RecalldError, KeyboardInterrupt) as error:
+        if as_json:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            message = "interrupted before anything was queued" if interrupted else str(error)
+            _print({"ok": False, "dryRun": False, "interrupted": interrupted, "error": message}, problems=[])
         raise
 
 
-def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
+def _print(head: Mapping[str, Any], **body: Any) -> None:
+    click.echo(printable_json({**head, "result": None, **body}))
+
+
+def _backfill(
+    invocation: Invocation,
+    paths: Sequence[Path],
+    chosen: Mapping[str, Any],
+    *,
+    as_json: bool,
+    dry_run: bool,
+    batch_api: bool,
+) -> int:
     from recalld.logs import configure_logs
 
     settings, agent = invocation.settings, invocation.the_agent()
     if "sessions" not in agent.sources:
         raise UserError(f'agent {agent.id} indexes no transcripts: put "sessions" into its sources', exit_code=2)
-    if request.batch_api:
+    if batch_api:
         settings, agent = _with_batches(settings, agent)
-    found = find_transcripts(
-        request.paths, format=request.format, since=request.since, until=request.until, limit=request.limit
-    )
+    found = find_transcripts(paths, **chosen)
     if not found.transcripts and not found.left_out:
-        raise UserError(_nothing(request.paths, found), exit_code=1 if found.problems else 3)
+        raise UserError(_nothing(paths, found), exit_code=1 if found.problems else 3)
     configure_logs(level=40)
     bar = ProgressBar()
     plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, bar))
     bar.end()
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
-    click.echo(plan_sentence(plan), err=request.as_json)
+    click.echo(plan.sentence(), err=as_json)
     result = None
-    if not request.dry_run:
+    if not dry_run:
         invocation.remember()
-        remember_folders(settings, agent, found)
+        for folder in found.folders:
+            remember_import(imports_path(settings.home, agent.id), folder)
         result = _run(settings, plan)
-        if not request.as_json:
-            for line in result_lines(plan, result):
-                click.echo(to_type(printable_name(line)))
-        for line in trouble_lines(result):
-            click.echo(to_type(printable_name(line)), err=True)
-    if request.as_json:
-        _print(body_of(plan, result))
-    return (result.exit_code if result is not None else 0) or int(bool(plan.problems))
+        print_lines(result.lines(), failures_only=as_json)
+    code = (result.exit_code if result is not None else 0) or int(bool(plan.problems))
+    if as_json:
+        interrupted = result is not None and result.report.interrupted
+        head = {"ok": code == 0, "dryRun": dry_run, "interrupted": interrupted, "error": None}
+        _print(head, **plan.body(), result=result.body() if result is not None else None)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """Result of a backfill. `left` transcripts are not indexed. `detached`: after an interrupt a daemon goes on."""
+
+    plan: BackfillPlan
+    report: Report
+    left: Sequence[DocumentKey]
+    detached: bool
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome for the agent; its failed documents are transcripts of the plan."""
+        return self.report.outcomes[0]
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command, see `Report.exit_code`."""
+        return 1 if self.left and not self.report.interrupted else self.report.exit_code
+
+    @property
+    def indexed(self) -> int:
+        """Number of transcripts that were indexed."""
+        return len(self.plan.wanted) - len(self.outcome.failed) - len(self.left)
+
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """Yield lines for people, each with True for a result, False for a failure."""
+        counts, wanted = self.outcome.counts, len(self.plan.wanted)
+        vectors = f", {counts.vectors_ready:,} with vectors" if self.plan.choice.provider is not None else ""
+        done = f"{self.indexed:,} of {counted(wanted, 'transcript')} indexed in {self.report.seconds:.1f} s"
+        done = done if wanted else "no transcript had to be read"
+        yield f"{self.outcome.agent}: {done}; the index has {counts.chunks:,} chunks{vectors}", True
+        yield from self.outcome.lines()
+        if self.report.interrupted:
+            how = "recalld up goes on with what is queued" if self.detached else "what was done is kept"
+            yield f"recalld: stopped waiting; {how}; the same command resumes", False
+            return
+        for key in self.left[:_LISTED]:
+            yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
+        if len(self.left) > _LISTED:
+            yield f"  and {len(self.left) - _LISTED:,} more", False
+
+    def body(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return {
+            "indexed": self.indexed,
+            "failed": [{"path": key.path, "reason": reason} for key, reason in self.outcome.failed.items()],
+            "left": len(self.left),
+            **self.outcome.body(),
+            "seconds": round(self.report.seconds, 3),
+        }
 
 
 def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
     """Queue the planned documents, and wait until they are done or the user interrupts."""
     # The daemon goes on by itself after Ctrl-C.
     detached = daemon_pid(settings.home) is not None
-    agent = plan.agent.id
     with running(settings, [plan.agent]) as run:
-        run.bar = BackfillProgress(
-            start=run.counts(plan.agent),
-            expected=plan.estimate.chunks,
-            embedded=lambda: sum(usage.inputs for usage in run.spending.all_of(agent)),
-        )
-        mark_in_calls(run.broker.queue, agent, plan.documents, lane=Lane.BACKFILL)
+        run.expected = plan.estimate.chunks
+        mark_in_calls(run.broker.queue, plan.agent.id, [*plan.wanted, *plan.others], lane=Lane.BACKFILL)
         run.marked()
-        [outcome] = run.finish()
-        spent = run.spending.told()[agent]
-    return BackfillResult(
-        states=transcript_states(settings, plan),
-        outcome=outcome,
-        spent=tuple(spent),
-        seconds=run.seconds,
-        interrupted=run.interrupted,
-        detached=detached,
-    )
+        report = run.finish()
+    [outcome] = report.outcomes
+    failed = {key: reason for key, reason in outcome.failed.items() if key in plan.wanted}
+    generations = generations_of(settings, plan.agent)
+    with closed(generations.target_reader(fingerprint_of(settings, plan.agent).digest)) as reader:
+        known = {file.key: file.stat for file in reader.files()} if reader is not None else {}
+    # A transcript that grows meanwhile counts as soon as the index has its planned part.
+    behind = [key for key, stat in plan.wanted.items() if key not in known or is_behind(known[key], stat)]
+    left = [key for key in behind if key not in failed]
+    return BackfillResult(plan, replace(report, outcomes=[replace(outcome, failed=failed)]), left, detached)
+
+
+def is_behind(known: FileStat, wanted: FileStat) -> bool:
+    """Return True if the index knows an older state of a file than the wanted one."""
+    if known.mtime_ns != wanted.mtime_ns:
+        return known.mtime_ns < wanted.mtime_ns
+    return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
 
 
 def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, AgentSettings]:
@@ -164,7 +211,3 @@ def _nothing(paths: Sequence[Path], found: Found) -> str:
         return "\n".join(found.problems)
     named = ", ".join(map(str, paths))
     return f"no transcripts (*.jsonl, *.jsonl.zst) below {named}; `recalld discover` lists what is on this machine"
-
-
-def _print(body: dict[str, Any]) -> None:
-    click.echo(printable_json(body))

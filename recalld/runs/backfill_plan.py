@@ -8,33 +8,29 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.imports import ImportedFolder, imported_folders, imports_path, remember_import
-from memory.documents.roots import is_utf8
-from memory.documents.scan import ScanProblems, file_stat, printable
-from memory.documents.session_roots import COMPRESSED, document_name, is_transcript_name
-from memory.documents.walk import FolderRules, walk
+from memory.documents.imports import ImportedFolder, imported_folders, imports_path
+from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
+from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.selection import ProviderChoice
-from memory.index.estimate import Estimate, estimate
-from memory.index.provider_fallback import provider_of
+from memory.index.estimate import Estimate
 from memory.index.transcript_slices import is_read_otherwise
-from memory.status.condition_texts import text_of
-from recalld.runs.estimate import open_cache, texts_in_jobs
-from recalld.wiring import fingerprint_of, generations_of
+from memory.status.condition_texts import counted, text_of
+from recalld.runs.estimate import cost_body, cost_sentence, estimates, provider_body
+from recalld.runs.status import size
+from recalld.wiring import closed, fingerprint_of, generations_of
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, Transient
 from schemas.settings import AgentSettings, Settings
-from workers.batch_jobs import FEWEST_TEXTS
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
 _TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
-
-_RULES = FolderRules(is_transcript_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +45,7 @@ class FoundTranscript:
 class Found:
     """Transcripts of a backfill, newest first.
 
-    `folders`: those that hold them. `left_out`: number of transcripts that dates or the limit leave out. `problems`:
-    one sentence each for the user.
+    `folders` hold them. `left_out` transcripts are excluded by dates or limit. `problems` are sentences for the user.
     """
 
     transcripts: tuple[FoundTranscript, ...]
@@ -68,78 +63,48 @@ def find_transcripts(
     limit: int | None = None,
 ) -> Found:
     """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
-    search = _Search(format)
-    for path in paths:
-        search.look_at(path)
-    found = search.transcripts()
-    wanted = [one for one in found if _lies_between(one, since, until)]
-    wanted.sort(key=lambda one: (-one.stat.mtime_ns, one.path))
-    chosen = wanted[:limit]
-    return Found(
-        tuple(chosen), tuple(search.folders()), len(found) - len(chosen), tuple(dict.fromkeys(search.problems))
-    )
-
-
-class _Search:
-    """Search for transcripts. A plain file and its compressed twin are one transcript, and the plain one is read."""
-
-    def __init__(self, format: str | None) -> None:  # noqa: A002 - the name of the flag
-        self.problems: list[str] = []
-        self._whole: dict[str, None] = {}
-        self._named: dict[str, dict[str, None]] = {}
-        self._format = format
-        self._files: dict[str, FileStat] = {}
-
-    def look_at(self, named: Path) -> None:
-        """Add the folder with all below it, or the transcript, that a path names."""
-        path = os.path.realpath(named)
-        shown = printable(str(named))
-        if not is_utf8(path):
-            self.problems.append(f"{shown} is left out: its name is not UTF-8; rename it")
-            return
+    files: dict[str, FileStat] = {}
+    whole: dict[str, None] = {}
+    named: dict[str, dict[str, None]] = {}
+    problems: list[str] = []
+    for given in paths:
+        path, shown = os.path.realpath(given), printable(str(given))
         try:
             result = os.stat(path)  # noqa: PTH116 - a plain string
         except FileNotFoundError:
-            self.problems.append(f"{shown} is not there")
+            problems.append(f"{shown} is not there")
+            continue
         except OSError as error:
-            self.problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
+            problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
+            continue
+        folder, name = os.path.split(path)
+        if not is_utf8(path):
+            problems.append(f"{shown} is left out: its name is not UTF-8; rename it")
+        elif stat.S_ISDIR(result.st_mode):
+            whole[path] = None
+            conditions = ScanProblems()
+            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, conditions)
+            files.update((path, file_stat(result)) for path, result in below)
+            found = conditions.conditions()
+            problems += [text_of(one) for one in found if {one.code, one.params.get("kind")} & _TOLD]
+        elif stat.S_ISREG(result.st_mode) and is_transcript_name(name):
+            named.setdefault(folder, {})[name] = None
+            files[path] = file_stat(result)
         else:
-            if stat.S_ISDIR(result.st_mode):
-                self._whole[path] = None
-                self._add_folder(path)
-            elif not stat.S_ISREG(result.st_mode) or not is_transcript_name(os.path.basename(path)):  # noqa: PTH119
-                self.problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
-            else:
-                folder, name = os.path.split(path)
-                self._named.setdefault(folder, {})[name] = None
-                self._files[path] = file_stat(result)
-
-    def folders(self) -> list[ImportedFolder]:
-        """Return the folders of the transcripts, each once."""
-        named = {folder: tuple(names) for folder, names in self._named.items() if folder not in self._whole}
-        return [
-            *(ImportedFolder(folder, self._format, None) for folder in self._whole),
-            *(ImportedFolder(folder, self._format, names) for folder, names in named.items()),
-        ]
-
-    def transcripts(self) -> list[FoundTranscript]:
-        """Return each transcript once."""
-        return [
-            FoundTranscript(document_name(path), stat)
-            for path, stat in self._files.items()
-            if not (path.endswith(COMPRESSED) and document_name(path) in self._files)
-        ]
-
-    def _add_folder(self, top: str) -> None:
-        problems = ScanProblems()
-        found = walk(top, top.rstrip(os.sep) + os.sep, lambda _: _RULES, problems)
-        self._files.update((path, file_stat(result)) for path, result in found)
-        self.problems += [text_of(one) for one in problems.conditions() if {one.code, one.params.get("kind")} & _TOLD]
-
-
-def _lies_between(one: FoundTranscript, since: float | None, until: float | None) -> bool:
-    written = one.stat.mtime_ns / 1e9
-    return (since is None or written >= since) and (until is None or written < until)
+            problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
+    # A plain file and its compressed twin are one transcript, and the plain one is read.
+    transcripts = [
+        FoundTranscript(document_name(path), stat)
+        for path, stat in files.items()
+        if not (path.endswith(COMPRESSED) and document_name(path) in files)
+    ]
+    first, last = since or 0.0, float("inf") if until is None else until
+    wanted = [one for one in transcripts if first <= one.stat.mtime_ns / 1e9 < last]
+    wanted.sort(key=lambda one: (-one.stat.mtime_ns, one.path))
+    folders = [ImportedFolder(folder, format, None) for folder in whole]
+    folders += [ImportedFolder(one, format, tuple(names)) for one, names in named.items() if one not in whole]
+    chosen = tuple(wanted[:limit])
+    return Found(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +120,46 @@ class BackfillPlan:
     agent: AgentSettings
     found: Found
     wanted: Mapping[DocumentKey, FileStat]
-    others: tuple[DocumentKey, ...]
+    others: Sequence[DocumentKey]
     unchanged: int
-    problems: tuple[str, ...]
+    problems: Sequence[str]
     not_wanted: Mapping[str, int]
     choice: ProviderChoice
     estimate: Estimate
 
     @property
-    def documents(self) -> list[DocumentKey]:
-        """Return the documents to queue, in order."""
-        return [*self.wanted, *self.others]
-
-    @property
     def size(self) -> int:
         """Return the bytes of the wanted transcripts on the disk."""
         return sum(stat.size for stat in self.wanted.values())
+
+    def sentence(self) -> str:
+        """Return the plan in one line."""
+        cost = self.estimate
+        parts = [f"{counted(len(self.wanted), 'transcript')} to index ({size(self.size)})"]
+        parts += [f"{self.unchanged:,} indexed already"] if self.unchanged else []
+        parts += [f"{self.found.left_out:,} left out"] if self.found.left_out else []
+        parts += [f"{count:,} {kind} left out by the settings" for kind, count in sorted(self.not_wanted.items())]
+        parts += [f"{counted(len(self.others), 'other document')} as the index is new"] if self.others else []
+        parts += [f"{cost.failed:,} cannot be read"] if cost.failed else []
+        if not (self.wanted or self.others or cost.to_embed):
+            return f"{self.agent.id}: {', '.join(parts)}"
+        parts += [counted(cost.messages, "message"), counted(cost.chunks, "chunk")]
+        return f"{self.agent.id}: {', '.join(parts)}; {cost_sentence(self.choice, cost)}"
+
+    def body(self) -> dict[str, Any]:
+        """Return the plan as JSON."""
+        return {
+            "agent": self.agent.id,
+            "problems": list(self.problems),
+            "transcripts": len(self.wanted),
+            "unchanged": self.unchanged,
+            "leftOut": self.found.left_out,
+            "notWanted": dict(self.not_wanted),
+            "others": len(self.others),
+            "bytes": self.size,
+            **provider_body(self.choice),
+            "estimate": {"messages": self.estimate.messages, **cost_body(self.estimate)},
+        }
 
 
 def plan_backfill(
@@ -188,44 +177,16 @@ def plan_backfill(
     files = AgentFiles.of(settings, agent, drafted=found.folders)
     stats, problems, not_wanted = _documents_of(files, found)
     wanted, others = _missing(settings, agent, files, stats)
-    documents = [*wanted, *others]
-    choice = provider_of(settings, agent)
-    try:
-        with open_cache(settings) as cache:
-            cost = estimate(
-                agent,
-                _told(documents, on_look),
-                files=files,
-                generations=generations_of(settings, agent),
-                choice=choice,
-                cache=cache,
-                bought=texts_in_jobs(settings),
-                batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
-            )
-    finally:
-        if choice.provider is not None:
-            choice.provider.close()
-    return BackfillPlan(
-        agent=agent,
-        found=found,
-        wanted=wanted,
-        others=tuple(others),
-        unchanged=len(stats) - len(wanted),
-        problems=(*found.problems, *problems),
-        not_wanted=not_wanted,
-        choice=choice,
-        estimate=cost,
-    )
 
+    def documents() -> Iterator[DocumentKey]:
+        for number, key in enumerate([*wanted, *others]):
+            on_look(number, len(wanted) + len(others))
+            yield key
 
-def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> None:
-    """Keep the folders and their format, so that workers can read transcripts outside of the configured folders.
-
-    Raises:
-        UserError: the home folder cannot be written.
-    """
-    for folder in found.folders:
-        remember_import(imports_path(settings.home, agent.id), folder)
+    with estimates(settings) as estimate_for:
+        choice, cost = estimate_for(agent, files, documents())
+    unchanged = len(stats) - len(wanted)
+    return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, choice, cost)
 
 
 def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
@@ -245,11 +206,11 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
             stat = files.stat(key) or one.stat
         except (Permanent, Transient):
             stat = one.stat  # reading it will say why
-        if stat.inode != one.stat.inode:
-            first = files.path_of(key)
-            problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
+        if stat.inode == one.stat.inode:
+            stats[key] = stat
             continue
-        stats[key] = stat
+        first = files.path_of(key)
+        problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
     return stats, problems, out
 
 
@@ -258,9 +219,8 @@ def _missing(
 ) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
     """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
     generations = generations_of(settings, agent)
-    target = generations.target_reader(fingerprint_of(settings, agent).digest)
-    if target is not None:
-        try:
+    with closed(generations.target_reader(fingerprint_of(settings, agent).digest)) as target:
+        if target is not None:
             known = {file.key: file.stat for file in target.files()}
             return {
                 key: stat
@@ -269,22 +229,8 @@ def _missing(
                 or not known[key].agrees_with(stat)
                 or is_read_otherwise(key, files=files, store=target)
             }, []
-        finally:
-            target.close()
-    others = [key for key in files.scan().documents if key not in stats]
-    answering = generations.open_reader()
-    if answering is not None:
-        try:
-            before = {file.key for file in answering.files() if file.key.is_transcript}
-        finally:
-            answering.close()
-        imported = files.scan(imported=True).documents if before else {}
-        others += sorted(key for key in before.intersection(imported) if key not in stats and key not in others)
-    return dict(stats), others
-
-
-def _told(documents: Iterable[DocumentKey], on_look: Callable[[int, int], None]) -> Iterator[DocumentKey]:
-    keys = list(documents)
-    for number, key in enumerate(keys):
-        on_look(number, len(keys))
-        yield key
+    with closed(generations.open_reader()) as answering:
+        before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()
+    imported = files.scan(imported=True).documents if before else {}
+    others = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
+    return dict(stats), [key for key in others if key not in stats]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import NOTED, file_state, left_out, noted
-from memory.documents.session_roots import COMPRESSED
+from memory.documents.roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store
 from producers.spool import write_event
 from recalld.terminal_text import typed_name
-from recalld.wiring import BrokerSide, generations_of
+from recalld.wiring import BrokerSide, closed, generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.ports import Event
@@ -39,8 +39,13 @@ class Failed:
     key: DocumentKey
     letter: DeadLetterRow | None
     file: IndexedFile | None = None
-    refused: tuple[RefusedChunk, ...] = field(default=())
+    refused: Sequence[RefusedChunk] = ()
     left_out: bool = False
+
+    @property
+    def is_unread(self) -> bool:
+        """Return True if the document itself could not be read, or is left out because of that."""
+        return self.left_out or (self.letter is not None and self.letter.error_class != EMBEDDING_REFUSED)
 
 
 def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
@@ -49,9 +54,8 @@ def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> lis
     for agent in agents:
         with _readers(settings, agent) as readers:
             letters: dict[DocumentKey, DeadLetterRow] = {}
-            for reader in readers:
-                for letter in reader.dead_letters():
-                    letters.setdefault(letter.key, letter)
+            for letter in (letter for reader in readers for letter in reader.dead_letters()):
+                letters.setdefault(letter.key, letter)
             found += [_failed(agent, key, letter, readers) for key, letter in letters.items()]
     return found
 
@@ -63,9 +67,8 @@ def chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[
         UserError: nothing failed at one of them (exit code 3), or it is the path of several agents (exit code 2).
     """
     failed = failed_documents(settings, agents)
-    return list(
-        {(one.agent.id, one.key): one for path in paths for one in [_named(settings, agents, failed, path)]}.values()
-    )
+    named = [_named(settings, agents, failed, path) for path in paths]
+    return list({(one.agent.id, one.key): one for one in named}.values())
 
 
 def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> tuple[list[tuple[Failed, int]], bool]:
@@ -76,15 +79,20 @@ def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> t
     """
     asked: list[tuple[Failed, int]] = []
     queued = True
-    for agent in {one.agent.id: one.agent for one in failed}.values():
-        mine = [one for one in failed if one.agent.id == agent.id]
-        with _stores(settings, agent) as stores:
-            # While a generation is built, the same chunks may be refused in both.
-            asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
-            for one in mine:
-                for store in stores:
-                    _take_in(store, one.key)
-        queued = _tell(settings, agent, mine, broker) and queued
+    for agent, mine, stores in _by_agent(settings, failed):
+        keys = {one.key for one in mine}
+        for store in stores:
+            left = noted(store)
+            if keys & left.keys():
+                _note(store, {key: state for key, state in left.items() if key not in keys})
+        # While a generation is built, the same chunks may be refused in both.
+        asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
+        try:
+            broker.queue.mark_changed(agent.id, [one.key for one in mine if one.is_unread], lane=Lane.LIVE)
+            broker.queue.request_vectors(agent.id)
+        except BrokerUnavailable:
+            write_event(settings.home, Event(kind="reconcile", agent=agent.id))
+            queued = False
     return asked, queued
 
 
@@ -93,33 +101,37 @@ def drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
 
     Return them as they are from now on.
     """
-    out: set[tuple[str, DocumentKey]] = set()
+    dropped: list[Failed] = []
+    for agent, mine, stores in _by_agent(settings, failed):
+        files, out = AgentFiles.of(settings, agent), {}
+        for one in mine:
+            state = file_state(files, one.key) if one.letter is not None and one.is_unread else None
+            # A document that was changed since its last attempt, or has no file, may be readable now.
+            if one.letter is not None and state is not None and max(state[1], state[2]) / 1e9 <= one.letter.last_at:
+                out[one.key] = state
+        for store in stores:
+            if out:
+                _note(store, {key: noted(store)[key] for key in left_out(store, files)} | out)
+            for one in mine:
+                store.drop_dead_letter(one.key)
+        dropped += [replace(one, letter=None, left_out=one.left_out or one.key in out) for one in mine]
+    return dropped
+
+
+def _note(store: Store, left: Mapping[DocumentKey, list[int]]) -> None:
+    store.set_meta({NOTED: json.dumps([[key.source, key.path, state] for key, state in left.items()])})
+
+
+def _by_agent(
+    settings: Settings, failed: Sequence[Failed]
+) -> Iterator[tuple[AgentSettings, list[Failed], Sequence[Store]]]:
+    """Yield each agent with its failed documents, and its generations opened for writing."""
     for agent in {one.agent.id: one.agent for one in failed}.values():
-        mine = [one for one in failed if one.agent.id == agent.id]
-        unread = {one.key: one.letter.last_at for one in mine if one.letter is not None and _is_unread(one)}
-        files = AgentFiles.of(settings, agent)
-        with _stores(settings, agent) as stores:
-            for store in stores:
-                out |= {(agent.id, key) for key in _leave_out(store, files, unread)}
-                for one in mine:
-                    store.drop_dead_letter(one.key)
-    return [replace(one, letter=None, left_out=one.left_out or (one.agent.id, one.key) in out) for one in failed]
-
-
-def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], broker: BrokerSide) -> bool:
-    unread = [one.key for one in failed if _is_unread(one)]
-    try:
-        broker.queue.mark_changed(agent.id, unread, lane=Lane.LIVE)
-        broker.queue.request_vectors(agent.id)
-    except BrokerUnavailable:
-        write_event(settings.home, Event(kind="reconcile", agent=agent.id))
-        return False
-    return True
-
-
-def _is_unread(one: Failed) -> bool:
-    """Return True if the document itself could not be read, or is left out because of that."""
-    return one.left_out or (one.letter is not None and one.letter.error_class != EMBEDDING_REFUSED)
+        writer = GenerationWriter.at(settings, agent.id)
+        try:
+            yield agent, [one for one in failed if one.agent.id == agent.id], writer.open_existing()
+        finally:
+            writer.close()
 
 
 def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
@@ -131,28 +143,27 @@ def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence
             raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
         if matches:
             return matches[0]
-    raise UserError(_nothing_at(path, failed), exit_code=NOTHING_THERE)
+    known = [one.key.path for one in failed]
+    near = [name for name in known if path in name] or get_close_matches(path, known, _MOST_SUGGESTIONS, 0.4)
+    meant = f"did you mean {' or '.join(near[:_MOST_SUGGESTIONS])}?" if near else "`recalld dead list` says what did"
+    raise UserError(
+        f"nothing failed at {path}" + (f"; {meant}" if failed else ", nor anywhere else"), exit_code=NOTHING_THERE
+    )
 
 
 def _matches(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> list[Failed]:
-    absolute = os.path.abspath(path)  # noqa: PTH100 - no link is followed
-    keys = {agent.id: AgentFiles.of(settings, agent).key_of(absolute) for agent in agents}
-    matches = [one for one in failed if path == one.key.path or one.key == keys[one.agent.id]]
-    return matches or [one for agent in agents for one in _dropped(settings, agent, path, keys[agent.id])]
-
-
-def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:
-    """Return a document without a letter that has refused chunks or is left out, if the path names one."""
-    files = AgentFiles.of(settings, agent)
-    named = [DocumentKey("memory", path), DocumentKey("sessions", path), key]
-    with _readers(settings, agent) as readers:
-        for candidate in named:
-            if candidate is None:
-                continue
-            is_out = any(candidate in left_out(reader, files) for reader in readers)
-            if is_out or any(reader.refused_chunks(candidate) for reader in readers):
-                return [replace(_failed(agent, candidate, None, readers), left_out=is_out)]
-    return []
+    """Return what a path names: documents with a letter, else dropped ones with refused chunks, or left out."""
+    matches, dropped = [], []
+    for agent in agents:
+        files = AgentFiles.of(settings, agent)
+        own = files.key_of(os.path.abspath(path))  # noqa: PTH100 - no link is followed
+        keys = [DocumentKey("memory", path), DocumentKey("sessions", path), *([own] if own is not None else [])]
+        matches += [one for one in failed if one.agent.id == agent.id and one.key in keys]
+        with _readers(settings, agent) as readers:
+            out = {key for reader in readers for key in left_out(reader, files)}
+            found = [replace(_failed(agent, key, None, readers), left_out=key in out) for key in dict.fromkeys(keys)]
+        dropped += [one for one in found if one.left_out or one.refused][:1]
+    return matches or dropped
 
 
 def _failed(
@@ -160,61 +171,15 @@ def _failed(
 ) -> Failed:
     # A name that is not UTF-8 is listed escaped; no store holds it.
     file = next((file for reader in readers if (file := reader.file(key)) is not None), None)
-    refused = next((tuple(rows) for reader in readers if (rows := reader.refused_chunks(key))), ())
+    refused = next((rows for reader in readers if (rows := reader.refused_chunks(key))), ())
     return Failed(agent, key, letter, file, refused)
-
-
-def _nothing_at(path: str, failed: Sequence[Failed]) -> str:
-    if not failed:
-        return f"nothing failed at {path}, nor anywhere else"
-    known = [one.key.path for one in failed]
-    near = [name for name in known if path in name] or difflib.get_close_matches(path, known, _MOST_SUGGESTIONS, 0.4)
-    meant = f"did you mean {' or '.join(near[:_MOST_SUGGESTIONS])}?" if near else "`recalld dead list` says what did"
-    return f"nothing failed at {path}; {meant}"
 
 
 @contextmanager
 def _readers(settings: Settings, agent: AgentSettings) -> Iterator[list[StoreReader]]:
     """Open the agent's generations, the one under construction first."""
     generations = generations_of(settings, agent)
+    names = [name for name in (generations.next(), generations.current()) if name is not None]
     with ExitStack() as opened:
-        readers = []
-        for name in (generations.next(), generations.current()):
-            reader = generations.open_named(name) if name is not None else None
-            if reader is not None:
-                opened.callback(reader.close)
-                readers.append(reader)
-        yield readers
-
-
-@contextmanager
-def _stores(settings: Settings, agent: AgentSettings) -> Iterator[list[Store]]:
-    writer = GenerationWriter.at(settings, agent.id)
-    try:
-        yield writer.open_existing()
-    finally:
-        writer.close()
-
-
-def _leave_out(store: Store, files: AgentFiles, tried: Mapping[DocumentKey, float]) -> set[DocumentKey]:
-    """Leave documents out that were tried in vain at these Unix times; return those that are left out from now on.
-
-    A document that was changed since, or has no file, is not: it may be readable now.
-    """
-    states = {key: state for key in tried if (state := file_state(files, key)) is not None}
-    unchanged = {key: state for key, state in states.items() if max(state[1], state[2]) / 1e9 <= tried[key]}
-    if unchanged:
-        before = {key: state for key, state in noted(store).items() if state == file_state(files, key)}
-        _note(store, before | unchanged)
-    return set(unchanged)
-
-
-def _take_in(store: Store, key: DocumentKey) -> None:
-    """Leave a document out no longer."""
-    left = noted(store)
-    if left.pop(key, None) is not None:
-        _note(store, left)
-
-
-def _note(store: Store, left: Mapping[DocumentKey, list[int]]) -> None:
-    store.set_meta({NOTED: json.dumps([[key.source, key.path, state] for key, state in left.items()])})
+        readers = [opened.enter_context(closed(generations.open_named(name))) for name in names]
+        yield [reader for reader in readers if reader is not None]

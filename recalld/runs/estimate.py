@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import click
 
-from memory.documents.agent_files import AgentFiles, Scan, priority
+from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
-from recalld.runs.status import FREE_OF_CHARGE, amount, dollars
+from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
@@ -29,6 +30,8 @@ from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.health.health_store import HealthStore
 
+EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], tuple[ProviderChoice, Estimate]]
+
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     """Print what indexing the agents (with `fresh`: building their indexes anew) would cost. Return the exit code."""
@@ -36,31 +39,77 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     for agent in agents:
         check_workspace(agent)
     bodies = []
-    with open_cache(settings) as cache:
-        bought = texts_in_jobs(settings) if settings.cache.enabled else None
+    with estimates(settings, fresh=fresh) as estimate_for:
         for agent in agents:
-            choice = provider_of(settings, agent)
-            choice = choice.for_rebuild() if fresh else choice
-            try:
-                found = _estimate(settings, agent, choice, cache, bought, fresh=fresh)
-            finally:
-                if choice.provider is not None:
-                    choice.provider.close()
-            bodies.append(_body(agent, choice, found))
+            files = AgentFiles.of(settings, agent)
+            choice, found = estimate_for(agent, files, _documents(settings, agent, files, fresh=fresh))
+            bodies.append({"agent": agent.id, **_body(choice, found)})
             if not as_json:
-                click.echo(f"{agent.id}: {estimate_sentence(choice, found)}")
+                click.echo(f"{agent.id}: {_sentence(choice, found)}")
     if as_json:
         click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
 
 
-def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
-    """Return the estimate in one sentence for people."""
-    changed = [f"{counted(found.documents, 'document')} changed"]
-    changed += [f"{counted(found.vanished, 'document')} to forget"] if found.vanished else []
-    changed += [f"{counted(found.failed, 'document')} cannot be read"] if found.failed else []
-    changed.append(counted(found.chunks, "chunk"))
-    return f"{', '.join(changed)}; {cost_sentence(choice, found)}"
+@contextmanager
+def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFor]:
+    """Open the cache for the block, if there is one, and give the function that estimates documents of an agent.
+
+    Texts in batch jobs are paid for, and a text of several agents is counted once.
+    """
+    cache_file, ledger_file = settings.home / "cache" / "embeddings.sqlite", ledger_path(settings.home)
+    bought: set[tuple[str, str]] = set()
+    with ExitStack() as opened:
+        cache = None
+        if settings.cache.enabled and cache_file.is_file():
+            cache = EmbeddingCache(cache_file)
+            opened.callback(cache.close)
+        if settings.cache.enabled and ledger_file.is_file():
+            with BatchLedger(ledger_file) as ledger:
+                bought = ledger.everything()
+
+        def estimate_for(
+            agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]
+        ) -> tuple[ProviderChoice, Estimate]:
+            choice = provider_of(settings, agent)
+            choice = choice.for_rebuild() if fresh else choice
+            try:
+                return choice, estimate(
+                    agent,
+                    documents,
+                    files=files,
+                    generations=generations_of(settings, agent),
+                    choice=choice,
+                    cache=cache,
+                    fresh=fresh,
+                    bought=bought if settings.cache.enabled else None,
+                    batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
+                )
+            finally:
+                if choice.provider is not None:
+                    choice.provider.close()
+
+        yield estimate_for
+
+
+def _documents(settings: Settings, agent: AgentSettings, files: AgentFiles, *, fresh: bool) -> list[DocumentKey]:
+    """Return the documents on disk, and those that the index knows and the disk has not, where it could be listed."""
+    scan, today = files.scan(), date.today()  # the names of notes have local days
+    documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
+    reader = None if fresh else indexed_by(settings)(agent)
+    if reader is None:
+        return documents
+    with closing(reader):
+        known = [file.key for file in reader.files()]
+        absent = [key for key in known if key not in scan.documents and forgets(files, key, reader)]
+    return documents + [key for key in absent if not scan.hides(files.path_of(key))]
+
+
+def _sentence(choice: ProviderChoice, found: Estimate) -> str:
+    parts = [f"{counted(found.documents, 'document')} changed"]
+    parts += [f"{counted(found.vanished, 'document')} to forget"] if found.vanished else []
+    parts += [f"{counted(found.failed, 'document')} cannot be read"] if found.failed else []
+    return f"{', '.join([*parts, counted(found.chunks, 'chunk')])}; {cost_sentence(choice, found)}"
 
 
 def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
@@ -73,92 +122,37 @@ def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
     parts = [
         *cached,
         f"{counted(found.to_embed, 'text')} to embed",
-        f"{_rounded(found.tokens)} tokens",
+        f"{found.tokens / 1e6:.1f} M tokens" if found.tokens >= 1_000_000 else f"{found.tokens:,} tokens",
         f"about {counted(found.requests, 'request')}",
-        _money(choice, found),
+        _money(choice.provider.model, found),
         "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
     ]
     return ", ".join(parts)
 
 
-def _estimate(
-    settings: Settings,
-    agent: AgentSettings,
-    choice: ProviderChoice,
-    cache: EmbeddingCache | None,
-    bought: set[tuple[str, str]] | None,
-    *,
-    fresh: bool,
-) -> Estimate:
-    files = AgentFiles.of(settings, agent)
-    scan = files.scan()
-    today = date.today()  # the names of notes have local days
-    documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
-    if not fresh:
-        documents += _absent(settings, agent, files, scan)
-    return estimate(
-        agent,
-        documents,
-        files=files,
-        generations=generations_of(settings, agent),
-        choice=choice,
-        cache=cache,
-        fresh=fresh,
-        bought=bought,
-        batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
-    )
+def _money(model: str, found: Estimate) -> str:
+    if found.dollars is None or found.price is None:
+        return f"at a price that is not known for {model} (remote.price_per_million_tokens says it)"
+    if found.price == 0:
+        return "free of charge"
+    how = " through its Batch API" if found.batch else ""
+    return f"{dollars(found.dollars)} ({model}{how} at ${found.price:g} a million tokens)"
 
 
-def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: Scan) -> list[DocumentKey]:
-    """Return the documents that the index knows and the disk has not, where the disk could be listed."""
-    reader = indexed_by(settings)(agent)
-    if reader is None:
-        return []
-    with closing(reader):
-        known = [file.key for file in reader.files()]
-        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
-    return [key for key in absent if not scan.hides(files.path_of(key))]
+def _body(choice: ProviderChoice, found: Estimate) -> dict[str, Any]:
+    return {"documents": found.documents, "vanished": found.vanished, **provider_body(choice), **cost_body(found)}
 
 
-def texts_in_jobs(settings: Settings) -> set[tuple[str, str]]:
-    """Return what is in batch jobs and so paid for, as (provider identity, text hash)."""
-    path = ledger_path(settings.home)
-    if not path.is_file():
-        return set()
-    with BatchLedger(path) as ledger:
-        return ledger.everything()
-
-
-@contextmanager
-def open_cache(settings: Settings) -> Iterator[EmbeddingCache | None]:
-    """Open the cache for the block if there is one; none is made."""
-    path = settings.home / "cache" / "embeddings.sqlite"
-    if not settings.cache.enabled or not path.is_file():
-        yield None
-        return
-    cache = EmbeddingCache(path)
-    try:
-        yield cache
-    finally:
-        cache.close()
-
-
-def _body(agent: AgentSettings, choice: ProviderChoice, found: Estimate) -> dict[str, Any]:
-    return {
-        "agent": agent.id,
-        "provider": choice.name,
-        "model": choice.provider.model if choice.provider is not None else None,
-        "documents": found.documents,
-        "vanished": found.vanished,
-        "failed": found.failed,
-        "chunks": found.chunks,
-        **cost_body(found),
-    }
+def provider_body(choice: ProviderChoice) -> dict[str, Any]:
+    """Return provider and model as JSON."""
+    return {"provider": choice.name, "model": choice.provider.model if choice.provider is not None else None}
 
 
 def cost_body(found: Estimate) -> dict[str, Any]:
-    """Return the texts to embed and their cost, as JSON."""
+    """Return chunks and texts to embed, and their cost, as JSON."""
     return {
+        "failed": found.failed,
+        "chunks": found.chunks,
         "texts": found.texts,
         "cached": found.cached,
         "toEmbed": found.to_embed,
@@ -169,21 +163,6 @@ def cost_body(found: Estimate) -> dict[str, Any]:
         "dollars": round(found.dollars, 6) if found.dollars is not None else None,
         "seconds": round(found.seconds, 3),
     }
-
-
-def _money(choice: ProviderChoice, found: Estimate) -> str:
-    model = choice.provider.model if choice.provider is not None else choice.name
-    if found.dollars is None or found.price is None:
-        return f"at a price that is not known for {model} (remote.price_per_million_tokens says it)"
-    if found.price == 0:
-        return "free of charge"
-    amount = f"about ${found.dollars:,.2f}" if found.dollars >= 0.01 else "less than $0.01"
-    how = " through its Batch API" if found.batch else ""
-    return f"{amount} ({model}{how} at ${found.price:g} a million tokens)"
-
-
-def _rounded(number: int) -> str:
-    return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
 
 
 class Spending:
@@ -198,30 +177,27 @@ class Spending:
             for usage in board.usage(agent.id, queries=False)
         }
 
-    def of(self, agent: str) -> list[Usage]:
-        """Return the usage of one agent since then, by provider and model, without what is free of charge."""
-        return [usage for usage in self.all_of(agent) if usage.requests and usage.provider not in FREE_OF_CHARGE]
+    def of(self, agent: str) -> list[tuple[Usage, str]]:
+        """Return the usage of one agent since then, each with a line for people, without what is free of charge."""
+        used = [one for one in self._since(agent) if one.requests and one.provider not in FREE_OF_CHARGE]
+        return [(usage, self._sentence(agent, usage)) for usage in used]
 
-    def all_of(self, agent: str) -> list[Usage]:
-        """Return the usage of one agent since then, free of charge or not."""
-        return [self._since(agent, usage) for usage in self._board.usage(agent, queries=False)]
+    def embedded(self) -> int:
+        """Return the number of texts that were sent since then."""
+        return sum(usage.inputs for agent in self._agents for usage in self._since(agent))
 
-    def sentence(self, agent: str, usage: Usage) -> str:
-        """Return one line for a person."""
-        text = f"{usage.provider} {usage.model}: {usage.requests:,} request{'s' if usage.requests != 1 else ''}"
-        if usage.failed:
-            text += f" ({usage.failed:,} failed)"
-        text += f", {amount(usage.tokens)} tokens"
+    def _since(self, agent: str) -> Iterator[Usage]:
+        for usage in self._board.usage(agent, queries=False):
+            before = self._before.get((agent, usage.provider, usage.model), Usage(usage.provider, usage.model))
+            yield replace(
+                usage,
+                requests=usage.requests - before.requests,
+                failed=usage.failed - before.failed,
+                inputs=usage.inputs - before.inputs,
+                tokens=usage.tokens - before.tokens,
+            )
+
+    def _sentence(self, agent: str, usage: Usage) -> str:
+        text = spent_text(usage.provider, usage.model, usage.requests, usage.failed, usage.tokens)
         price = price_of(self._agents[agent], usage.provider, usage.model)
         return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
-
-    def told(self) -> dict[str, list[tuple[Usage, str]]]:
-        """Return the usage of each agent, each with its line for a person."""
-        return {agent: [(usage, self.sentence(agent, usage)) for usage in self.of(agent)] for agent in self._agents}
-
-    def _since(self, agent: str, usage: Usage) -> Usage:
-        before = self._before.get((agent, usage.provider, usage.model))
-        if before is None:
-            return usage
-        counts = [field.name for field in fields(Usage) if field.name not in {"provider", "model"}]
-        return replace(usage, **{name: getattr(usage, name) - getattr(before, name) for name in counts})

@@ -62,8 +62,7 @@ def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh:
         for agent in agents if fresh else ():
             _begin(settings, agent, force=force)
         run.compare()
-        outcomes = run.finish()
-        return Report(outcomes, run.seconds, run.spending.told(), interrupted=run.interrupted)
+        return run.finish()
 
 
 def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
@@ -117,7 +116,7 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report |
                 if documents and not _indexed(index, documents):
                     return None
             note_finished(settings.home)
-        return Report([index.outcome() for index in indexes], time.monotonic() - begun, {})
+        return Report([index.outcome() for index in indexes], time.monotonic() - begun)
     except (RecalldError, OSError):
         return None
     finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
@@ -13,12 +12,13 @@ from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
+from memory.status.vectors import no_prefixes, no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_json, printable_name
 from schemas.conditions import Condition, ConditionCode, Param
+from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 
@@ -27,54 +27,49 @@ from schemas.settings import AgentSettings, Settings
 class Outcome:
     """Result of a run for one agent. `condition` is the reason why vectors, or anything, will not come.
 
-    `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them.
+    `failed` are documents with their reasons, `spent` usages with a sentence each. `in_jobs`: batch jobs have all
+    missing vectors, and the command does not wait for them.
     """
 
     agent: str
     counts: IndexCounts
-    failed: tuple[str, ...] = ()
+    failed: Mapping[DocumentKey, str] = field(default_factory=dict)
+    spent: Sequence[tuple[Usage, str]] = ()
     in_jobs: bool = False
     condition: Condition | None = None
     advice: Condition | None = None
 
-    @property
-    def sentence(self) -> str | None:
-        """Return the reason for missing results, for people; None when all came."""
-        return text_of(self.condition) if self.condition is not None else None
-
-    @property
-    def stopped(self) -> str | None:
-        """Return the reason as `--json` has it: without the count of chunks, which stands beside it."""
-        if self.condition is not None and self.condition.code is ConditionCode.VECTORS_WAIT:
-            return str(self.condition.params["reason"])
-        return self.sentence
-
-    @property
-    def in_jobs_sentence(self) -> str:
-        """Return a sentence on the chunks that wait in batch jobs, for people."""
-        return (
-            f"{self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
-            "command again, takes in what they bring"
-        )
-
     def body(self) -> dict[str, Any]:
         """Return the fields that every command with an outcome has in its JSON."""
+        counts, condition = self.counts, self.condition
+        stopped = text_of(condition) if condition is not None else None
+        if condition is not None and condition.code is ConditionCode.VECTORS_WAIT:
+            stopped = str(condition.params["reason"])  # without the count of chunks, which stands beside it
         return {
-            "chunks": self.counts.chunks,
-            "vectorsReady": self.counts.vectors_ready,
-            "vectorsPending": self.counts.vectors_pending,
-            "stopped": self.stopped,
-            "code": self.condition.code if self.condition is not None else None,
+            "chunks": counts.chunks,
+            "vectorsReady": counts.vectors_ready,
+            "vectorsPending": counts.vectors_pending,
+            "stopped": stopped,
+            "code": condition.code if condition is not None else None,
             "inBatchJobs": self.in_jobs,
+            "spent": [asdict(usage) for usage, _ in self.spent],
         }
 
-
-def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""
-    codes = {one.condition.code for one in outcomes if one.condition is not None}
-    if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
-        return 1
-    return 4 if codes else 0
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """Yield lines below the head, each with True for a result, False for a failure."""
+        for _, sentence in self.spent:
+            yield f"  spent: {sentence}", True
+        for key, reason in self.failed.items():
+            yield f"  failed: {key.path}: {reason}", False
+        if self.failed:
+            yield "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", False
+        if self.in_jobs:
+            how = "`recalld up`, or this command again, takes in what they bring"
+            yield f"  {self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); {how}", True
+        if self.condition is not None:
+            yield f"  {text_of(self.condition)}", False
+        if self.advice is not None:
+            yield f"  {text_of(self.advice)}", True
 
 
 class AgentIndex:
@@ -114,10 +109,10 @@ class AgentIndex:
             return IndexCounts()
         return reader.counts() if self._wants_vectors() else replace(reader.counts(), vectors_pending=0)
 
-    def failed(self) -> tuple[str, ...]:
+    def failed(self) -> dict[DocumentKey, str]:
         """Return the failed documents with their reasons."""
         reader = self.reader()
-        return tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
+        return {letter.key: letter.reason for letter in reader.dead_letters()} if reader is not None else {}
 
     def outcome(self, *, condition: Condition | None = None, in_jobs: bool = False) -> Outcome:
         """Return the present state; `condition` is a reason that is known already."""
@@ -164,27 +159,34 @@ class AgentIndex:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of `recalld index` or `recalld rebuild`. `spent` are usages by agent, each with a sentence for people."""
+    """Outcomes of a run, one an agent, and its seconds."""
 
     outcomes: Sequence[Outcome]
     seconds: float
-    spent: Mapping[str, Sequence[tuple[Usage, str]]]
     interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command."""
-        return 130 if self.interrupted else exit_code(self.outcomes)
+        """Exit code: 130 after an interrupt, 1 if something is missing, 4 if only vectors without a provider are."""
+        codes = {one.condition.code for one in self.outcomes if one.condition is not None}
+        if self.interrupted:
+            return 130
+        if any(one.failed for one in self.outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
+            return 1
+        return 4 if codes else 0
 
     def print(self, *, as_json: bool) -> None:
-        """Print one JSON object, or lines: results on standard output, failures on standard error."""
+        """Print one JSON object, or lines."""
         if as_json:
             click.echo(printable_json(self._body()))
             return
         for one in self.outcomes:
-            typed = partial(to_type, agent=one.agent if len(self.outcomes) > 1 else None)
-            for line, is_result in self._lines(one):
-                click.echo(typed(line), err=not is_result)
+            counts = one.counts
+            head = (
+                f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
+                f"{counts.vectors_ready:,} with vectors ({self.seconds:.1f} s)"
+            )
+            print_lines([(head, True), *one.lines()], agent=one.agent if len(self.outcomes) > 1 else None)
         if self.interrupted:
             click.echo("stopped; what was done is kept, the same command goes on", err=True)
 
@@ -193,34 +195,17 @@ class Report:
             {
                 "agent": one.agent,
                 "files": one.counts.files,
-                "failed": list(one.failed),
+                "failed": [f"{key.path}: {reason}" for key, reason in one.failed.items()],
                 **one.body(),
                 "advice": one.advice.code if one.advice is not None else None,
-                "spent": [asdict(usage) for usage, _ in self.spent.get(one.agent, ())],
             }
             for one in self.outcomes
         ]
-        ok = not (self.interrupted or exit_code(self.outcomes))
-        return {"ok": ok, "seconds": round(self.seconds, 3), "agents": agents}
+        return {"ok": self.exit_code == 0, "seconds": round(self.seconds, 3), "agents": agents}
 
-    def _lines(self, one: Outcome) -> Iterator[tuple[str, bool]]:
-        counts = one.counts
-        yield (
-            (
-                f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
-                f"{counts.vectors_ready:,} with vectors ({self.seconds:.1f} s)"
-            ),
-            True,
-        )
-        for _, sentence in self.spent.get(one.agent, ()):
-            yield f"  spent: {sentence}", True
-        for line in one.failed:
-            yield f"  failed: {printable_name(line)}", False
-        if one.failed:
-            yield "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", False
-        if one.in_jobs:
-            yield f"  {one.in_jobs_sentence}", True
-        if one.sentence:
-            yield f"  {one.sentence}", False
-        if one.advice is not None:
-            yield f"  {text_of(one.advice)}", True
+
+def print_lines(lines: Iterable[tuple[str, bool]], *, agent: str | None = None, failures_only: bool = False) -> None:
+    """Print results on standard output and failures on standard error; `agent` is their subject."""
+    for line, is_result in lines:
+        if not (is_result and failures_only):
+            click.echo(to_type(printable_name(line), agent=agent), err=not is_result)

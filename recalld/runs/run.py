@@ -10,15 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.selection import ProviderChoice
-from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration, what_happened
-from memory.store.reader import IndexCounts, StoreReader
+from memory.store.reader import IndexCounts
 from recalld.runs.estimate import Spending
-from recalld.runs.outcome import AgentIndex, Outcome
+from recalld.runs.outcome import AgentIndex, Outcome, Report
 from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
@@ -34,9 +33,6 @@ from workers.run import run_workers
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
 
-#: Seconds between two looks into the ledger of batch jobs.
-_LEDGER_SECONDS = 0.5
-
 #: Seconds that a command waits for a passing failure to end.
 _PATIENCE_SECONDS = 30.0
 
@@ -46,14 +42,14 @@ _UNABLE_SECONDS = 5.0
 #: Times `workers.stalled_after_seconds` without progress after which a command leaves while workers do other jobs.
 _LONGEST_STILL = 5.0
 
+#: Seconds of a provider's cool-down that a command waits for.
+_LONGEST_COOL_DOWN_SECONDS = 300.0
+
 #: Conditions of workers that index nothing.
 _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
 
 #: Agents whose work the progress line names.
 _NAMED_AGENTS = 3
-
-#: Seconds of a provider's cool-down that a command waits for.
-_LONGEST_COOL_DOWN_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,8 @@ class _View:
 
     `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
     `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
-    the reason why the provider gives no vectors soon.
+    the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
+    missing vectors to them.
     """
 
     documents: int
@@ -74,16 +71,14 @@ class _View:
     conditions: Sequence[Condition]
     unable: Condition | None
     stopped: Condition | None
+    jobs: Sequence[BatchJob]
+    in_jobs: bool
 
     @property
-    def settled(self) -> bool:
-        """Return True if neither vectors nor a generation are to come."""
-        return self.stopped is not None or (self.building is None and self.oldest_chunk is None)
-
-    @property
-    def cools_down(self) -> bool:
-        """Return True if the provider asked for a pause."""
-        return self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN
+    def is_done(self) -> bool:
+        """Return True if no documents, and neither vectors nor a generation are to come."""
+        whole = self.building is None and self.oldest_chunk is None
+        return not self.documents and (whole or self.stopped is not None or self.in_jobs)
 
     @property
     def waits_for(self) -> str:
@@ -110,40 +105,24 @@ def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run
 
 
 class Run:
-    """One run for some agents. `stop` is set by Ctrl-C."""
+    """One run for some agents. `stop` is set by Ctrl-C. `expected` chunks are estimated to come."""
 
     def __init__(
         self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, stop: threading.Event
     ) -> None:
         self.settings = settings
         self.broker = broker
-        self.stop = stop
-        self.spending = Spending(broker.board, agents)
-        #: Shows the progress.
         self.bar = ProgressBar()
-        self._begun = time.monotonic()
-        self._jobs = _BatchJobs(settings, agents)
-        self._agents = {agent.id: _AgentWait(settings, agent, broker, self._jobs) for agent in agents}
+        self.expected = 0
+        self._stop = stop
+        self._spending = Spending(broker.board, agents)
+        self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
+        self._start = _sum(agent.index.counts() for agent in self._agents)
         self._most_documents = 0
-        self._limit_seconds = settings.workers.stalled_after_seconds
+        self._begun = self._progress_at = time.monotonic()
         self._progress_made: object = None
-        self._progress_at = time.monotonic()
         #: Seconds without progress after which the command gave up, None when it did not.
         self._still_seconds: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds since the run began."""
-        return time.monotonic() - self._begun
-
-    @property
-    def interrupted(self) -> bool:
-        """Return True after Ctrl-C."""
-        return self.stop.is_set()
-
-    def counts(self, agent: AgentSettings) -> IndexCounts:
-        """Return the counts of an agent's index; without missing vectors where only keywords are wanted."""
-        return self._agents[agent.id].index.counts()
 
     def check_home(self) -> None:
         """Check that workers of this home take from the queue: what those of another home take would be missing here.
@@ -155,28 +134,31 @@ class Run:
 
     def compare(self) -> None:
         """Enqueue what differs between disk and index."""
-        for one in self._agents.values():
+        for one in self._agents:
             compare(self.settings, one.agent, self.broker.queue)
         self.marked()
 
     def marked(self) -> None:
         """Wait for what the command queued until now."""
-        for agent in self._agents.values():
+        for agent in self._agents:
             agent.marked_at = time.time()
 
-    def finish(self) -> list[Outcome]:
-        """Wait until all is done, with workers where work is left, and return the outcomes.
+    def finish(self) -> Report:
+        """Wait until all is done, with workers where work is left.
 
         Raises:
             UserError: the workers are gone, or refused.
         """
-        for agent in self._agents.values():
+        for agent in self._agents:
             agent.ask_again()
-        agents = zip(self._agents.values(), self._look(), strict=True)
-        if all(agent.is_done(view) for agent, view in agents):
-            return self._outcomes()
-        with _workers(self.settings) as works:
-            return self.until_done(works=works)
+        if all(view.is_done for view in self._look()):
+            outcomes = self._outcomes()
+        else:
+            with _workers(self.settings) as works:
+                outcomes = self.until_done(works=works)
+        # Workers that end write down what they used.
+        outcomes = [replace(one, spent=self._spending.of(one.agent)) for one in outcomes]
+        return Report(outcomes, time.monotonic() - self._begun, interrupted=self._stop.is_set())
 
     def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
         """Wait, show progress on standard error, and return the outcomes.
@@ -186,55 +168,50 @@ class Run:
         Raises:
             UserError: the workers are gone.
         """
-        while not self.stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(_LOOK_SECONDS):
             if not works():
                 self.bar.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
             views = self._look()
-            documents = sum(view.documents for view in views)
-            self._most_documents = max(self._most_documents, documents)
             for view in views:
                 self.bar.warn(view.conditions)
             if self.bar.due():
-                self.bar.show(self._progress(views, documents))
-            agents = zip(self._agents.values(), views, strict=True)
-            if all(view.unable or agent.is_done(view) for agent, view in agents):
-                break
-            if self._stands_still(views):
+                self.bar.show(self._progress(views))
+            if all(view.unable or view.is_done for view in views) or self._stands_still(views):
                 break
         self.bar.end()
         return self._outcomes()
 
     def close(self) -> None:
         """Close the readers."""
-        for agent in self._agents.values():
+        for agent in self._agents:
             agent.index.close()
 
     def _outcomes(self) -> list[Outcome]:
-        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
+        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents]
 
     def _look(self) -> list[_View]:
-        return [agent.look() for agent in self._agents.values()]
+        views = [agent.look() for agent in self._agents]
+        self._most_documents = max(self._most_documents, sum(view.documents for view in views))
+        return views
 
-    def _progress(self, views: Sequence[_View], documents: int) -> Progress:
+    def _progress(self, views: Sequence[_View]) -> Progress:
         waiting = [
-            f"{agent}: {view.waits_for}" if len(views) > 1 else view.waits_for
-            for agent, view in zip(self._agents, views, strict=True)
+            f"{one.agent.id}: {view.waits_for}" if len(views) > 1 else view.waits_for
+            for one, view in zip(self._agents, views, strict=True)
             if view.waits_for
         ]
         if len(waiting) > _NAMED_AGENTS:
             waiting[_NAMED_AGENTS:] = [counted(len(waiting) - _NAMED_AGENTS, "more agent")]
         return Progress(
-            documents=self._most_documents - documents,
+            documents=self._most_documents - sum(view.documents for view in views),
             of_documents=self._most_documents,
-            counts=IndexCounts(
-                files=sum(view.counts.files for view in views),
-                chunks=sum(view.counts.chunks for view in views),
-                vectors_ready=sum(view.counts.vectors_ready for view in views),
-                vectors_pending=sum(view.counts.vectors_pending for view in views),
-            ),
-            failed=sum(len(agent.index.failed()) for agent in self._agents.values()),
-            jobs=self._jobs.progress(),
+            counts=_sum(view.counts for view in views),
+            start=self._start,
+            expected=self.expected,
+            embedded=self._spending.embedded(),
+            failed=sum(len(one.index.failed()) for one in self._agents),
+            jobs=_in_batches([job for view in views for job in view.jobs]),
             waits_for="; ".join(waiting),
         )
 
@@ -244,11 +221,12 @@ class Run:
         A batch job may take a day. Workers may do other jobs first: while they finish any, the command waits longer.
         """
         made = [(view.documents, view.oldest_chunk, view.building) for view in views]
-        if self._jobs.progress() or made != self._progress_made:
+        if any(view.jobs for view in views) or made != self._progress_made:
             self._progress_made, self._progress_at = made, time.monotonic()
             return False
-        still = time.monotonic() - self._progress_at
-        limit = max(self._limit_seconds, _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0)
+        still, limit = time.monotonic() - self._progress_at, self.settings.workers.stalled_after_seconds
+        if any(one.endpoint and one.endpoint.condition is EndpointCondition.COOLING_DOWN for one in views):
+            limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
         patience = limit if self.broker.board.stalled_seconds() >= limit else _LONGEST_STILL * limit
         if still < patience:
             return False
@@ -259,23 +237,24 @@ class Run:
 class _AgentWait:
     """Wait for one agent."""
 
-    def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide, jobs: _BatchJobs) -> None:
+    def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide) -> None:
         self.agent = agent
         self.index = AgentIndex(settings, agent)
+        self._home = settings.home
         self._broker = broker
-        self._jobs = jobs
         self._begun = self.marked_at = time.time()
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
 
     def look(self) -> _View:
         """Return the present view."""
-        documents = self._documents()
-        counts, choice = self.index.counts(), self.index.choice
-        board, provider = self._broker.board, choice.provider
+        documents, choice, board = self._documents(), self.index.choice, self._broker.board
+        counts, provider = self.index.counts(), choice.provider
         endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
         # Conditions of an earlier run may be over.
         conditions = board.conditions(self.agent.id, reported_since=self._begun)
+        jobs = batch_jobs_of(self._home) if self.agent.remote.batch.enabled else []
+        jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
         return _View(
             documents=documents,
             oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
@@ -284,13 +263,13 @@ class _AgentWait:
             choice=choice,
             endpoint=endpoint,
             conditions=conditions,
-            unable=next((one for one in conditions if self._is_unable(one)), None),
+            unable=next(
+                (one for one in conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS), None
+            ),
             stopped=next((one for one in conditions if self._is_stopped(one, endpoint)), None),
+            jobs=jobs,
+            in_jobs=self._is_left_to_jobs(jobs, choice),
         )
-
-    def is_done(self, view: _View) -> bool:
-        """Return True if the command has nothing more to wait for."""
-        return not view.documents and (view.settled or self._left_to_jobs())
 
     def ask_again(self) -> None:
         """Ask the provider now for all that waits, whatever pause an earlier run met."""
@@ -303,8 +282,7 @@ class _AgentWait:
     def outcome(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
         view = self.look()
-        condition = view.unable or self._condition(view, still_seconds)
-        return self.index.outcome(condition=condition, in_jobs=self._left_to_jobs())
+        return self.index.outcome(condition=view.unable or self._condition(view, still_seconds), in_jobs=view.in_jobs)
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
@@ -331,12 +309,20 @@ class _AgentWait:
             self._last_chunk = (self.index.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
 
-    def _left_to_jobs(self) -> bool:
-        return self._jobs.are_all_that_is_left(self.agent, self.index.reader())
+    def _is_left_to_jobs(self, jobs: Sequence[BatchJob], choice: ProviderChoice) -> bool:
+        """Return True if every chunk without a vector is in a job that was polled since the command began.
 
-    def _is_unable(self, condition: Condition) -> bool:
-        """Return True if workers will index nothing, however long the command waits."""
-        return condition.code in _UNABLE and self._lasted(condition) > _UNABLE_SECONDS
+        Always False where the settings make the command wait for jobs.
+        """
+        reader, provider = self.index.reader(), choice.provider
+        if self.agent.remote.batch.wait or provider is None or reader is None:
+            return False
+        mine = [job for job in jobs if job.identity == provider.identity]
+        fresh = [max(job.looked_at, job.made_at) >= self._begun for job in mine if job.stage is Stage.RUNNING]
+        if not mine or len(fresh) < len(mine) or not all(fresh):
+            return False
+        with BatchLedger(ledger_path(self._home)) as ledger:
+            return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
 
     def _is_stopped(self, condition: Condition, endpoint: EndpointStatus | None) -> bool:
         """Return True if no vectors come soon because of the condition."""
@@ -372,49 +358,19 @@ class _AgentWait:
         return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
 
 
-class _BatchJobs:
-    """Batch jobs of some agents, read from the ledger."""
+def _sum(counts: Iterable[IndexCounts]) -> IndexCounts:
+    figures = [(one.chunks, one.vectors_ready, one.vectors_pending) for one in counts]
+    chunks, ready, pending = map(sum, zip(*figures, strict=True))
+    return IndexCounts(chunks=chunks, vectors_ready=ready, vectors_pending=pending)
 
-    def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
-        self._settings = settings
-        self._ids = {agent.id for agent in agents if agent.remote.batch.enabled}
-        self._begun = time.time()
-        self._looked_at = 0.0
-        self._jobs: list[BatchJob] = []
 
-    def progress(self) -> str:
-        """Return the progress of the open jobs; "" without any."""
-        jobs = [job for job in self._open_jobs() if job.agent in self._ids]
-        if not jobs:
-            return ""
-        providers = ", ".join(sorted({job.provider for job in jobs}))
-        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
-        return f"{counted(len(jobs), 'batch job')} at {providers} {done:,}/{texts:,}"
-
-    def are_all_that_is_left(self, agent: AgentSettings, reader: StoreReader | None) -> bool:
-        """Return True if every chunk without a vector is in a job that was polled since the command began.
-
-        Always False where the settings make the command wait for jobs.
-        """
-        if agent.id not in self._ids or agent.remote.batch.wait or reader is None:
-            return False
-        provider = provider_of(self._settings, agent).provider
-        jobs = [job for job in self._open_jobs() if provider is not None and job.identity == provider.identity]
-        if not any(job.agent == agent.id for job in jobs) or not all(self._is_running(job) for job in jobs):
-            return False
-        with BatchLedger(ledger_path(self._settings.home)) as ledger:
-            at_provider = ledger.hashes(jobs[0].identity)
-        return at_provider.issuperset(reader.pending_hashes().values())
-
-    def _is_running(self, job: BatchJob) -> bool:
-        return job.stage is Stage.RUNNING and max(job.looked_at, job.made_at) >= self._begun
-
-    def _open_jobs(self) -> Iterable[BatchJob]:
-        now = time.monotonic()
-        if now - self._looked_at >= _LEDGER_SECONDS and self._ids:
-            self._looked_at = now
-            self._jobs = [job for job in batch_jobs_of(self._settings.home) if job.open]
-        return self._jobs
+def _in_batches(jobs: Sequence[BatchJob]) -> str:
+    """Return the progress of batch jobs; "" without any."""
+    if not jobs:
+        return ""
+    providers = ", ".join(sorted({job.provider for job in jobs}))
+    done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
+    return f"{counted(len(jobs), 'batch job')} at {providers} {done:,}/{texts:,}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory.status.condition_texts import duration
+from memory.status.condition_texts import counted, duration
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
 
@@ -24,6 +24,9 @@ _JUST_FOUND_SECONDS = 3.0
 #: Providers that run on this machine: what they did is in --json.
 FREE_OF_CHARGE = frozenset({"local"})
 
+#: Name of a line, and its text; without a text it is not shown.
+Fact = tuple[str, str]
+
 
 def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterator[str]:
     """Yield the lines to print, styled; `click.echo` drops the styles outside of terminals.
@@ -33,185 +36,161 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
     status: answers.Status = printable_answer(answer)
     for agent in status["agents"]:
         about = agent["agent"] if len(status["agents"]) > 1 else None
-        yield from (to_type(line, agent=about) for line in _agent(agent, resting=resting))
+        mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
+        yield to_type(f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}", agent=about)
+        for fact in (*_agent(agent, resting=resting), *_findings(agent)):
+            yield from (to_type(line, agent=about) for line in _lines(fact))
         yield ""
-    for usage in status.get("usage", ()):
-        if usage["provider"] not in FREE_OF_CHARGE:
-            yield _line("spent by all", _spent(usage))
+    for fact in _home(status, resting=resting):
+        yield from _lines(fact)
+
+
+def _lines(fact: Fact) -> Iterator[str]:
+    if fact[1]:
+        yield f"  {click.style(f'{fact[0]:<14}', dim=True)}{fact[1]}"
+
+
+def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
+    yield from _spent("spent by all", status.get("usage", []))
     cache = status["cache"]
-    kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
     lookups = cache.get("hits", 0) + cache.get("misses", 0)
-    if lookups:
-        kept += f", hit rate {cache['hits'] / lookups:.0%} ({_count(lookups, 'lookup')})"
-    yield _line("cache", kept)
+    rate = f"hit rate {cache['hits'] / lookups:.0%} ({counted(lookups, 'lookup')})" if lookups else ""
+    kept = _joined(counted(cache["entries"], "embedding"), size(cache["diskBytes"])) if cache["enabled"] else "off"
+    yield "cache", _joined(kept, rate)
     # A service started before an upgrade leaves this out.
     if "broker" in status:
-        yield _line("broker", _broker(status["broker"], resting=resting))
+        yield "broker", _broker(status["broker"], resting=resting)
         if not status["broker"]["reachable"] and not resting:
-            yield _line("processes", "not known: the broker does not answer")
-    if "diskUse" in status:
-        yield _line("disk", _disk(status["diskUse"]))
+            yield "processes", "not known: the broker does not answer"
+    use: Mapping[str, Any] = status.get("diskUse", {})
+    if use:
+        names = ("indexes", "cache", "models", "broker", "log")
+        free = f"; {size(use['free'])} free" if use.get("free") is not None else ""
+        yield "disk", _joined(*(f"{name} {size(use[name])}" for name in names if name in use)) + free
     for process in status.get("processes", ()):
-        if process.get("doing"):
-            yield _line("at work", f"{process['role']} (process {process['pid']}): {'; '.join(process['doing'])}")
-    if status.get("hooks"):
-        yield _line("hooks", f"{status['hooks']}PROGRAM")
-    yield _line("home", status["home"])
-    yield _line("versions", _versions(status.get("versions", {"recalld": status["version"]})))
+        doing = "; ".join(process.get("doing", ()))
+        yield "at work", f"{process['role']} (process {process['pid']}): {doing}" if doing else ""
+    yield "hooks", f"{status['hooks']}PROGRAM" if status.get("hooks") else ""
+    yield "home", status["home"]
+    versions: Mapping[str, Any] = status.get("versions", {"recalld": status["version"]})
+    programs = {"recalld": "recalld", "python": "Python", "sqlite": "SQLite", "sqliteVec": "sqlite-vec"}
+    yield "versions", _joined(*(f"{name} {versions[key]}" for key, name in programs.items() if versions.get(key)))
 
 
-def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[str]:
-    mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
-    yield f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}"
-    yield _line("provider", _provider(agent))
-    endpoint = _endpoint(agent.get("endpoint"))
-    if endpoint:
-        yield _line("endpoint", click.style(endpoint, fg="yellow"))
-    for usage in agent.get("usage", ()):
-        if usage["provider"] not in FREE_OF_CHARGE:
-            yield _line("spent", _spent(usage))
-    yield _line("files", _files(agent["disk"], agent["index"]))
-    if by_source := agent["index"].get("sourceCounts"):
-        yield _line("sources", "; ".join(map(_source, by_source)))
-    yield _line("index", _index(agent["index"]))
-    if agent.get("degraded"):
-        yield _line("answers", click.style(f"{agent['mode']}: {'; '.join(agent['degraded'])}", fg="yellow"))
-    yield _line("queue", _queue(agent["queue"], resting=resting))
-    progress = _progress(agent)
-    if progress:
-        yield _line("vectors", progress)
+def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
+    model = f"{agent['provider']} ({agent['model']})" if agent.get("model") else agent["provider"]
+    asked = f"asked for {agent['requestedProvider']}" if agent["requestedProvider"] != agent["provider"] else ""
+    reason = f": {agent['providerReason']}" if agent.get("providerReason") else ""
+    yield "provider", _joined(model, asked) + reason
+    yield "endpoint", _yellow(_endpoint(agent.get("endpoint")))
+    yield from _spent("spent", agent.get("usage", []))
+    yield "files", _files(agent["disk"], agent["index"])
+    sources = [
+        f"{one['source']} {counted(one['files'], 'file')}, {counted(one['chunks'], 'chunk')}"
+        for one in agent["index"].get("sourceCounts", ())
+    ]
+    yield "sources", "; ".join(sources)
+    yield "index", _index(agent["index"])
+    degraded = agent.get("degraded")
+    yield "answers", _yellow(f"{agent['mode']}: {'; '.join(degraded)}" if degraded else "")
+    yield "queue", _queue(agent["queue"], resting=resting)
+    yield "vectors", _vectors(agent)
     for name, part in (("vector search", agent["vectorSearch"]), ("text search", agent["textSearch"])):
-        if not part["available"] or part.get("reason"):
-            state = "on" if part["available"] else "off"
-            yield _line(name, state + (f": {part['reason']}" if part.get("reason") else ""))
-    if agent.get("watch"):
-        yield _line("watching", agent["watch"] + _last(agent.get("watching", {})))
+        state = "on" if part["available"] else "off"
+        yield name, f"{state}: {part['reason']}" if part.get("reason") else "" if part["available"] else state
+    watching: Mapping[str, Any] = agent.get("watching", {})
+    last = {"last event": watching.get("lastEventAt"), "compared with the index": watching.get("lastComparedAt")}
+    seen = [f"{what} {_since(at)} ago" for what, at in last.items() if at]
+    yield "watching", _joined(agent["watch"], *seen) if agent.get("watch") else ""
+
+
+def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
     for trouble in agent.get("troubles", ()):
-        seconds = time.time() - trouble["since"]
         # A condition that this very look found is new.
-        since = f" (for {duration(seconds)})" if seconds >= _JUST_FOUND_SECONDS else ""
-        yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']}{since}", fg="yellow"))
-    letters = agent.get("deadLetters", ())
+        is_new = time.time() - trouble["since"] < _JUST_FOUND_SECONDS
+        since = "" if is_new else f" (for {_since(trouble['since'])})"
+        yield "trouble", _yellow(f"{trouble['part']}: {trouble['message']}{since}")
+    letters = agent.get("deadLetters", [])
     for letter in letters[:_LISTED]:
-        yield _line("failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red"))
+        yield "failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red")
     if len(letters) > _LISTED:
-        yield _line("failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)")
+        yield "failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)"
     if letters:
-        yield _line("", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it")
-    for advice in agent.get("advice", ()):
-        yield _line("advice", advice["message"])
-    for note in agent.get("notes", ()):
-        yield _line("note", note)
-    findings = agent.get("integrity")
+        yield "", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it"
+    yield from (("advice", advice["message"]) for advice in agent.get("advice", ()))
+    yield from (("note", note) for note in agent.get("notes", ()))
+    findings, deep = agent.get("integrity"), agent.get("deep")
     if findings is not None:
-        yield _line("integrity", "sound" if not findings else click.style("; ".join(findings), fg="red"))
-    deep = agent.get("deep")
+        yield "integrity", click.style("; ".join(findings), fg="red") if findings else "sound"
     if deep is not None:
-        text = f"{_count(deep['orphanRows'], 'orphan row')}, {_count(deep['unusedFiles'], 'unused index file')}"
-        yield _line("", f"{text}, {deep['damagedFiles']} damaged and set aside")
-
-
-def _last(watching: Mapping[str, Any]) -> str:
-    text = ""
-    for key, what in (("lastEventAt", "last event"), ("lastComparedAt", "compared with the index")):
-        if watching.get(key):
-            text += f", {what} {duration(max(0.0, time.time() - watching[key]))} ago"
-    return text
+        rows, files = counted(deep["orphanRows"], "orphan row"), counted(deep["unusedFiles"], "unused index file")
+        yield "", _joined(rows, files, f"{deep['damagedFiles']} damaged and set aside")
 
 
 def _broker(broker: answers.BrokerState, *, resting: bool) -> str:
+    warning = broker.get("warning", "")
     if not broker["reachable"]:
-        if broker.get("warning"):
-            return click.style(broker["warning"], fg="red")
-        return "the private one is started when it is needed" if resting else "does not answer"
-    text = f"{broker['server']} ({'private' if broker['private'] else 'yours'}), kept on disk: {broker['persistence']}"
-    return text + (click.style(f"; {broker['warning']}", fg="yellow") if broker.get("warning") else "")
-
-
-def _disk(use: Mapping[str, Any]) -> str:
-    text = ", ".join(
-        f"{name} {size(use[name])}" for name in ("indexes", "cache", "models", "broker", "log") if name in use
-    )
-    return text + (f"; {size(use['free'])} free" if use.get("free") is not None else "")
-
-
-def _versions(versions: Mapping[str, Any]) -> str:
-    names = {"recalld": "recalld", "python": "Python", "sqlite": "SQLite", "sqliteVec": "sqlite-vec"}
-    return ", ".join(f"{name} {versions[key]}" for key, name in names.items() if versions.get(key))
-
-
-def _provider(agent: answers.AgentStatus) -> str:
-    text = str(agent["provider"])
-    if agent.get("model"):
-        text += f" ({agent['model']})"
-    if agent["requestedProvider"] != agent["provider"]:
-        text += f", asked for {agent['requestedProvider']}"
-    return text + (f": {agent['providerReason']}" if agent.get("providerReason") else "")
+        away = "the private one is started when it is needed" if resting else "does not answer"
+        return click.style(warning, fg="red") if warning else away
+    whose = "private" if broker["private"] else "yours"
+    text = f"{broker['server']} ({whose}), kept on disk: {broker['persistence']}"
+    return text + _yellow(f"; {warning}" if warning else "")
 
 
 def _endpoint(endpoint: answers.EndpointStatus | None) -> str:
     if endpoint is None or endpoint["condition"] == "ok":
         return ""
     text = str(endpoint["condition"])
-    if endpoint.get("reason"):
-        text += f": {endpoint['reason']}"
-    if endpoint.get("since"):
-        text += f" for {duration(max(0.0, time.time() - endpoint['since']))}"
-    if endpoint.get("until"):
-        text += f"; next try in {duration(max(1.0, endpoint['until'] - time.time()))}"
-    return text
+    text += f": {endpoint['reason']}" if endpoint.get("reason") else ""
+    text += f" for {_since(endpoint['since'])}" if endpoint.get("since") else ""
+    left = max(1.0, endpoint["until"] - time.time()) if endpoint.get("until") else None
+    return text + (f"; next try in {duration(left)}" if left is not None else "")
 
 
-def _spent(usage: answers.UsageState) -> str:
-    total, today = usage["total"], usage["today"]
-    text = f"{usage['provider']} {usage['model']}: {_count(total['requests'], 'request')}"
-    if total["failed"]:
-        text += f" ({total['failed']} failed)"
-    text += f", {amount(total['tokens'])} tokens"
-    if total.get("dollars"):
-        text += f", {dollars(total['dollars'])}"
-    return f"{text} (today {today['requests']}, {amount(today['tokens'])})"
+def _spent(name: str, usages: list[answers.UsageState]) -> Iterator[Fact]:
+    for usage in usages:
+        if usage["provider"] in FREE_OF_CHARGE:
+            continue
+        total, today = usage["total"], usage["today"]
+        text = spent_text(usage["provider"], usage["model"], total["requests"], total["failed"], total["tokens"])
+        paid = dollars(total["dollars"]) if total.get("dollars") else ""
+        yield name, f"{_joined(text, paid)} (today {today['requests']}, {amount(today['tokens'])})"
 
 
-def _files(disk: answers.DiskState, index: answers.IndexState) -> str:
+def spent_text(provider: str, model: str, requests: int, failed: int, tokens: int) -> str:
+    """Return the usage of a provider for people: requests, failures and tokens."""
+    failures = f" ({failed:,} failed)" if failed else ""
+    return f"{provider} {model}: {counted(requests, 'request')}{failures}, {amount(tokens)} tokens"
+
+
+def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
     on_disk = "not looked at" if disk.get("files") is None else f"{disk['files']} on disk"
-    parts = [f"{on_disk}, {index['files']} indexed"]
-    parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
-    parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
+    differing = ("missing", "stale", "vanished", "growing", "kept")
     by_globs = ((disk.get("excluded"), "file"), (disk.get("excludedFolders"), "folder"))
-    excluded = [_count(number, noun) for number, noun in by_globs if number]
-    parts += [f"{' and '.join(excluded)} excluded"] if excluded else []
-    parts += [
-        f"{_count(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()
-    ]
-    return ", ".join(parts)
-
-
-def _source(count: answers.SourceCount) -> str:
-    return f"{count['source']} {_count(count['files'], 'file')}, {_count(count['chunks'], 'chunk')}"
+    excluded = " and ".join(counted(number, noun) for number, noun in by_globs if number)
+    return _joined(
+        on_disk,
+        f"{index['files']} indexed",
+        *(f"{disk[name]} {name}" for name in differing if disk.get(name)),
+        f"{disk['leftOut']} left out" if disk.get("leftOut") else "",
+        f"{excluded} excluded" if excluded else "",
+        *(f"{counted(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()),
+    )
 
 
 def _index(index: answers.IndexState) -> str:
-    parts = [_count(index["chunks"], "chunk"), size(index["diskBytes"])]
-    if index.get("lastCommitAt"):
-        parts.append(f"last change {duration(max(0.0, time.time() - index['lastCommitAt']))} ago")
+    state, build = "", index.get("build")
     if index.get("building"):
-        parts.append(f"a new generation is being built{_build(index.get('build'))}")
+        state = "a new generation is being built"
     elif not index.get("identityMatches", True):
-        parts.append("made with other settings; `recalld index` builds it anew")
-    return ", ".join(parts)
-
-
-def _build(build: answers.BuildState | None) -> str:
-    """Return the progress of a generation under construction, in brackets."""
-    if build is None:
-        return ""
-    parts = [f"{build['files']} of {_count(build['ofFiles'], 'document')}"]
-    if build["vectorsPending"]:
-        parts.append(f"{_count(build['vectorsPending'], 'vector')} to come")
-    if build.get("etaSeconds"):
-        parts.append(f"{duration(build['etaSeconds'])} left")
-    return f" ({', '.join(parts)})"
+        state = "made with other settings; `recalld index` builds it anew"
+    if index.get("building") and build is not None:
+        held = f"{build['files']} of {counted(build['ofFiles'], 'document')}"
+        vectors = f"{counted(build['vectorsPending'], 'vector')} to come" if build["vectorsPending"] else ""
+        left = f"{duration(build['etaSeconds'])} left" if build.get("etaSeconds") else ""
+        state += f" ({_joined(held, vectors, left)})"
+    changed = f"last change {_since(index['lastCommitAt'])} ago" if index.get("lastCommitAt") else ""
+    return _joined(counted(index["chunks"], "chunk"), size(index["diskBytes"]), changed, state)
 
 
 def _queue(queue: answers.QueueState, *, resting: bool) -> str:
@@ -219,45 +198,44 @@ def _queue(queue: answers.QueueState, *, resting: bool) -> str:
         return "nothing runs; `recalld up` starts everything" if resting else "the broker does not answer"
     if not queue["pending"]:
         return "empty"
-    text = f"{_count(queue['pending'], 'document')} waiting, {queue['running']} running"
     oldest = queue.get("oldestSeconds")
-    return text + (f", the oldest for {duration(oldest)}" if oldest is not None else "")
+    waits = f"the oldest for {duration(oldest)}" if oldest is not None else ""
+    return _joined(f"{counted(queue['pending'], 'document')} waiting", f"{queue['running']} running", waits)
 
 
-def _progress(agent: answers.AgentStatus) -> str:
+def _vectors(agent: answers.AgentStatus) -> str:
     index, vectors = agent["index"], agent["vectors"]
-    total = index["vectorsReady"] + index["vectorsPending"]
-    if not total and not index["vectorsRefused"]:
-        return ""
-    if agent["provider"] == "none" and not index["vectorsReady"]:
+    ready, pending, refused = index["vectorsReady"], index["vectorsPending"], index["vectorsRefused"]
+    if not (ready or pending or refused) or (agent["provider"] == "none" and not ready):
         return ""  # keywords only: none is to come
-    text = f"{index['vectorsReady']} of {total} ready"
-    if index["vectorsRefused"]:
-        text += f", {index['vectorsRefused']} refused"
-    if index["vectorsPending"] and vectors.get("rate"):
-        text += f", {vectors['rate']:.1f} a second"
-    if index["vectorsPending"] and vectors.get("etaSeconds") is not None:
-        text += f", {duration(max(1.0, vectors['etaSeconds']))} left"
-    if vectors.get("inBatchJobs"):
-        text += f", {vectors['inBatchJobs']} in batch jobs (`recalld jobs`)"
+    eta, in_jobs = vectors.get("etaSeconds"), vectors.get("inBatchJobs")
+    text = _joined(
+        f"{ready} of {ready + pending} ready",
+        f"{refused} refused" if refused else "",
+        f"{vectors['rate']:.1f} a second" if pending and vectors.get("rate") else "",
+        f"{duration(max(1.0, eta))} left" if pending and eta is not None else "",
+        f"{in_jobs} in batch jobs (`recalld jobs`)" if in_jobs else "",
+    )
     return text + (f"; {vectors['advice']}" if vectors.get("advice") else "")
 
 
-def _line(name: str, text: str) -> str:
-    return f"  {click.style(f'{name:<14}', dim=True)}{text}"
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _yellow(text: str) -> str:
+    return click.style(text, fg="yellow") if text else ""
+
+
+def _since(at: float) -> str:
+    return duration(max(0.0, time.time() - at))
 
 
 def amount(number: float) -> str:
     """Return a number for people: 5030000 is "5.0 M"."""
     if number < 1000:
         return f"{number:.0f}"
-    if number < 999_950:
-        return f"{number / 1000:.1f} k"
-    return f"{number / 1_000_000:.1f} M"
+    return f"{number / 1000:.1f} k" if number < 999_950 else f"{number / 1_000_000:.1f} M"
 
 
 def dollars(number: float) -> str:

@@ -18,11 +18,13 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from recalld.settings.program_folders import ProgramFolders
-    from recalld.settings.sources import AgentTable, Source
     from schemas.settings import AgentSettings, Settings
 
 #: Id of the agent where there is only one.
 DEFAULT_AGENT = "main"
+
+#: File of a home with the workspaces that --workspace named.
+_REMEMBERED = "agents.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,9 @@ class LoadedSettings:
     config: Path | None
 
 
-def find_home(home: str | None = None, *, environment: Mapping[str, str] | None = None) -> Path:
+def find_home(home: str | None = None, *, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder that recalld writes to (`home_folder`)."""
-    return Path(home_folder(home, os.environ if environment is None else environment))
+    return Path(home_folder(home, environment))
 
 
 #: The variables of sd_notify(3).
@@ -53,14 +55,14 @@ def asked_by_systemd() -> dict[str, str]:
     return {name: os.environ[name] for name in _SYSTEMD if name in os.environ}
 
 
-def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:
+def program_folders(*, environment: Mapping[str, str] = os.environ) -> ProgramFolders:
     """Return the folders of Claude Code, Codex and OpenClaw, as their own variables name them."""
     from recalld.settings.program_folders import ProgramFolders
 
-    return ProgramFolders.named_by(os.environ if environment is None else environment)
+    return ProgramFolders.named_by(environment)
 
 
-def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] | None = None) -> Path | None:
+def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the settings file: --config, else RECALLD_CONFIG, else the first of the two usual places that exists.
 
     A `recalld.toml` in the current directory is not read unless it is named: a folder from a stranger must not decide
@@ -69,8 +71,7 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     Raises:
         UserError: the named path is no file.
     """
-    variables = os.environ if environment is None else environment
-    named = named_config(config, variables)
+    named = named_config(config, environment)
     if named is not None:
         name, file = named[0], Path(named[1])
         if file.is_dir():
@@ -78,35 +79,33 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
         if not file.exists():
             raise UserError(f"{name}: there is no file {file}; correct the name", exit_code=2)
         return file
-    return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
+    return next((file for file in (_usual_config(environment), home / "recalld.toml") if file.exists()), None)
 
 
-def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[Path]:
+def files_of_variables(*, environment: Mapping[str, str] = os.environ) -> list[Path]:
     """Return the files that NAME_FILE variables name: each holds one setting."""
     from recalld.settings.sources import FOREIGN_VARIABLES
 
-    variables = os.environ if environment is None else environment
     return [
         Path(absolute(file))
-        for name, file in sorted(variables.items())
+        for name, file in sorted(environment.items())
         if file and name.endswith("_FILE")
         if name.startswith("RECALLD_") or name.removesuffix("_FILE") in FOREIGN_VARIABLES
     ]
 
 
-def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:
+def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the file for settings that this call writes: the file that it reads, or would read first."""
-    variables = os.environ if environment is None else environment
-    named = named_config(config, variables)
+    named = named_config(config, environment)
     if named is not None:
         return Path(named[1])
-    folder = find_home(home, environment=variables)
-    found = find_config(home=folder, environment=variables)
+    folder = find_home(home, environment=environment)
+    found = find_config(home=folder, environment=environment)
     if found is not None:
         return found
-    if home or variables.get("RECALLD_HOME"):
+    if home or environment.get("RECALLD_HOME"):
         return folder / "recalld.toml"
-    return _usual_config(variables)
+    return _usual_config(environment)
 
 
 def load(
@@ -116,7 +115,7 @@ def load(
     workspace: str | None = None,
     agent: str | None = None,
     overrides: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> LoadedSettings:
     """Read every source and return the valid whole.
 
@@ -128,26 +127,23 @@ def load(
         UserError: with exit code 2 and one line for every offending key.
     """
     from recalld.settings.resolution import resolve
-    from recalld.settings.sources import from_environment, from_flags, from_table
+    from recalld.settings.sources import Draft
 
-    variables = os.environ if environment is None else environment
-    here = Path.cwd()
-    home_path = find_home(home, environment=variables)
-    file = find_config(config, home=home_path, environment=variables)
-    sources: list[Source] = []
+    home_path = find_home(home, environment=environment)
+    file = find_config(config, home=home_path, environment=environment)
+    draft = Draft()
     if file is not None:
-        sources.append(from_table(_parsed(file), file=file))
-    sources.append(from_environment(variables, base=here))
-    flags = from_flags(overrides or {}, base=here)
-    agents = next((source.agents for source in reversed(sources) if source.agents is not None), [])
+        draft.add_table(_parsed(file), file=file)
+    draft.add_environment(environment, base=Path.cwd())
+    draft.add_flags(overrides or {}, base=Path.cwd())
     if workspace is not None:
-        if agent is None and len(agents) > 1:
+        if agent is None and len(draft.agents) > 1:
             raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
-        flags.agents = _with_workspace(agents, agent or DEFAULT_AGENT, Path(absolute(workspace)))
-    elif not agents:
-        flags.agents = _remembered(home_path)
-    settings, origins = resolve([*sources, flags], home=home_path)
-    origins["home"] = "--home" if home else "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"
+        draft.set_workspace(agent or DEFAULT_AGENT, absolute(workspace))
+    elif not draft.agents:
+        draft.add_remembered(remembered_workspaces(home_path), file=home_path / _REMEMBERED)
+    settings, origins = resolve(draft, home=home_path)
+    origins["home"] = "--home" if home else "RECALLD_HOME" if environment.get("RECALLD_HOME") else "default"
     return LoadedSettings(settings, origins, file)
 
 
@@ -192,8 +188,8 @@ def check_workspace(agent: AgentSettings) -> None:
     raise UserError(f"the workspace {folder} of agent {agent.id!r} {problem}", exit_code=2)
 
 
-def _usual_config(variables: Mapping[str, str]) -> Path:
-    return Path(absolute(variables.get("XDG_CONFIG_HOME") or "~/.config")) / "recalld" / "recalld.toml"
+def _usual_config(environment: Mapping[str, str]) -> Path:
+    return Path(absolute(environment.get("XDG_CONFIG_HOME") or "~/.config")) / "recalld" / "recalld.toml"
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -210,12 +206,12 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def remembered_workspaces(home: Path) -> dict[str, Path]:
-    """Return agent id -> workspace as flags named them once, from `<home>/agents.json`.
+    """Return agent id -> workspace as flags named them once.
 
     Raises:
         UserError: the file is damaged or unreadable.
     """
-    file = home / "agents.json"
+    file = home / _REMEMBERED
     try:
         content = json.loads(file.read_text("utf-8"))
         return {str(agent): Path(workspace) for agent, workspace in content["agents"].items()}
@@ -228,57 +224,21 @@ def remembered_workspaces(home: Path) -> dict[str, Path]:
 
 
 def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
-    """Keep one agent's workspace in `<home>/agents.json`, so that later commands need no flag.
+    """Keep one agent's workspace, so that later commands need no flag.
 
     Raises:
         UserError: the home folder cannot be written.
     """
+    from recalld.settings.replacement import write_file
+
     try:
         known = remembered_workspaces(home)
     except UserError:
         known = {}  # damaged: the workspace given now counts
     if known.get(agent) == workspace:
         return
-    known[agent] = workspace
-    content = json.dumps({"agents": {name: str(path) for name, path in sorted(known.items())}}, indent=2) + "\n"
+    agents = {name: str(path) for name, path in sorted({**known, agent: workspace}.items())}
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        new = home / f".agents-{os.getpid()}.json"
-        with new.open("w", encoding="utf-8") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        new.replace(home / "agents.json")
+        write_file(home / _REMEMBERED, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
     except OSError as error:
         raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None
-
-
-def _with_workspace(agents: list[AgentTable], agent: str, workspace: Path) -> list[AgentTable]:
-    """Return the agents with the workspace of one replaced, or with that one added."""
-    from recalld.settings.sources import AgentTable, Written
-
-    written = Written(str(workspace), "--workspace", "--workspace")
-    changed = []
-    for known in agents:
-        is_meant = "id" in known.keys and known.keys["id"].value == agent
-        changed.append(AgentTable(known.label, {**known.keys, "workspace": written}) if is_meant else known)
-    if changed == agents:
-        named = Written(agent, "--agent", "--agent")
-        changed.append(AgentTable("--workspace", {"id": named, "workspace": written}))
-    return changed
-
-
-def _remembered(home: Path) -> list[AgentTable]:
-    from recalld.settings.sources import AgentTable, Written
-
-    file = str(home / "agents.json")
-    return [
-        AgentTable(
-            file,
-            {
-                "id": Written(agent, file, f"{file}: {agent}"),
-                "workspace": Written(str(workspace), file, f"{file}: {agent}"),
-            },
-        )
-        for agent, workspace in remembered_workspaces(home).items()
-    ]

@@ -17,19 +17,24 @@ def replace_file(file: Path, content: bytes, *, before: bytes | None) -> Path | 
     Raises:
         OSError: nothing was changed.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     mode = file.stat().st_mode & 0o777 if before is not None else 0o600
     copy = None
     if before is not None:
         copy = _free_name(file)
         _write(copy, before, mode)
+    write_file(file, content, mode=mode)
+    return copy
+
+
+def write_file(file: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file as a whole or not at all. Raise OSError if nothing was changed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         _write(draft, content, mode)
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    return copy
 
 
 def _free_name(file: Path) -> Path:

@@ -1,72 +1,86 @@
-"""Precedence of settings: several sources become one valid `Settings` with the origin of every value, or mistakes."""
+"""Precedence of settings: what was written becomes one valid `Settings` with the origin of every value, or mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, shown, top_level_keys
-from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Source, Written
+from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, Written
 from schemas.errors import UserError
 from schemas.settings import Settings
-
-DEFAULT = "default"
 
 #: The schema's tags for the forms of an extra path.
 _TAGS = frozenset({"text", "table"})
 
 
-class SettingsInvalid(UserError):
-    """The settings cannot be used. One problem a line, each naming the key as it was written."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(dict.fromkeys(problems))
-        super().__init__("\n".join(self.problems), exit_code=2)
-
-
-def resolve(sources: Sequence[Source], *, home: Path) -> tuple[Settings, dict[str, str]]:
-    """Lay the sources over each other, weakest first, and validate the whole.
+def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
+    """Validate the draft.
 
     Returns the settings and, for every dotted key, the origin of its value; an agent's keys are called
     `agents.<id>.<key>`.
 
     Raises:
-        SettingsInvalid: with every problem there is.
+        UserError: with exit code 2 and a line for every problem there is.
     """
-    written = {key: value for source in sources for key, value in source.keys.items()}
-    agents = next((source.agents for source in reversed(sources) if source.agents is not None), [])
-    base_url = written.pop(OPENAI_BASE_URL, None)
+    shared = dict(draft.keys)
+    base_url = shared.pop(OPENAI_BASE_URL, None)
     # It is weaker than RECALLD_REMOTE__BASE_URL and stronger than the file.
-    if "remote.base_url" in written and written["remote.base_url"].origin.startswith("RECALLD_"):
+    if "remote.base_url" in shared and shared["remote.base_url"].origin.startswith("RECALLD_"):
         base_url = None
-    raw = _nested(written)
-    effective = [_merged({name: raw[name] for name in memory_sections() & raw.keys()}, agent.keys) for agent in agents]
-    if base_url is not None:
-        for table, agent in zip(effective, agents, strict=True):
-            if "remote.base_url" not in agent.keys and _asks_openai(table, raw):
-                table["remote"] = {**table.get("remote", {}), "base_url": base_url.value}
-        if _asks_openai(raw, raw):
-            written["remote.base_url"] = base_url
-    problems = [*(problem for source in sources for problem in source.problems), *_used_twice(agents)]
+    agents = [_inherited(shared, table.keys) for table in draft.agents]
+    for own, keys in [({}, shared), *((table.keys, keys) for table, keys in zip(draft.agents, agents, strict=True))]:
+        if base_url is not None and "remote.base_url" not in own and _asks_openai(keys, shared):
+            keys["remote.base_url"] = base_url
+    problems = [*draft.problems, *_used_twice(draft.agents)]
     try:
-        settings = Settings.model_validate({**_nested(written), "home": home, "agents": effective})
+        settings = Settings.model_validate(
+            {**_nested(shared), "home": home, "agents": [_nested(one) for one in agents]}
+        )
     except ValidationError as error:
-        raise SettingsInvalid([*problems, *_sentences_of(error, written, agents)]) from None
+        problems += _sentences_of(error, shared, list(zip(draft.agents, agents, strict=True)))
     if problems:
-        raise SettingsInvalid(problems)
-    origins = {"home": "", **{key: _origin(key, written) for key in top_level_keys() if key != "agents"}}
-    for agent, valid in zip(agents, settings.agents, strict=True):
-        origins |= _agent_origins(valid.id, agent, written)
+        raise UserError("\n".join(dict.fromkeys(problems)), exit_code=2)
+    origins = {"home": "", **{key: _origin(key, shared) for key in top_level_keys() if key != "agents"}}
+    for valid, keys in zip(settings.agents, agents, strict=True):
+        origins |= {f"agents.{valid.id}.{key}": _origin(key, keys) for key in agent_keys()}
     return settings, origins
 
 
-def _asks_openai(raw: Mapping[str, Any], top: Mapping[str, Any]) -> bool:
-    provider = raw.get("provider", "auto")
-    has_key = bool(top.get("credentials", {}).get("openai") or raw.get("remote", {}).get("api_key"))
-    return provider == "openai" or (provider == "auto" and has_key)
+def _origin(key: str, written: Mapping[str, Written]) -> str:
+    return written[key].origin if key in written else "default"
+
+
+def _asks_openai(keys: Mapping[str, Written], shared: Mapping[str, Written]) -> bool:
+    provider = keys["provider"].value if "provider" in keys else "auto"
+    return provider == "openai" or (provider == "auto" and ("credentials.openai" in shared or "remote.api_key" in keys))
+
+
+def _inherited(shared: Mapping[str, Written], own: Mapping[str, Written]) -> dict[str, Written]:
+    """Merge one agent's own keys into the shared defaults.
+
+    Values and lists replace, tables are merged key by key, and `extra_paths` are united: defaults first, each path
+    once, as the agent wrote it. Users of the reference system know this rule.
+    """
+    merged = {key: one for key, one in shared.items() if key.partition(".")[0] in memory_sections()}
+    for key, written in own.items():
+        below, value = merged.get(key), written.value
+        merged[key] = written
+        if below is None:
+            continue
+        if isinstance(below.value, Mapping) and isinstance(value, Mapping):
+            merged[key] = replace(written, value={**below.value, **value})
+        elif key == "extra_paths" and isinstance(below.value, list) and isinstance(value, list):
+            paths = {
+                repr(one.get("path", one) if isinstance(one, Mapping) else one): one for one in below.value + value
+            }
+            origin = ", ".join(dict.fromkeys((below.origin, written.origin)))
+            merged[key] = replace(written, value=list(paths.values()), origin=origin)
+    return merged
 
 
 def _nested(written: Mapping[str, Written]) -> dict[str, Any]:
@@ -80,81 +94,39 @@ def _nested(written: Mapping[str, Written]) -> dict[str, Any]:
     return tree
 
 
-def _merged(defaults: Mapping[str, Any], own: Mapping[str, Written]) -> dict[str, Any]:
-    """Merge one agent's own keys into the shared defaults.
-
-    Tables are merged key by key, lists and values replace, except `extra_paths`, which are united: defaults first,
-    each path once, as the agent wrote it. Users of the reference system know this rule.
-    """
-    merged = _deep_merged(defaults, _nested(own))
-    lists = (defaults.get("extra_paths"), merged.get("extra_paths"))
-    if all(isinstance(paths, list | tuple) for paths in lists):
-        entries = [entry for paths in lists for entry in paths or ()]
-        by_path = {repr(entry.get("path", entry) if isinstance(entry, Mapping) else entry): entry for entry in entries}
-        merged["extra_paths"] = list(by_path.values())
-    return merged
-
-
-def _deep_merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = _deep_merged(below, value)  # noqa: PLW2901
-        merged[key] = value
-    return merged
-
-
-def _origin(key: str, written: Mapping[str, Written]) -> str:
-    return written[key].origin if key in written else DEFAULT
-
-
-def _agent_origins(agent_id: str, agent: AgentTable, written: Mapping[str, Written]) -> dict[str, str]:
-    origins = {}
-    for key in agent_keys():
-        own = _origin(key, agent.keys)
-        inherited = _origin(key, written)
-        if key == "extra_paths" and DEFAULT not in (own, inherited) and own != inherited:
-            own = f"{inherited}, {own}"
-        origins[f"agents.{agent_id}.{key}"] = inherited if own == DEFAULT else own
-    return origins
-
-
-def _used_twice(agents: Iterable[AgentTable]) -> list[str]:
+def _used_twice(agents: Iterable[AgentTable]) -> Iterator[str]:
     first: dict[str, str] = {}
-    problems = []
     for written in (agent.keys["id"] for agent in agents if "id" in agent.keys):
         own = str(written.value)
-        if own.lower() in first:
-            problems.append(
-                f"{written.label} is used twice ({first[own.lower()]!r} and {own!r}, and case does not count); "
+        before = first.setdefault(own.lower(), own)
+        if before is not own:
+            yield (
+                f"{written.label} is used twice ({before!r} and {own!r}, and case does not count); "
                 "give every agent an id of its own"
             )
-        first.setdefault(own.lower(), own)
-    return problems
 
 
 # Sentences about mistakes: one a mistake, naming the key as it was written
 
 
 def _sentences_of(
-    error: ValidationError, written: Mapping[str, Written], agents: Sequence[AgentTable]
+    error: ValidationError, shared: Mapping[str, Written], agents: Sequence[tuple[AgentTable, Mapping[str, Written]]]
 ) -> Iterator[str]:
     """Yield the schema's complaints in sentences that name the key at its source.
 
-    A wrong value that agents inherit is reported once, at the top level.
+    A wrong value that agents inherit has the same sentence at each of them.
     """
     for found in error.errors(include_url=False, include_context=False):
         where = tuple(part for part in found["loc"] if part not in _TAGS)
-        keys, known, label = written, top_level_keys(), "settings"
+        own, written, known, label = shared, shared, top_level_keys(), "settings"
         if len(where) > 1 and where[0] == "agents":
-            agent = agents[int(where[1])]
-            keys, known, label, where = agent.keys, agent_keys(), agent.label, where[2:]
+            table, written = agents[int(where[1])]
+            own, known, label, where = table.keys, agent_keys(), table.label, where[2:]
         place = ".".join(map(str, where))
-        at = _nearest(place, keys)
+        at = _nearest(place, own) or _nearest(place, written)
         if at is not None:
             inner = place.removeprefix(at) if place.startswith(f"{at}.") else ""
-            yield _sentence(found, keys[at], known[at], inner=inner)
+            yield _sentence(found, written[at], known[at], inner=inner)
         elif found["type"] == "missing" and place in known:
             yield f"{label}.{place} is missing; it must be {known[place].allowed}"
 
@@ -179,11 +151,9 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
     if key.secret:
         return f"{at} is not valid; it must be {key.allowed}"
     finite = ", and finite" if kind == "finite_number" else ""
-    return f"{at} is {shown(written.value)}; it must be {key.allowed}{finite}{_suggestion(written.value, key)}"
-
-
-def _suggestion(value: Any, key: SettingKey) -> str:
-    if not key.allowed.startswith("one of ") or not isinstance(value, str):
-        return ""
-    near = did_you_mean(value, key.allowed.removeprefix("one of ").split(", "))
-    return near or ("; openai-compatible takes any server with OpenAI's API" if key.name == "provider" else "")
+    meant = ""
+    if key.allowed.startswith("one of ") and isinstance(written.value, str):
+        meant = did_you_mean(written.value, key.allowed.removeprefix("one of ").split(", "))
+        if not meant and key.name == "provider":
+            meant = "; openai-compatible takes any server with OpenAI's API"
+    return f"{at} is {shown(written.value)}; it must be {key.allowed}{finite}{meant}"

@@ -1,4 +1,4 @@
-"""Sources of settings: a TOML table, environment variables or flags, flattened to one `Written` a key.
+"""Sources of settings: a TOML table, environment variables and flags, laid over each other, one `Written` a key.
 
 Every value keeps the name under which a person wrote it, for error messages. Unknown keys are found here; the schema
 judges the values (`recalld.settings.resolution`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ OPENAI_BASE_URL = "OPENAI_BASE_URL"
 #: Variables that other tools know, too, and the key each one sets. OPENAI_BASE_URL depends on the provider.
 FOREIGN_VARIABLES: Mapping[str, str] = {
     "REDIS_URL": "broker.url",
-    "OPENAI_API_KEY": "credentials.openai",
-    "GEMINI_API_KEY": "credentials.gemini",
-    "VOYAGE_API_KEY": "credentials.voyage",
-    "MISTRAL_API_KEY": "credentials.mistral",
-    "OLLAMA_API_KEY": "credentials.ollama",
-    "DEEPINFRA_API_KEY": "credentials.deepinfra",
+    **{
+        f"{provider.upper()}_API_KEY": f"credentials.{provider}"
+        for provider in ("openai", "gemini", "voyage", "mistral", "ollama", "deepinfra")
+    },
     OPENAI_BASE_URL: OPENAI_BASE_URL,
 }
 
@@ -34,8 +32,9 @@ FOREIGN_VARIABLES: Mapping[str, str] = {
 _MAY_BE_RELATIVE = frozenset({"extra_paths", "include", "exclude"})
 
 _PREFIX = "RECALLD_"
+
 #: Read before the settings are (`recalld.settings.load`).
-SPECIAL_VARIABLES = frozenset({"RECALLD_HOME", "RECALLD_CONFIG"})
+_SPECIAL_VARIABLES = ("RECALLD_HOME", "RECALLD_CONFIG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,101 +54,103 @@ class AgentTable:
     keys: dict[str, Written]
 
 
-@dataclass(slots=True)
-class Source:
-    """Content of one source: keys, agents (None when it does not speak of agents), and its mistakes."""
+class Draft:
+    """Settings as they were written, the weakest source added first.
 
-    keys: dict[str, Written] = field(default_factory=dict)
-    agents: list[AgentTable] | None = None
-    problems: list[str] = field(default_factory=list)
-
-
-def from_table(table: Mapping[str, Any], *, file: Path) -> Source:
-    """Read the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
-    source, rest = Source(), dict(table)
-    origin, prefix, base = str(file), f"{file}: ", file.parent
-    agents = rest.pop("agents", None)
-    source.keys = _read(rest, top_level_keys(), source.problems, origin=origin, prefix=prefix, base=base)
-    if agents is not None:
-        source.agents = _agents(agents, source, origin=origin, name="agents", prefix=prefix, base=base)
-    return source
-
-
-def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
-    """Read `RECALLD_...` and the variables that other tools know; an empty variable counts as not set.
-
-    Every one of them may be given as NAME_FILE instead, naming a file that holds the value. Relative paths are
-    relative to `base`, the current directory.
+    `agents` are those of the last source that names any. `problems` has a sentence for each mistake.
     """
-    source = Source()
-    keys = top_level_keys()
-    known = {_PREFIX + key.upper().replace(".", "__"): key for key in keys}
-    for name in sorted(environment):
-        if name.startswith(_PREFIX) and not {name, name.removesuffix("_FILE")} & {*known, *SPECIAL_VARIABLES}:
-            source.problems.append(f"{name}: unknown variable{did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
-    for name, key in {**FOREIGN_VARIABLES, **known}.items():
-        written = _variable(environment, name, source.problems)
-        if written is None:
-            continue
-        try:
-            value = _parse(written.value, keys.get(key))
-        except ValueError as error:
-            source.problems.append(f"{written.label}: {error}")
-            continue
-        if key == "agents":
-            source.agents = _agents(value, source, origin=name, name=name, prefix="", base=base)
-        else:
-            source.keys[key] = Written(_place(key, value, base), written.origin, written.label)
-    return source
 
+    def __init__(self) -> None:
+        self.keys: dict[str, Written] = {}
+        self.agents: list[AgentTable] = []
+        self.problems: list[str] = []
 
-def from_flags(overrides: Mapping[str, Any], *, base: Path) -> Source:
-    """Take the values of flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
-    source = Source()
-    for key, value in overrides.items():
-        if key not in top_level_keys():
-            raise KeyError(f"a flag sets {key!r}, which is no setting")
-        flag = "--" + key.rpartition(".")[2].replace("_", "-")
-        source.keys[key] = Written(_place(key, value, base), flag, flag)
-    return source
+    def add_table(self, table: Mapping[str, Any], *, file: Path) -> None:
+        """Add the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
+        rest, place = dict(table), (str(file), file.parent)
+        agents = rest.pop("agents", None)
+        self.keys |= self._known(rest, top_level_keys(), place, prefix=f"{file}: ")
+        if agents is not None:
+            self._add_agents(agents, place, name=f"{file}: agents")
 
+    def add_environment(self, environment: Mapping[str, str], *, base: Path) -> None:
+        """Add `RECALLD_...` and the variables that other tools know; an empty variable counts as not set.
 
-def _agents(tables: Any, source: Source, *, origin: str, name: str, prefix: str, base: Path) -> list[AgentTable]:
-    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
-        source.problems.append(f"{prefix}{name} must be tables, each written under its own [[agents]] line")
-        return []
-    agents = []
-    for number, table in enumerate(tables):
-        own = table.get("id")
-        label = f"{prefix}{name}.{own}" if isinstance(own, str) and own else f"{prefix}{name}[{number}]"
-        keys = _read(table, agent_keys(), source.problems, origin=origin, prefix=f"{label}.", base=base)
-        agents.append(AgentTable(label, keys))
-    return agents
+        Every one of them may be given as NAME_FILE instead, naming a file that holds the value. Relative paths are
+        relative to `base`, the current directory.
+        """
+        keys = top_level_keys()
+        known = {_PREFIX + key.upper().replace(".", "__"): key for key in keys}
+        names = [*known, *_SPECIAL_VARIABLES]
+        for name in sorted(environment):
+            if name.startswith(_PREFIX) and not {name, name.removesuffix("_FILE")} & set(names):
+                self.problems.append(f"{name}: unknown variable{did_you_mean(name, names)}")
+        for name, key in {**FOREIGN_VARIABLES, **known}.items():
+            try:
+                written = _variable(environment, name, keys.get(key))
+            except ValueError as error:
+                self.problems.append(str(error))
+                continue
+            if written is not None and key == "agents":
+                self._add_agents(written.value, (name, base), name=name)
+            elif written is not None:
+                self.keys[key] = Written(_placed(key, written.value, base), written.origin, written.label)
 
+    def add_flags(self, overrides: Mapping[str, Any], *, base: Path) -> None:
+        """Add flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
+        for key, value in overrides.items():
+            if key not in top_level_keys():
+                raise KeyError(f"a flag sets {key!r}, which is no setting")
+            flag = "--" + key.rpartition(".")[2].replace("_", "-")
+            self.keys[key] = Written(_placed(key, value, base), flag, flag)
 
-def _read(
-    table: Mapping[str, Any],
-    known: Mapping[str, SettingKey],
-    problems: list[str],
-    *,
-    origin: str,
-    prefix: str,
-    base: Path,
-) -> dict[str, Written]:
-    """Return the known keys of nested tables; `problems` gets a sentence on every other one."""
-    keys = {}
-    for key, value in _leaves(table, known):
-        label = prefix + key
-        if key in known:
-            if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
-                problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
-            keys[key] = Written(_place(key, value, base), origin, label)
-        elif not is_section(known, key):
-            problems.append(f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}")
-        elif not isinstance(value, Mapping):
-            example = next(one for one in known if one.startswith(f"{key}."))
-            problems.append(f"{label} must be a table with keys of its own, such as {example}")
-    return keys
+    def set_workspace(self, agent: str, workspace: str) -> None:
+        """Replace the workspace of an agent, or add the agent, as --workspace says."""
+        written = Written(workspace, "--workspace", "--workspace")
+        meant = [one for one in self.agents if "id" in one.keys and one.keys["id"].value == agent]
+        if not meant:
+            meant = [AgentTable("--workspace", {"id": Written(agent, "--agent", "--agent")})]
+            self.agents += meant
+        for one in meant:
+            one.keys["workspace"] = written
+
+    def add_remembered(self, workspaces: Mapping[str, Path], *, file: Path) -> None:
+        """Add agents whose workspaces were remembered in a file."""
+        for agent, workspace in workspaces.items():
+            values = {"id": agent, "workspace": str(workspace)}
+            keys = {key: Written(value, str(file), f"{file}: {agent}") for key, value in values.items()}
+            self.agents.append(AgentTable(str(file), keys))
+
+    def _add_agents(self, tables: Any, place: tuple[str, Path], *, name: str) -> None:
+        self.agents = []
+        if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+            self.problems.append(f"{name} must be tables, each written under its own [[agents]] line")
+            return
+        for number, table in enumerate(tables):
+            own = table.get("id")
+            label = f"{name}.{own}" if isinstance(own, str) and own else f"{name}[{number}]"
+            self.agents.append(AgentTable(label, self._known(table, agent_keys(), place, prefix=f"{label}.")))
+
+    def _known(
+        self, table: Mapping[str, Any], known: Mapping[str, SettingKey], place: tuple[str, Path], *, prefix: str
+    ) -> dict[str, Written]:
+        """Return the known keys of nested tables; `problems` gets a sentence on every other one.
+
+        `place` is the source and the folder that relative paths are relative to.
+        """
+        keys, (origin, base) = {}, place
+        for key, value in _leaves(table, known):
+            label = prefix + key
+            if key in known:
+                if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
+                    self.problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
+                keys[key] = Written(_placed(key, value, base), origin, label)
+            elif not is_section(known, key):
+                self.problems.append(f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}")
+            elif not isinstance(value, Mapping):
+                example = next(one for one in known if one.startswith(f"{key}."))
+                self.problems.append(f"{label} must be a table with keys of its own, such as {example}")
+        return keys
 
 
 def _leaves(table: Mapping[str, Any], known: Mapping[str, SettingKey], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -168,75 +169,57 @@ def _misplaced(key: str) -> str | None:
         return "the home folder cannot be set here; use --home or RECALLD_HOME"
     if key in top_level_keys() or is_section(top_level_keys(), key):
         return "this key holds for all agents; write it outside [[agents]]"
-    if key in agent_keys():
-        return "this key belongs to one agent; write it under [[agents]]"
-    return None
+    return "this key belongs to one agent; write it under [[agents]]" if key in agent_keys() else None
 
 
-def _variable(environment: Mapping[str, str], name: str, problems: list[str]) -> Written | None:
-    value, file = environment.get(name, ""), environment.get(f"{name}_FILE", "")
-    if value and file:
-        problems.append(f"{name} and {name}_FILE are both set; keep one of them")
-        return None
-    if value:
-        return Written(value, name, name)
-    if not file:
-        return None
-    label = f"{name}_FILE"
-    try:
-        text = Path(file).expanduser().read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        problems.append(f"{label}: {file} cannot be read ({reason})")
-        return None
-    if not text:
-        problems.append(f"{label}: {file} is empty")
-        return None
-    return Written(text, label, label)
-
-
-def _parse(text: str, key: SettingKey | None) -> Any:
-    """Return a variable's text in the key's shape; numbers and booleans are left to the schema.
+def _variable(environment: Mapping[str, str], name: str, key: SettingKey | None) -> Written | None:
+    """Return the value of a variable, or of the file that it names, in the key's shape; None where it is not set.
 
     Raises:
-        ValueError: the key is a list or table, and the text is neither.
+        ValueError: in one sentence, the value cannot be read.
     """
+    text, file = environment.get(name, ""), environment.get(f"{name}_FILE", "")
+    if text and file:
+        raise ValueError(f"{name} and {name}_FILE are both set; keep one of them")
+    if file:
+        name = f"{name}_FILE"
+        try:
+            text = Path(file).expanduser().read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ValueError(f"{name}: {file} cannot be read ({reason})") from None
+        if not text:
+            raise ValueError(f"{name}: {file} is empty")
+    return Written(_parsed(text, name, key), name, name) if text else None
+
+
+def _parsed(text: str, name: str, key: SettingKey | None) -> Any:
+    """Return a variable's text in the key's shape; numbers and booleans are left to the schema."""
     if key is None or key.shape == "value":
         return text
     wants_json = text.lstrip().startswith(("[", "{")) or key.shape == "table" or key.allowed == "a list of tables"
     if not wants_json:
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
-        value = json.loads(text)
+        value, reason = json.loads(text), ""
     except ValueError as error:
-        raise ValueError(f"must be {key.allowed}, written as JSON ({error})") from None
+        value, reason = None, f" ({error})"
     if not isinstance(value, dict if key.shape == "table" else list):
-        raise ValueError(f"must be {key.allowed}, written as JSON")  # noqa: TRY004 - it is the text that is wrong
+        raise ValueError(f"{name}: must be {key.allowed}, written as JSON{reason}")  # noqa: TRY004 - the text is wrong
     return value
 
 
-def _place(key: str, value: Any, base: Path) -> Any:
+def _placed(key: str, value: Any, base: Path) -> Any:
     """Expand `~` and make paths absolute, without following symlinks; any other value stays as it is."""
-    if key in _MAY_BE_RELATIVE and isinstance(value, list | tuple):
-        return [_expanded(item) for item in value]
-    if key not in PATH_KEYS or (key == "local.model_path" and not _looks_like_a_path(value)):
-        return value
     if isinstance(value, list | tuple):
-        return [_absolute(item, base) for item in value]
-    return _absolute(value, base)
-
-
-def _looks_like_a_path(value: Any) -> bool:
-    return isinstance(value, str) and (value.startswith(("~", ".")) or os.sep in value or value.endswith(".gguf"))
-
-
-def _expanded(value: Any) -> Any:
+        return [_placed(key, item, base) for item in value]
     if isinstance(value, Mapping) and "path" in value:
-        return {**value, "path": _expanded(value["path"])}
-    return os.path.expanduser(value) if isinstance(value, str) else value  # noqa: PTH111 - relative ones stay as they are
-
-
-def _absolute(value: Any, base: Path) -> Any:
+        return {**value, "path": _placed(key, value["path"], base)}
     if not isinstance(value, str | Path) or not str(value):
         return value
-    return os.path.normpath(base / Path(value).expanduser())
+    if key in _MAY_BE_RELATIVE:
+        return os.path.expanduser(value)  # noqa: PTH111 - relative ones stay as they are
+    name = str(value)
+    is_path = name.startswith(("~", ".")) or os.sep in name or name.endswith(".gguf")
+    is_model = key == "local.model_path" and not is_path
+    return value if is_model or key not in PATH_KEYS else os.path.normpath(base / Path(value).expanduser())

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
 from memory.status.processes import known_processes
 from memory.status.pulses import Pulses
 from memory.status.run_files import read_hooks_state
+from memory.status.vectors import no_prefixes, no_vectors
 from memory.telemetry.server import TelemetryServer
 from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.invocation import Invocation
@@ -32,10 +32,9 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
-from workers.readiness import readiness
 
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2

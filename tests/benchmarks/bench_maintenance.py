@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentWrite, NewChunk, TranscriptWrite
+from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
 
 STAT = FileStat(size=1, mtime_ns=1, inode=1)
@@ -233,7 +234,9 @@ def _write(
     final: bool = False,
 ) -> TranscriptMark:
     stat = STAT if final else FORGOTTEN
-    store.write([TranscriptWrite(TALK, continues, to, stat, keep=keep, added=added, final=final)])
+    removed = tuple(chunk.id for chunk in store.chunks_of(TALK) if chunk.ordinal < 0) if final else ()
+    change = DocumentWrite(TALK, continues or 0, stat, to.digest, added=added, removed=removed, mark=to)
+    store.write([replace(change, stale_from=keep, complete=final)])
     return to
 
 

@@ -25,7 +25,7 @@ from memory.chunking.chunker import text_hash
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import NewChunk, TranscriptWrite, WriteOutcome
+from memory.store.writer import DocumentWrite, NewChunk, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.benchmarks.bench_search import WORDS
 
@@ -88,14 +88,17 @@ def write_whole(store: SqliteStore, chunks: Iterator[NewChunk]) -> list[float]:
 def write(store: SqliteStore, added: list[NewChunk], *, keep: int | None, final: bool = True) -> None:
     before = store.transcript(KEY)
     lines = before.lines + 1 if before is not None else 1
-    change = TranscriptWrite(
-        key=KEY,
-        continues=before,
-        mark=TranscriptMark(offset=lines, lines=lines, digest=f"{lines:032x}", state="{}" * 100),
-        stat=FileStat(1, 1, 1),
-        keep=keep,
+    mark = TranscriptMark(offset=lines, lines=lines, digest=f"{lines:032x}", state="{}" * 100)
+    stale = store.chunks_of(KEY, first=keep) if keep is not None else []
+    change = DocumentWrite(
+        KEY,
+        before or 0,
+        FileStat(1, 1, 1),
+        mark.digest,
         added=tuple(added),
-        final=final,
+        removed=tuple(chunk.id for chunk in stale),
+        mark=mark,
+        complete=final,
     )
     assert store.write([change]) == [WriteOutcome.COMMITTED]
 

@@ -38,8 +38,8 @@ class KillPoint:
 _KEEP = "memory.embedding.cache:EmbeddingCache.put_many"
 _WRITE = "memory.store.sqlite.writer:SqliteStore.write"
 _FLUSH = "memory.store.sqlite.transaction:WriteTransaction.flush"
-_WRITE_TRANSCRIPT = "memory.store.sqlite.transaction:write_chunks"
-_POINT = "memory.store.sqlite.folder_writer:WritableFolder.point"
+_WRITE_TRANSCRIPT = "memory.store.sqlite.transaction:WriteTransaction.put"
+_POINT = "memory.index.generation_writer:GenerationWriter._point"
 _MARK = "workers.queue.pending:PendingSet.mark"
 _FINISH = "workers.queue.pending:PendingSet.finish"
 
@@ -71,7 +71,7 @@ KILL_POINTS = (
         "generation made, not pointed to",
         "rebuild",
         "after",
-        "memory.store.sqlite.folder_writer:WritableFolder.create",
+        "memory.index.generation_writer:GenerationWriter._create",
         "rebuild",
     ),
     KillPoint("generation switch, checked", "work", "before", _POINT, "rebuild", "CURRENT"),

@@ -69,11 +69,8 @@ DEFECTS = (
     Defect(
         name="an older reading that overwrites a newer one",
         file="memory/store/sqlite/transaction.py",
-        right=(
-            "    def put(self, change: DocumentWrite) -> WriteOutcome:\n"
-            "        if current_revision(self._connection, change.key) != change.expected_revision:\n"
-        ),
-        wrong="    def put(self, change: DocumentWrite) -> WriteOutcome:\n        if False:\n",
+        right="        elif current_revision(self._connection, change.key) != change.expected:\n",
+        wrong="        elif False:\n",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),
     ),
     Defect(
@@ -93,8 +90,8 @@ DEFECTS = (
     Defect(
         name="a vector that is paid for and not kept",
         file="memory/embedding/batcher.py",
-        right="                self._keeper.keep(vectors)\n",
-        wrong="",
+        right="                    self._cache.keep(self._provider.identity, vectors)  # before any use\n",
+        wrong="                    pass\n",
         caught_by=("tests/unit/memory/embedding/test_batcher.py",),
     ),
     Defect(

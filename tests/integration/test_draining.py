@@ -21,7 +21,7 @@ from tests.working import Workers
 from workers.queue.broker import make_broker, message
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
 from workers.queue.private_server import BrokerServer
-from workers.shutdown import drain
+from workers.run import drain
 
 COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
 

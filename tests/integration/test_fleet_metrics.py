@@ -10,6 +10,7 @@ import httpx
 import pytest
 import redis
 
+from memory.status.pulses import Pulses
 from memory.telemetry.server import Page, TelemetryServer
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
@@ -19,7 +20,7 @@ from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.health.health_store import HealthStore
-from workers.middleware.metrics import JobMetrics
+from workers.middleware import JobWatch
 from workers.queue.counters import FleetCounters
 from workers.queue.names import QUEUES, Keys
 
@@ -175,7 +176,7 @@ def server() -> Iterator[httpx.Client]:
 
     ready = Page.of({"status": "not ready"}, status=503)
     routes = {"/readyz": lambda: ready, "/broken": broken}
-    made = TelemetryServer("127.0.0.1", 0, metrics=JobMetrics().scrape, routes=routes)
+    made = TelemetryServer("127.0.0.1", 0, metrics=JobWatch(Pulses()).scrape, routes=routes)
     made.start()
     with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60) as client:
         yield client

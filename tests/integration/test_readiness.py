@@ -20,12 +20,11 @@ from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.health import stall_detector as module
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
 from workers.queue.private_server import BrokerServer
-from workers.readiness import readiness
 
 
 def free_port() -> int:

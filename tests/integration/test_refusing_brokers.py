@@ -26,10 +26,9 @@ from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector
+from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
-from workers.readiness import readiness
 
 
 @pytest.fixture

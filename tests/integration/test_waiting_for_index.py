@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.rate_limit import BrokerRateLimiter
+from workers.limits.coordination import shared_limiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 
@@ -105,7 +105,7 @@ def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: 
         wait_until(waiting.came_back)
         assert side.queue.marks.pending("main").documents == 1
     assert waiting.bar.shown[0].waits_for == "1 document"
-    assert waiting.outcomes[0].stopped is None
+    assert waiting.outcomes[0].condition is None
 
 
 def test_a_document_that_changes_again_and_again_does_not_keep_it(
@@ -183,7 +183,7 @@ def endure_an_outage(home: Path) -> None:
     with running_broker(settings):
         side = open_broker(settings)
         now = [time.time()]
-        limiter = BrokerRateLimiter(
+        limiter = shared_limiter(
             side.client, CircuitBreaker(), account=provider.account, model=provider.model, clock=lambda: now[0]
         )
         for _ in range(10):

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.prices import price_of
-from memory.embedding.providers.presets import family_prefixes
+from memory.embedding.providers.presets import family_prefixes, price_of
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from recalld.settings.load import load
-from recalld.settings.resolution import SettingsInvalid
+from schemas.errors import UserError
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
 
@@ -163,9 +162,9 @@ def test_a_model_of_bedrock_that_is_not_known_names_those_that_are() -> None:
 def test_a_provider_that_is_not_known_is_refused_with_those_that_are(
     tmp_path: Path, written: str, suggested: str
 ) -> None:
-    with pytest.raises(SettingsInvalid) as caught:
+    with pytest.raises(UserError) as caught:
         load(home=str(tmp_path), environment={"RECALLD_PROVIDER": written})
-    (problem,) = caught.value.problems
+    (problem,) = str(caught.value).splitlines()
     assert all(name in problem for name in ("bedrock", "deepinfra", "lmstudio", "openai-compatible", "voyage"))
     assert problem.endswith(suggested) or f"; {suggested}" in problem
 

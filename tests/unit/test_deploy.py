@@ -248,7 +248,7 @@ def test_a_system_unit_is_hardened_and_starts_again(unit: Path):
 def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_watched(unit: Path):
     from recalld.up import daemon
     from recalld.up import lifecycle as child
-    from workers.shutdown import DRAIN_SECONDS
+    from workers.run import DRAIN_SECONDS
 
     lines = [line.split("=", 1) for line in unit.read_text("utf-8").splitlines() if "=" in line]
     given = dict(lines)

@@ -1,25 +1,21 @@
-"""Detection of a stalled pool of workers: work waits and no worker finishes any."""
+"""Detection of a stalled pool of workers: work waits and no worker finishes any. `/readyz` fails meanwhile."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import redis
 
-from workers.queue.connection import broker_facts
+from memory.telemetry.server import Page, Route
+from workers.queue.connection import broker_facts, refusal
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
 
 #: Seconds between two records of finished work.
 _NOTE_SECONDS = 1.0
-
-_MOVED: Final = """
-local time = redis.call('TIME')
-redis.call('SET', KEYS[1], string.format('%.3f', time[1] + time[2] / 1000000))
-"""
 
 
 class StallDetector:
@@ -28,18 +24,14 @@ class StallDetector:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self._note = client.register_script(_MOVED)
-        self._lock = threading.Lock()
         self._noted_at = -_NOTE_SECONDS
 
     def moved(self) -> None:
         """Record that a document or a batch of vectors was finished. Raises `redis.RedisError`."""
         now = time.monotonic()
-        with self._lock:
-            if now - self._noted_at < _NOTE_SECONDS:
-                return
+        if now - self._noted_at >= _NOTE_SECONDS:
             self._noted_at = now
-        self._note(keys=[self._keys.moved])
+            self._client.set(self._keys.moved, f"{self._now():.3f}")
 
     def refusal(self) -> str | None:
         """Return the reason why the broker takes no new work, None if it does. Raises `redis.RedisError`."""
@@ -52,13 +44,14 @@ class StallDetector:
         Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not. Raises
         `redis.RedisError`.
         """
-        seconds, micros = self._client.time()
-        now = seconds + micros / 1e6
-        since = self._waiting_since()
+        now, since = self._now(), self._waiting_since()
         if since is None:
             return 0.0
-        moved = float(self._client.get(self._keys.moved) or 0.0)
-        return float(max(0.0, now - max(moved, since)))
+        return max(0.0, now - max(float(self._client.get(self._keys.moved) or 0.0), since))
+
+    def _now(self) -> float:
+        seconds, micros = self._client.time()
+        return float(seconds + micros / 1e6)
 
     def _waiting_since(self) -> float | None:
         marks = PendingSet(self._client, self._keys)
@@ -68,3 +61,32 @@ class StallDetector:
             times += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
         known = [at for at in times if at is not None]
         return min(known) if known else None
+
+
+def readiness(
+    detector: StallDetector, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
+) -> Route:
+    """Return the route of `/readyz` of workers and of `up`.
+
+    It answers 200, or 503 when there are `problems`, when the broker does not answer, or when work has been waiting for
+    longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
+    worker is ready while others finish some.
+    """
+
+    def answer() -> Page:
+        found = [*problems()]
+        try:
+            takes_nothing, stalled = detector.refusal(), detector.stalled_seconds()
+        except redis.RedisError as error:
+            found.append(refusal(error) or "the broker does not answer")
+        else:
+            found += [takes_nothing] if takes_nothing is not None else []
+            if stalled > stalled_after_seconds:
+                found.append(
+                    f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
+                )
+        if found:
+            return Page.of({"status": "not ready", "error": "; ".join(found)}, status=503)
+        return Page.of({"status": "ready"})
+
+    return answer

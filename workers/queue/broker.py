@@ -41,27 +41,30 @@ class DoorbellConsumer(ReliableConsumer):
     A process that enqueues a message rings the queue's bell, a short list that the consumer blocks on.
     """
 
+    #: True if the queue was empty after the last fetch.
+    _drained = False
+
     def __next__(self) -> dramatiq.MessageProxy | None:
         self.broker.takes(self.queue_name)
         if self.broker.draining:
             self.give_back_cached()
             threading.Event().wait(_BUSY_SECONDS)
             return None
+        fetches = not self.message_cache
+        if fetches and self.outstanding_message_count >= self.prefetch:
+            threading.Event().wait(_BUSY_SECONDS)
+            return None
+        if fetches and self._drained:
+            delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
+            seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
+            with connection_closed():
+                self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=seconds)
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         message = super().__next__()
-        if message is None:
-            with connection_closed():
-                self._wait()
+        if fetches:
+            self._drained = self.outstanding_message_count < self.prefetch
         return message
-
-    def _wait(self) -> None:
-        if self.outstanding_message_count >= self.prefetch:
-            threading.Event().wait(_BUSY_SECONDS)
-        else:
-            delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
-            seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
-            self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=seconds)
 
 
 class DoorbellBroker(ReliableBroker):

@@ -50,35 +50,21 @@ _BEGIN = """
 -- KEYS: queued, retrying, live job; ARGV: job, live (1) or not, seconds for which it is the only one, seconds that the
 -- flag is kept. Returns 0 when another job is at work on the agent's live documents, which then queues a message.
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-if ARGV[2] == '1' then
-  local owner = redis.call('HGET', KEYS[3], 'job')
-  if owner and owner ~= ARGV[1] then
-    redis.call('HSET', KEYS[3], 'again', 1)
-    redis.call('SET', KEYS[1], 1, 'NX', 'EX', ARGV[4])
-    return 0
-  end
-  redis.call('HSET', KEYS[3], 'job', ARGV[1])
-  redis.call('EXPIRE', KEYS[3], ARGV[3])
+if ARGV[2] == '1' and not redis.call('SET', KEYS[3], ARGV[1], 'NX', 'EX', ARGV[3])
+    and redis.call('GET', KEYS[3]) ~= ARGV[1] then
+  redis.call('SET', KEYS[1], 'again', 'EX', ARGV[4])
+  return 0
 end
 redis.call('DEL', KEYS[1])
 return 1
 """
 
 _END_LIVE = """
--- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile, or may have.
-local owner, again = unpack(redis.call('HMGET', KEYS[1], 'job', 'again'))
-if not owner then return redis.call('EXISTS', KEYS[2]) end
-if owner ~= ARGV[1] then return 0 end
+-- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile.
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
-return again and 1 or 0
-"""
-
-_MEND_HEARTBEATS = """
--- KEYS: Dramatiq's heartbeats; ARGV: now (milliseconds), milliseconds by which clocks may differ
--- Sets those of the future to the present: else a worker that died before the clock was set back would count as alive.
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1] + ARGV[2], '+inf')) do
-  redis.call('ZADD', KEYS[1], 'XX', ARGV[1], worker)
-end
+return redis.call('GET', KEYS[2]) == 'again' and 1 or 0
 """
 
 #: Seconds by which the clocks of machines that share a broker may differ.
@@ -93,9 +79,9 @@ ANSWER_SECONDS = 60
 _WORK = {
     (INDEX_PENDING, Lane.LIVE.value): "index what changed",
     (INDEX_PENDING, Lane.BACKFILL.value): "index a backfill",
-    (EMBED_PENDING, ""): "fill in vectors",
-    (COMPLETE_GENERATION, ""): "check the generation under construction",
-    (POLL_BATCH_JOBS, ""): "poll batch jobs",
+    (EMBED_PENDING,): "fill in vectors",
+    (COMPLETE_GENERATION,): "check the generation under construction",
+    (POLL_BATCH_JOBS,): "poll batch jobs",
 }
 
 
@@ -114,7 +100,6 @@ class BrokerJobQueue:
         self._broker = broker or make_broker(client, keys)
         self._begin = client.register_script(_BEGIN)
         self._end_live = client.register_script(_END_LIVE)
-        self._mend_heartbeats = client.register_script(_MEND_HEARTBEATS)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
         """Mark documents as pending and queue a job for them."""
@@ -125,7 +110,7 @@ class BrokerJobQueue:
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
             lane = self.marks.mark(agent, documents, lane=lane, now=time.time())
-            self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+            self.request(INDEX_PENDING, agent, lane)
             self._client.hincrby(self._keys.counters, field_of(CHANGES, lane.value), len(documents))
 
     def hold_back(self, agents: Collection[str], *, held: bool) -> None:
@@ -136,31 +121,31 @@ class BrokerJobQueue:
 
     def request_vectors(self, agent: str) -> None:
         """Queue a job for chunks without vectors."""
-        with _broker_errors():
-            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+        self.request(EMBED_PENDING, agent)
 
     def request_vectors_now(self, agent: str) -> None:
         """Queue a job for chunks without vectors now, also while another one is delayed."""
         with _broker_errors():
             self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
-            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
-
-    def request_polling(self, agent: str) -> None:
-        """Queue a look at an agent's batch jobs."""
-        with _broker_errors():
-            self._queue_once(POLL_BATCH_JOBS, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+        self.request(EMBED_PENDING, agent)
 
     def request_completion(self, agent: str) -> None:
         """Queue a job that checks the generation under construction."""
+        self.request(COMPLETE_GENERATION, agent)
+
+    def request(self, actor: str, agent: str, lane: Lane = Lane.BACKFILL) -> None:
+        """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
+        indexing = actor == INDEX_PENDING
+        queue = lane.value if indexing or actor == COMPLETE_GENERATION else VECTORS_QUEUE
+        kept = _QUEUED_SECONDS if indexing else _OTHERS_SECONDS
         with _broker_errors():
-            self._queue_once(COMPLETE_GENERATION, Lane.BACKFILL.value, agent, Lane.BACKFILL.value)
+            if self._client.set(self._keys.queued(actor, agent, queue), 1, nx=True, ex=kept):
+                self._broker.enqueue(message(actor, queue, agent, *([queue] if indexing else [])))
 
     def continue_indexing(self, agent: str, waiting: Waiting) -> None:
         """Queue a message for each lane in which documents of this agent wait."""
-        with _broker_errors():
-            for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
-                if count:
-                    self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+        for lane in waiting.lanes:
+            self.request(INDEX_PENDING, agent, lane)
 
     def epoch(self) -> str | None:
         """Return a name of the server's data, another one after a loss; None if the server does not answer.
@@ -224,49 +209,35 @@ class BrokerJobQueue:
         with _broker_errors():
             if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
                 return 0
-            now = int(time.time() * 1000)
-            self._mend_heartbeats(keys=[self._keys.heartbeats], args=[now, int(SKEW_SECONDS * 1000)])
-            jobs, queued = self._living()
+            self._mend_heartbeats()
+            living = [
+                job for job in _messages(self._client, self._keys) if job.delayed_at <= time.time() + SKEW_SECONDS
+            ]
+            jobs = sorted({job.id for job in living})
+            queued = {(job.actor, *job.arguments) for job in living}
             put_right = 0
             for agent in self.marks.agents():
-                back = self.marks.recover(agent, alive=sorted(jobs), now=time.time())
-                waiting = self.marks.waiting(agent)
+                back = self.marks.recover(agent, alive=jobs, now=time.time())
                 put_right += back
-                for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
-                    if not count or (INDEX_PENDING, agent, lane.value) in queued:
-                        continue
-                    if back or self._doubtful(agent, lane):
-                        self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
-                        if lane is Lane.LIVE:
-                            self._client.delete(self._keys.live_job(agent))
-                        self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+                for lane in self.marks.waiting(agent).lanes:
+                    if (INDEX_PENDING, agent, lane.value) not in queued and (back or self._doubtful(agent, lane)):
+                        flag = self._keys.queued(INDEX_PENDING, agent, lane.value)
+                        self._client.delete(flag, *([self._keys.live_job(agent)] if lane is Lane.LIVE else []))
+                        self.request(INDEX_PENDING, agent, lane)
                         put_right += 1
             return put_right
 
-    def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
-        """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
-        arguments, kept = ((agent, lane), _QUEUED_SECONDS) if actor == INDEX_PENDING else ((agent,), _OTHERS_SECONDS)
-        if self._client.set(self._keys.queued(actor, agent, lane), 1, nx=True, ex=kept):
-            self._broker.enqueue(message(actor, queue, *arguments))
+    def _mend_heartbeats(self) -> None:
+        """Move heartbeats of the future to the present: else a worker that died before the clock was set back lives."""
+        now = time.time()
+        ahead = self._client.zrangebyscore(self._keys.heartbeats, (now + SKEW_SECONDS) * 1000, "+inf")
+        if ahead:
+            self._client.zadd(self._keys.heartbeats, dict.fromkeys(ahead, int(now * 1000)), xx=True)
 
     def _doubtful(self, agent: str, lane: Lane) -> bool:
         """Return True if the flag is missing, or so old, by the server's clock, that its message should be there."""
         left = self._client.pttl(self._keys.queued(INDEX_PENDING, agent, lane.value)) / 1000
         return bool(left < 0 or _QUEUED_SECONDS - left >= DOUBT_AFTER_SECONDS)
-
-    def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
-        """Return the ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
-        jobs: set[str] = set()
-        work: set[tuple[str, ...]] = set()
-        for queue in QUEUES:
-            for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
-                for raw in self._client.hvals(key):
-                    body = json.loads(raw)
-                    if body["options"].get(DELAYED_AT, 0.0) / 1000 > time.time() + SKEW_SECONDS:
-                        continue
-                    jobs.add(body["message_id"])
-                    work.add((body["actor_name"], *map(str, body["args"])))
-        return jobs, work
 
 
 @contextmanager
@@ -346,10 +317,22 @@ class JobState(StrEnum):
 class QueuedJob:
     """One message of the queue. `due_at`: Unix time at which a delayed one comes back, None for others."""
 
-    agent: str
-    work: str
+    id: str
+    actor: str
+    arguments: tuple[str, ...]
     state: JobState
-    due_at: float | None = None
+    due_at: float | None
+    delayed_at: float
+
+    @property
+    def agent(self) -> str:
+        """The agent with work."""
+        return self.arguments[0] if self.arguments else ""
+
+    @property
+    def work(self) -> str:
+        """The work, for a person."""
+        return _WORK.get((self.actor, *self.arguments[1:]), self.actor)
 
 
 def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
@@ -358,20 +341,27 @@ def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
     Raises:
         redis.RedisError: the server does not answer.
     """
-    found: list[QueuedJob] = []
-    server: Any = client
+    return sorted(_messages(client, keys), key=lambda job: (job.agent, job.work, job.state))
+
+
+def _messages(client: Any, keys: Keys) -> Iterator[QueuedJob]:
     for queue in QUEUES:
-        waiting = set(server.lrange(f"{keys.dramatiq}:{queue}", 0, -1))
-        for message_id, raw in server.hgetall(keys.messages(queue)).items():
-            state = JobState.WAITING if message_id in waiting else JobState.RUNNING
-            found.append(_job(raw, state))
-        found += [_job(raw, JobState.DELAYED) for raw in server.hvals(keys.delayed_messages(queue))]
-    return sorted(found, key=lambda job: (job.agent, job.work, job.state))
+        waiting = set(client.lrange(keys.queue(queue), 0, -1))
+        for message_id, raw in client.hgetall(keys.messages(queue)).items():
+            yield _job(raw, JobState.WAITING if message_id in waiting else JobState.RUNNING)
+        for raw in client.hvals(keys.delayed_messages(queue)):
+            yield _job(raw, JobState.DELAYED)
 
 
 def _job(raw: bytes, state: JobState) -> QueuedJob:
     body = json.loads(raw)
-    agent, lane = [*map(str, body["args"]), "", ""][:2]
-    work = _WORK.get((body["actor_name"], lane), str(body["actor_name"]))
-    eta = body["options"].get("eta") if state is JobState.DELAYED else None
-    return QueuedJob(agent, work, state, float(eta) / 1000 if eta is not None else None)
+    options = body["options"]
+    due = options.get("eta") if state is JobState.DELAYED else None
+    return QueuedJob(
+        id=body["message_id"],
+        actor=str(body["actor_name"]),
+        arguments=tuple(map(str, body["args"])),
+        state=state,
+        due_at=float(due) / 1000 if due is not None else None,
+        delayed_at=options.get(DELAYED_AT, 0.0) / 1000,
+    )

@@ -80,12 +80,12 @@ class Keys:
         return f"{self.prefix}:deaths:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
-        """String: set while a message of this actor for this agent waits in a queue."""
+        """String: set while a message of this actor for this agent waits in a queue, or has to come again."""
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
 
     def live_job(self, agent: str) -> str:
-        """Hash: "job" that works on this agent's live documents; "again" once another job came for them."""
-        return f"{self.prefix}:live-job:{agent}"
+        """String: the job that works on this agent's live documents."""
+        return f"{self.prefix}:live:{agent}"
 
     def retrying(self, actor: str, agent: str, lane: str) -> str:
         """String: the job of this kind that is delivered again after a pause."""

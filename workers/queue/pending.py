@@ -70,16 +70,18 @@ return asked
 
 _CLAIM = """
 -- KEYS: waiting, running, sequence, crashes, alone; ARGV: job, how many, crashes from which on one is claimed alone,
--- seconds for which it stays alone. Returns why the claim is special ('', 'alone: ...' or 'busy'), then the documents.
+-- seconds for which it stays alone. Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
 local documents = redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)
 if #documents == 0 then return {''} end
 local crashes = redis.call('HMGET', KEYS[4], unpack(documents))
-local why, taken = '', {}
+local why, taken = #documents == tonumber(ARGV[2]) and 'more' or '', {}
 for i, document in ipairs(documents) do
   local limit = tonumber(ARGV[3])
   if not crashes[i] or (tonumber(crashes[i]) or limit) < limit then
     taken[#taken + 1] = document
-  elseif #taken == 0 and why == '' then
+  elseif #taken > 0 then
+    why = 'more'
+  elseif why ~= 'busy' then
     if redis.call('SET', KEYS[5], ARGV[1], 'NX', 'EX', ARGV[4]) or redis.call('GET', KEYS[5]) == ARGV[1] then
       why, taken = 'alone: ' .. crashes[i], {document}
       break
@@ -95,7 +97,7 @@ for i, document in ipairs(taken) do
 end
 redis.call('ZREM', KEYS[1], unpack(taken))
 redis.call('HSET', KEYS[2], unpack(claims))
-return {why == 'busy' and '' or why, unpack(taken)}
+return {why == 'busy' and 'more' or why, unpack(taken)}
 """
 
 _FINISH = """
@@ -168,6 +170,16 @@ class Waiting:
     backfill: int
     running: int
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes in which documents wait."""
+        return tuple(lane for lane, count in ((Lane.LIVE, self.live), (Lane.BACKFILL, self.backfill)) if count)
+
+    @property
+    def anything(self) -> bool:
+        """Return True if documents wait or run."""
+        return bool(self.live or self.backfill or self.running)
+
 
 @dataclass(frozen=True, slots=True)
 class MarkedBefore:
@@ -182,7 +194,8 @@ class Claim:
     """Documents that a job has taken.
 
     A document that was there at several crashes is `alone`. `crashes` is their number; a document that became a dead
-    letter has its `look` instead. `busy`: nothing was taken, because another job tries such a document.
+    letter has its `look` instead. `busy`: nothing was taken, because another job tries such a document. `more`: others
+    wait in the lane.
     """
 
     documents: tuple[DocumentKey, ...] = ()
@@ -190,6 +203,7 @@ class Claim:
     crashes: int = 0
     look: str | None = None
     busy: bool = False
+    more: bool = False
 
 
 class PendingSet:
@@ -242,6 +256,7 @@ class PendingSet:
             crashes=int(value) if value.isdecimal() else 0,
             look=value if value and not value.isdecimal() else None,
             busy=kind == "busy",
+            more=kind != "",
         )
 
     def finish(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> list[float]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 
 import apsw
@@ -71,10 +69,12 @@ SELECT_CHUNKS_BY_PATH = """
 SELECT f.path, (SELECT count(*) FROM chunks AS c WHERE c.file_id = f.id) FROM files AS f WHERE f.source = ?
 """
 
+# Two ranges of `chunks_by_file`: a slice of a transcript looks only at the chunks that it concerns.
 SELECT_CHUNKS_OF = f"""
-SELECT {STORED_CHUNK_COLUMNS}
-FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
-ORDER BY ordinal
+SELECT {STORED_CHUNK_COLUMNS} FROM chunks
+WHERE file_id = (SELECT id FROM files WHERE source = ?1 AND path = ?2) AND ordinal >= ?3
+UNION ALL SELECT {STORED_CHUNK_COLUMNS} FROM chunks
+WHERE file_id = (SELECT id FROM files WHERE source = ?1 AND path = ?2) AND ordinal < 0
 """  # noqa: S608 - a constant
 
 # Two ranges of the index on names: this name, and this name with a full stop.
@@ -123,7 +123,7 @@ GROUP BY text_hash
 
 SELECT_DEAD_LETTERS = f"""
 SELECT {DEAD_LETTER_COLUMNS}
-FROM dead_letters ORDER BY last_at DESC, source, path
+FROM dead_letters WHERE last_at > 0 ORDER BY last_at DESC, source, path
 """  # noqa: S608 - a constant
 
 # The reader subtracts to get the ready ones: counting them would read every row.
@@ -205,12 +205,11 @@ class SqliteReader(StoreReader):
         with self._readers.borrow() as connection:
             return mark_of(connection, key)
 
-    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
+    def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
         with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_CHUNKS_OF, name_of(key))
-        chunks = [stored_chunk(row) for row in rows]
-        stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
-        return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
+            rows = fetch(connection, SELECT_CHUNKS_OF, (*name_of(key), first))
+        chunks = map(stored_chunk, rows)
+        return sorted(chunks, key=lambda chunk: (chunk.ordinal < 0, abs(chunk.ordinal), chunk.id))
 
     def named(self, folder: str, name: str) -> list[DocumentKey]:
         with self._readers.borrow() as connection:
@@ -319,7 +318,7 @@ class SqliteReader(StoreReader):
             vectors_pending=pending,
             vectors_refused=refused,
             last_commit_at=None if last is None else float(last),
-            disk_bytes=sum(_size(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
+            disk_bytes=sum(bytes_of(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
         )
 
     def vectors_pending(self) -> int:
@@ -327,7 +326,7 @@ class SqliteReader(StoreReader):
             return int(fetch(connection, COUNT_PENDING)[0][0])
 
     def size(self) -> int:
-        return _size(self._path)
+        return bytes_of(self._path)
 
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")
@@ -362,7 +361,8 @@ class SqliteReader(StoreReader):
         return dimensions
 
 
-def _size(path: Path) -> int:
+def bytes_of(path: Path) -> int:
+    """Return the size of a file, 0 without it."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,17 +1,25 @@
-"""Transactions of a SQLite generation: their changes to all tables, dead letters included."""
+"""Transactions of a SQLite generation: their changes to all tables, dead letters included.
+
+A large change of one document (a transcript that was read again, a rewritten note, a deletion) takes several
+transactions of a bounded size: one of 200,000 chunks would block other writers for seconds. Every state in between is a
+sound index: new chunks are added before old ones are deleted, and no chunk of the new version is deleted. Until the end
+the document counts as changed, so that a crash is repaired.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import apsw
 
 from memory.chunking.segmenting import index_text, index_title
-from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
-from memory.store.reader import DeadLetterRow, TranscriptMark, Vector, VectorState
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
+from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptMark, Vector, VectorState
 from memory.store.sqlite import vectors
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
@@ -28,16 +36,14 @@ from memory.store.sqlite.rows import (
     stat_values,
 )
 from memory.store.sqlite.schema import SET_META
-from memory.store.writer import (
-    DocumentChange,
-    DocumentDelete,
-    DocumentWrite,
-    NewChunk,
-    Refusal,
-    TranscriptWrite,
-    WriteOutcome,
-)
+from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, NewChunk, Refusal, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
+
+T = TypeVar("T")
+
+#: Largest numbers of chunks changed (added, moved, made stale, deleted) and added in one transaction, about 60 ms.
+MOST_CHANGED = 1_000
+MOST_ADDED = 500
 
 #: Content hash that no text has: a partly written document is read again.
 PARTLY = ""
@@ -61,11 +67,32 @@ UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touc
 TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
 
 SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state FROM chunks WHERE file_id = ?"
+# The plus has SQLite look up the ids instead of reading all chunks of the file.
 SELECT_THESE_CHUNKS_OF_FILE = """
-SELECT id, vector_state FROM chunks WHERE file_id = ? AND id IN (SELECT value FROM json_each(?))
+SELECT id, vector_state FROM chunks WHERE +file_id = ? AND id IN (SELECT value FROM json_each(?))
 """
 
-MOVE_CHUNK = "UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ? WHERE id = ? AND file_id = ?"
+MOVE_CHUNK = """
+UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ?, said_at = ? WHERE id = ? AND file_id = ?
+"""
+
+# -1 - ordinal has as many bytes as the ordinal (except for the first two), so SQLite overwrites rows in place.
+MAKE_STALE = "UPDATE chunks SET ordinal = -1 - ordinal WHERE file_id = ? AND ordinal >= ?"
+
+# The highest id ever used, also by a chunk that is gone.
+SELECT_LAST_CHUNK_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
+
+INSERT_CHUNK = """
+INSERT INTO chunks (id, file_id, ordinal, start_line, end_line, vector_state, text_hash, refusal, text, said_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
+
+INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
+DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
+
+REPLACE_MARK = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
+DELETE_MARK = "DELETE FROM transcripts WHERE file_id = ?"
 SET_VECTOR_STATE = "UPDATE chunks SET vector_state = ?, refusal = ? WHERE id = ?"
 
 SELECT_PENDING_HASHES = """
@@ -77,7 +104,10 @@ INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEX
 
 
 SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
+DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ? RETURNING last_at"
+
+# A retried letter is no letter, but if the document fails again, it continues the attempts and the first time.
+HIDE_DEAD_LETTER = "UPDATE dead_letters SET last_at = 0 WHERE source = ? AND path = ?"
 REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
 
 # A second failure adds its attempts.
@@ -106,104 +136,85 @@ FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ? 
 
 
 class WriteTransaction:
-    """Changes of one transaction. Rows are collected and written table by table at its end."""
+    """Changes of one transaction.
+
+    Chunks are collected and written table by table at its end: writing three tables in turn for each chunk costs far
+    more. Without `keeps_vectors`, all chunks stay pending.
+    """
 
     def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
         self.changed = False
-        self.connection = connection
         self._connection = connection
-        self._rows = ChunkRows(connection, keeps_vectors=keeps_vectors)
+        self._keeps_vectors = keeps_vectors
         self._now = time.time()
-        self._number = int(meta_value(connection, "transactions") or 0) + 1
+        #: Revision of the documents that this transaction writes.
+        self.number = int(meta_value(connection, "transactions") or 0) + 1
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
+        [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
+        self._last_chunk_id: int = last_chunk_id
+        self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
+        self._titles: dict[int, str] = {}  # by file id
+        self._removed: list[tuple[int, str]] = []  # id, vector state
 
     def apply(self, change: DocumentChange) -> WriteOutcome:
-        match change:
-            case DocumentWrite():
-                return self.put(change)
-            case TranscriptWrite():
-                return self.put_slice(change)
-            case DocumentDelete():
-                return self.drop(change)
+        return self.put(change) if isinstance(change, DocumentWrite) else self.drop(change)
 
     def put(self, change: DocumentWrite) -> WriteOutcome:
-        if current_revision(self._connection, change.key) != change.expected_revision:
+        if isinstance(change.expected, TranscriptMark):
+            mark = mark_of(self._connection, change.key)
+            if mark is None or not mark.is_of(change.expected):
+                return WriteOutcome.CONFLICT
+        elif current_revision(self._connection, change.key) != change.expected:
             return WriteOutcome.CONFLICT
-        if mark_of(self._connection, change.key) is not None:
-            return WriteOutcome.CONFLICT
-        file_id = self._put_file(change.key, change.stat, change.content_hash, change.notes)
+        remarks = json.dumps(change.notes, ensure_ascii=False)
+        values = (*stat_values(change.stat), change.content_hash, self.number, self._now, remarks)
+        [(file_id,)] = fetch(self._connection, UPSERT_FILE, (*name_of(change.key), *values))
+        if (to := change.mark) is not None:
+            self._connection.execute(REPLACE_MARK, (file_id, to.offset, to.lines, to.digest, to.state))
+        if change.stale_from is not None:
+            self._write_chunks_of(file_id)
+            self._connection.execute(MAKE_STALE, (file_id, change.stale_from))
         if change.removed:
             bindings = (file_id, as_json(change.removed))
-            self._rows.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings))
+            self._removed += fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings)
         self._connection.executemany(
-            MOVE_CHUNK, [(kept.ordinal, kept.start_line, kept.end_line, kept.id, file_id) for kept in change.moved]
+            MOVE_CHUNK,
+            [(kept.ordinal, kept.start_line, kept.end_line, kept.said_at, kept.id, file_id) for kept in change.moved],
         )
-        self._rows.add(file_id, change.key, change.added)
-        return self._settle(change.key, refusal=any(chunk.refused is not None for chunk in change.added))
-
-    def put_slice(self, change: TranscriptWrite) -> WriteOutcome:
-        mark = mark_of(self._connection, change.key)
-        if change.continues is None:
-            # A missing mark is not enough: a known document without one is a note.
-            if fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key)) is not None:
-                return WriteOutcome.CONFLICT
-        elif mark is None or not mark.is_of(change.continues):
-            return WriteOutcome.CONFLICT
-        file_id = self._put_file(change.key, change.stat, change.mark.digest, change.notes)
-        set_mark(self._connection, file_id, change.mark)
-        refusal = write_chunks(self._connection, self._rows, file_id, change)
-        if not change.final and not refusal:
-            # An unreadable part of it is still a dead letter.
-            self.changed = True
-            return WriteOutcome.COMMITTED
-        return self._settle(change.key, refusal=refusal)
+        self._titles[file_id] = index_title(change.key.source, change.key.path)
+        for number, chunk in enumerate(change.added, start=self._last_chunk_id + 1):
+            self._added.append((number, file_id, chunk))
+        self._last_chunk_id += len(change.added)
+        refusal = any(chunk.refused is not None for chunk in change.added)
+        if change.complete or refusal:  # an incomplete document without one may have the letter of its unreadable rest
+            self._settled[change.key] = refusal or self._settled.get(change.key, False)
+        self.changed = True
+        return WriteOutcome.COMMITTED
 
     def drop(self, change: DocumentDelete) -> WriteOutcome:
-        if current_revision(self._connection, change.key) != change.expected_revision:
+        if current_revision(self._connection, change.key) != change.expected:
             return WriteOutcome.CONFLICT
         row = fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key))
         if row is not None:
-            [file_id] = row
-            self._rows.flush_file(file_id)
-            self._rows.remove(file_id, fetch(self._connection, SELECT_CHUNKS_OF_FILE, row))
+            self._write_chunks_of(row[0])
+            self._removed += fetch(self._connection, SELECT_CHUNKS_OF_FILE, row)
             self._connection.execute(DELETE_FILE, row)
-            forget_mark(self._connection, file_id)
+            self._connection.execute(DELETE_MARK, row)
             fetch(self._connection, INCREMENT_META, ("deletions",))
-        return self._settle(change.key, refusal=False)
+        self._settled.setdefault(change.key, False)
+        self.changed = True
+        return WriteOutcome.COMMITTED
 
     def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
         known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
         if known[0] is None or known[1] is not None:
             return False
-        self._connection.execute(RENAME_FILE, (*name_of(new), self._number, *known[0]))
+        self._connection.execute(RENAME_FILE, (*name_of(new), self.number, *known[0]))
         self._connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
         # Another worker may have read the revision of one of the two names while it was unknown.
         fetch(self._connection, INCREMENT_META, ("deletions",))
         self.changed = True
         return True
-
-    def remove(self, file_id: int, rows: Sequence[tuple[int, str]]) -> None:
-        """Delete chunks of a document, given by id and vector state, without settling the document."""
-        self._rows.remove(file_id, rows)
-        self.changed = self.changed or bool(rows)
-
-    def thin(self, key: DocumentKey, ids: Sequence[int]) -> None:
-        """Delete chunks of a document that is to be deleted. Until then it counts as changed and unread."""
-        file_id = self._put_file(key, FORGOTTEN, PARTLY, ())
-        if mark_of(self._connection, key) is not None:
-            set_mark(self._connection, file_id, NOWHERE)
-        self.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, (file_id, as_json(ids))))
-
-    def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
-        remarks = json.dumps(notes, ensure_ascii=False)
-        values = (*name_of(key), *stat_values(stat), content_hash, self._number, self._now, remarks)
-        [(file_id,)] = fetch(self._connection, UPSERT_FILE, values)
-        return int(file_id)
-
-    def _settle(self, key: DocumentKey, *, refusal: bool) -> WriteOutcome:
-        self._settled[key] = refusal or self._settled.get(key, False)
-        self.changed = True
-        return WriteOutcome.COMMITTED
 
     def join_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         pending = fetch(self._connection, SELECT_PENDING_HASHES, (as_json(vectors),))
@@ -215,16 +226,16 @@ class WriteTransaction:
                 continue
             if isinstance(given, Refusal):
                 states.append((VectorState.REFUSED, given.reason, chunk_id))
-            elif self._rows.keeps_vectors:
+            elif self._keeps_vectors:
                 states.append((VectorState.READY, None, chunk_id))
                 rows.append((chunk_id, given))
         self._connection.executemany(SET_VECTOR_STATE, states)
-        self._rows.insert_vectors(rows)
+        self._insert_vectors(rows)
         refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
         for row in fetch(self._connection, SELECT_DOCUMENTS_OF_CHUNKS, (as_json(refused),)) if refused else ():
             before = self._letter(key := DocumentKey(*row))
             # An unreadable document matters more than missing vectors of its older version.
-            if before is None or before.error_class == EMBEDDING_REFUSED:
+            if before is None or not before.last_at or before.error_class == EMBEDDING_REFUSED:
                 self._settle_letter(key, fresh=True)
         self.changed = self.changed or bool(states)
         return len(states)
@@ -243,13 +254,8 @@ class WriteTransaction:
     def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
         # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
         shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
-        before = self._take_retried(shown)
-        first_at = self._now
-        if before is not None:
-            attempts, first_at = attempts + before.attempts, before.first_at
-        self._connection.execute(
-            UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, self._now)
-        )
+        values = (*name_of(shown), reason, error_class, attempts, self._now, self._now)
+        self._connection.execute(UPSERT_DEAD_LETTER, values)
         self.changed = True
 
     def retry(self, key: DocumentKey) -> int:
@@ -258,31 +264,22 @@ class WriteTransaction:
         if (row := fetch_one(self._connection, SELECT_FILE_ID, name_of(key))) is not None:
             self._connection.execute(RELEASE_REFUSED_OF_FILE, row)
             released = self._connection.changes()
-        if letter is not None:
-            self.drop_letter(key)
-            self.set_meta({RETRIED: remembered(meta_value(self._connection, RETRIED), letter)})
+        if letter is not None and letter.last_at:
+            self._connection.execute(HIDE_DEAD_LETTER, name_of(key))
+            self.changed = True
             if letter.error_class != EMBEDDING_REFUSED:
                 self._connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
-        self.changed = letter is not None or released > 0
+        self.changed = self.changed or released > 0
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
-        self._connection.execute(DELETE_DEAD_LETTER, name_of(key))
-        dropped = self._connection.changes() > 0
-        self.changed = self.changed or dropped
-        return dropped
+        dropped = fetch_one(self._connection, DELETE_DEAD_LETTER, name_of(key))
+        self.changed = self.changed or dropped is not None
+        return dropped is not None and bool(dropped[0])
 
     def _letter(self, key: DocumentKey) -> DeadLetterRow | None:
         row = fetch_one(self._connection, SELECT_DEAD_LETTER, name_of(key))
         return dead_letter(row) if row is not None else None
-
-    def _take_retried(self, key: DocumentKey) -> DeadLetterRow | None:
-        """Return and forget the letter that a document had before its retry, None without one."""
-        found = taken(meta_value(self._connection, RETRIED), key)
-        if found is None:
-            return None
-        self.set_meta({RETRIED: found[0]})
-        return found[1]
 
     def _settle_letter(self, key: DocumentKey, *, fresh: bool) -> None:
         """Update the letter of a readable document to match its refused chunks.
@@ -290,7 +287,7 @@ class WriteTransaction:
         A document without a letter and without a fresh refusal stays as it is, so that a dropped letter does not
         return.
         """
-        before = self._letter(key) or self._take_retried(key)
+        before = self._letter(key)
         if before is None and not fresh:
             return
         row = fetch_one(self._connection, SELECT_FILE_ID, name_of(key))
@@ -308,79 +305,66 @@ class WriteTransaction:
 
     def flush(self) -> None:
         """Write the collected chunks, then the dead letters, which depend on the refused chunks in the tables."""
-        self._rows.flush()
+        self._write_chunks()
         for key, refusal in self._settled.items():
             self._settle_letter(key, fresh=refusal)
 
     def finish(self) -> None:
         """Count the transaction."""
         if self.changed:
-            self.set_meta({"transactions": str(self._number), "last_commit_at": repr(self._now)})
+            self.set_meta({"transactions": str(self.number), "last_commit_at": repr(self._now)})
 
+    def _write_chunks_of(self, file_id: int) -> None:
+        """Write the collected chunks if an earlier change in this transaction was of this document."""
+        if file_id in self._titles:
+            self._write_chunks()
 
-# The highest id ever used, also by a chunk that is gone.
-SELECT_LAST_CHUNK_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
+    def _write_chunks(self) -> None:
+        """Write the collected chunks, removed ones first: a chunk that was added later stays."""
+        # Ascending: FTS5 flushes whenever a rowid is below the one before it. Deleting 20,000 stale chunks in another
+        # order took 7.5 s instead of 0.1 s.
+        removed = sorted(self._removed)
+        ids = [(chunk_id,) for chunk_id, _ in removed]
+        self._connection.executemany(DELETE_CHUNK, ids)
+        self._connection.executemany(DELETE_FTS, ids)
+        if ready := [chunk_id for chunk_id, state in removed if state == VectorState.READY]:
+            vectors.delete_vectors(self._connection, ready)
+        self._connection.executemany(INSERT_CHUNK, [self._chunk_values(*added) for added in self._added])
+        self._connection.executemany(
+            INSERT_FTS,
+            (
+                (chunk_id, index_text(f"{title}\n{chunk.text}" if (title := self._titles[file_id]) else chunk.text))
+                for chunk_id, file_id, chunk in self._added
+            ),
+        )
+        self._insert_vectors(
+            [
+                (chunk_id, chunk.vector)
+                for chunk_id, _, chunk in self._added
+                if chunk.vector is not None and self._state(chunk) is VectorState.READY
+            ]
+        )
+        self._removed, self._added = [], []
 
-INSERT_CHUNK = """
-INSERT INTO chunks (id, file_id, ordinal, start_line, end_line, vector_state, text_hash, refusal, text, said_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
+    def _chunk_values(self, chunk_id: int, file_id: int, chunk: NewChunk) -> tuple[int | float | str | None, ...]:
+        place = (chunk.ordinal, chunk.start_line, chunk.end_line)
+        return (
+            chunk_id,
+            file_id,
+            *place,
+            self._state(chunk),
+            chunk.text_hash,
+            chunk.refused,
+            chunk.text,
+            chunk.said_at,
+        )
 
-INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
-DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
+    def _state(self, chunk: NewChunk) -> VectorState:
+        if chunk.refused is not None:
+            return VectorState.REFUSED
+        return VectorState.READY if chunk.vector is not None and self._keeps_vectors else VectorState.PENDING
 
-
-class ChunkRows:
-    """Collected rows, written table by table: writing three tables in turn for each chunk costs far more."""
-
-    def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
-        self._connection = connection
-        #: False if vectors are switched off: all chunks stay pending.
-        self.keeps_vectors = keeps_vectors
-        [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
-        self._last_chunk_id: int = last_chunk_id
-        self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
-        self._titles: dict[int, str] = {}  # by file id
-        self._removed: list[tuple[int, str]] = []  # id, vector state
-        self._joined: list[tuple[int, Vector]] = []
-        self._files: set[int] = set()
-
-    def add(self, file_id: int, key: DocumentKey, chunks: Iterable[NewChunk]) -> None:
-        """Insert chunks of a document."""
-        self._files.add(file_id)
-        self._titles[file_id] = index_title(key.source, key.path)
-        for chunk in chunks:
-            self._last_chunk_id += 1
-            self._added.append((self._last_chunk_id, file_id, chunk))
-
-    def remove(self, file_id: int, rows: Iterable[tuple[int, str]]) -> None:
-        """Delete chunks of a document, given by id and vector state."""
-        self._files.add(file_id)
-        self._removed += rows
-
-    def join(self, file_id: int, vectors: Iterable[tuple[int, Vector]]) -> None:
-        """Insert vectors of chunks that were written as ready."""
-        self._files.add(file_id)
-        self._joined += vectors
-
-    def flush_file(self, file_id: int) -> None:
-        """Write the changes that this transaction has collected for a document."""
-        if file_id in self._files:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write everything, removed chunks first: a chunk that was added later stays."""
-        if self._removed:
-            self._remove_chunks()
-        if self._added:
-            self._add_chunks()
-        self.insert_vectors(self._joined)
-        self._removed, self._added, self._joined = [], [], []
-        self._files.clear()
-        self._titles.clear()
-
-    def insert_vectors(self, rows: Sequence[tuple[int, Vector]]) -> None:
+    def _insert_vectors(self, rows: Sequence[tuple[int, Vector]]) -> None:
         """Insert vectors at once; the first ones of an index make their table.
 
         Raises:
@@ -398,165 +382,64 @@ class ChunkRows:
                 raise ValueError(f"chunk {chunk_id}: shape {vector.shape} in an index of {value} dimensions")
         vectors.insert_vectors(self._connection, rows)
 
-    def _remove_chunks(self) -> None:
-        # Ascending: FTS5 flushes whenever a rowid is below the one before it. Deleting 20,000 stale chunks in another
-        # order took 7.5 s instead of 0.1 s.
-        self._removed.sort()
-        ids = [(chunk_id,) for chunk_id, _ in self._removed]
-        self._connection.executemany(DELETE_CHUNK, ids)
-        self._connection.executemany(DELETE_FTS, ids)
-        ready = [chunk_id for chunk_id, state in self._removed if state == VectorState.READY]
-        if ready:
-            vectors.delete_vectors(self._connection, ready)
 
-    def _add_chunks(self) -> None:
-        self._connection.executemany(INSERT_CHUNK, [self._chunk_values(*added) for added in self._added])
-        self._connection.executemany(
-            INSERT_FTS,
-            (
-                (chunk_id, index_text(f"{title}\n{chunk.text}" if (title := self._titles[file_id]) else chunk.text))
-                for chunk_id, file_id, chunk in self._added
-            ),
-        )
-        self.insert_vectors(
-            [
-                (chunk_id, chunk.vector)
-                for chunk_id, _, chunk in self._added
-                if chunk.vector is not None and self._state(chunk) is VectorState.READY
-            ]
-        )
+# Large changes ---------------------------------------------------------------------------------------
 
-    def _chunk_values(self, chunk_id: int, file_id: int, chunk: NewChunk) -> tuple[int | float | str | None, ...]:
-        return (
-            chunk_id,
-            file_id,
-            chunk.ordinal,
-            chunk.start_line,
-            chunk.end_line,
-            self._state(chunk),
-            chunk.text_hash,
-            chunk.refused,
-            chunk.text,
-            chunk.said_at,
-        )
-
-    def _state(self, chunk: NewChunk) -> VectorState:
-        if chunk.refused is not None:
-            return VectorState.REFUSED
-        return VectorState.READY if chunk.vector is not None and self.keeps_vectors else VectorState.PENDING
-
-
-REPLACE_MARK = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
-DELETE_MARK = "DELETE FROM transcripts WHERE file_id = ?"
-
-# -1 - ordinal has as many bytes as the ordinal (except for the first two), so SQLite overwrites rows in place.
-MAKE_STALE = "UPDATE chunks SET ordinal = -1 - ordinal WHERE file_id = ? AND ordinal >= ?"
-
-# The last chunks first, so that the rest is the beginning.
-MAKE_SOME_STALE = """
-UPDATE chunks SET ordinal = -1 - ordinal
-WHERE id IN (SELECT id FROM chunks WHERE file_id = ? AND ordinal >= ? ORDER BY ordinal DESC LIMIT ?)
+# By `chunks_by_file`, up to a limit.
+COUNT_FROM = """
+SELECT count(*) FROM (
+    SELECT 1 FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?) AND ordinal >= ? LIMIT ?
+)
 """
-
-SELECT_HAS_STALE = "SELECT 1 FROM chunks WHERE file_id = ? AND ordinal < 0 LIMIT 1"
-SELECT_STALE = "SELECT id, vector_state FROM chunks WHERE file_id = ? AND ordinal < 0"
-
-SELECT_STALE_BUT = """
-SELECT id, vector_state FROM chunks
-WHERE file_id = ? AND ordinal < 0 AND id NOT IN (SELECT value FROM json_each(?)) LIMIT ?
+SELECT_HIGHEST_ORDINAL = """
+SELECT coalesce(max(ordinal), -1) FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
 """
-
-# CROSS JOIN forces a look-up by hash for each text of the slice, however many chunks are stale.
-# The earliest of several chunks with the same text comes first.
-SELECT_STALE_BY_HASH = """
-SELECT c.text_hash, c.id, c.vector_state
-FROM json_each(?) AS wanted CROSS JOIN chunks AS c INDEXED BY chunks_by_hash ON c.text_hash = wanted.value
-WHERE c.file_id = ? AND c.ordinal < 0
-ORDER BY c.ordinal DESC, c.id
-"""
-
-# A stored refusal stays unless a vector replaces it.
-TAKE_OVER = """
-UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ?, said_at = ?, vector_state = ?,
-    refusal = CASE WHEN ? = 'refused' THEN coalesce(refusal, ?) END
-WHERE id = ?
-"""
+SELECT_CHUNK_IDS = "SELECT id FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)"
 
 
-#: Mark at the start of a file.
-NOWHERE = TranscriptMark(0, 0, "", "")
+def size_of(connection: apsw.Connection, change: DocumentChange) -> tuple[int, int]:
+    """Return the number of chunks that a change changes, counted up to the limit, and of chunks that it adds."""
+    first, changed, added = -sys.maxsize, 0, 0
+    if isinstance(change, DocumentWrite):
+        changed, added = len(change.added) + len(change.moved) + len(change.removed), len(change.added)
+        if change.stale_from is None:
+            return changed, added
+        first = change.stale_from
+    [(there,)] = fetch(connection, COUNT_FROM, (*name_of(change.key), first, MOST_CHANGED + 1))
+    return changed + int(there), added
 
 
-def forget_mark(connection: apsw.Connection, file_id: int) -> None:
-    """Delete the mark of a deleted document."""
-    connection.execute(DELETE_MARK, (file_id,))
+def is_large(changed: int, added: int) -> bool:
+    """Return True if changes of this size are too large for one transaction."""
+    return changed > MOST_CHANGED or added > MOST_ADDED
 
 
-def set_mark(connection: apsw.Connection, file_id: int, mark: TranscriptMark) -> None:
-    """Store the mark of a transcript."""
-    connection.execute(REPLACE_MARK, (file_id, mark.offset, mark.lines, mark.digest, mark.state))
+def parts_of(connection: apsw.Connection, change: DocumentChange) -> tuple[list[DocumentWrite], DocumentChange]:
+    """Split a large change; return parts for a transaction each, without what they expect, and the rest for the last
+    one. After a crash, the document is read from the mark of the parts on."""
+    if isinstance(change, DocumentDelete):
+        mark = NOWHERE if mark_of(connection, change.key) is not None else None
+        part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, mark=mark, complete=False)
+        ids = tuple(row[0] for row in fetch(connection, SELECT_CHUNK_IDS, name_of(change.key)))
+        return [replace(part, removed=group) for group in _groups(ids, MOST_CHANGED)], change
+    mark = change.mark
+    if mark is not None:
+        mark = change.expected if change.stale_from != 0 and isinstance(change.expected, TranscriptMark) else NOWHERE
+    part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, notes=change.notes, mark=mark, complete=False)
+    parts: list[DocumentWrite] = []
+    if change.stale_from is not None:
+        [(highest,)] = fetch(connection, SELECT_HIGHEST_ORDINAL, name_of(change.key))
+        # The last chunks first, so that the rest is the beginning.
+        firsts = range(highest + 1 - MOST_CHANGED, change.stale_from, -MOST_CHANGED)
+        parts += [replace(part, stale_from=first) for first in (*firsts, change.stale_from)]
+    parts += [replace(part, added=group) for group in _groups(change.added, MOST_ADDED)]
+    parts += [replace(part, moved=group) for group in _groups(change.moved, MOST_CHANGED)]
+    parts += [replace(part, removed=group) for group in _groups(change.removed, MOST_CHANGED)]
+    *parts, last = parts
+    return parts, replace(
+        last, stat=change.stat, content_hash=change.content_hash, mark=change.mark, complete=change.complete
+    )
 
 
-def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, change: TranscriptWrite) -> bool:
-    """Apply a slice to the document's chunks; return True if it brought a refusal."""
-    rows.flush_file(file_id)  # an earlier slice in the same transaction
-    if change.keep is not None:
-        connection.execute(MAKE_STALE, (file_id, change.keep))
-    added, refusal = _take_over(connection, rows, file_id, change.added)
-    rows.add(file_id, change.key, added)
-    if change.final:
-        rows.remove(file_id, fetch(connection, SELECT_STALE, (file_id,)))
-    return refusal or any(chunk.refused is not None for chunk in added)
-
-
-def make_stale(connection: apsw.Connection, file_id: int, *, from_ordinal: int, limit: int) -> int:
-    """Make at most `limit` chunks stale; return their number."""
-    connection.execute(MAKE_SOME_STALE, (file_id, from_ordinal, limit))
-    return connection.changes()
-
-
-def surplus(
-    connection: apsw.Connection, file_id: int, chunks: Iterable[NewChunk], *, limit: int
-) -> list[tuple[int, str]]:
-    """Return the id and vector state of at most `limit` stale chunks that these new chunks do not take over."""
-    stale = _stale_by_hash(connection, file_id, chunks)
-    wanted = [stale[chunk.text_hash].popleft()[0] for chunk in chunks if stale.get(chunk.text_hash)]
-    return fetch(connection, SELECT_STALE_BUT, (file_id, as_json(wanted), limit))
-
-
-def _take_over(
-    connection: apsw.Connection, rows: ChunkRows, file_id: int, chunks: Iterable[NewChunk]
-) -> tuple[list[NewChunk], bool]:
-    """Give chunks the stale rows with their texts; return the chunks without one, and True if a chunk was refused."""
-    stale = _stale_by_hash(connection, file_id, chunks)
-    left: list[NewChunk] = []
-    vectors: list[tuple[int, Vector]] = []
-    refusal = False
-    for chunk in chunks:
-        if not (candidates := stale.get(chunk.text_hash)):
-            left.append(chunk)
-            continue
-        chunk_id, state = candidates.popleft()
-        if state is not VectorState.READY and chunk.vector is not None and rows.keeps_vectors:
-            state = VectorState.READY
-            vectors.append((chunk_id, chunk.vector))
-        elif state is VectorState.PENDING and chunk.refused is not None:
-            state = VectorState.REFUSED
-            refusal = True
-        place = (chunk.ordinal, chunk.start_line, chunk.end_line, chunk.said_at)
-        connection.execute(TAKE_OVER, (*place, state, state, chunk.refused, chunk_id))
-    rows.join(file_id, vectors)
-    return left, refusal
-
-
-def _stale_by_hash(
-    connection: apsw.Connection, file_id: int, chunks: Iterable[NewChunk]
-) -> dict[str, deque[tuple[int, VectorState]]]:
-    found: dict[str, deque[tuple[int, VectorState]]] = {}
-    # Nearly always there is no stale chunk, or only the last one.
-    if fetch_one(connection, SELECT_HAS_STALE, (file_id,)) is None:
-        return found
-    wanted = as_json({chunk.text_hash for chunk in chunks})
-    for text_hash, chunk_id, state in fetch(connection, SELECT_STALE_BY_HASH, (wanted, file_id)):
-        found.setdefault(text_hash, deque()).append((chunk_id, VectorState(state)))
-    return found
+def _groups(values: tuple[T, ...], most: int) -> list[tuple[T, ...]]:
+    return [values[start : start + most] for start in range(0, len(values), most)]

@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 
+from memory.store.durable_sqlite import committed
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import Vector
-from memory.store.sqlite import large_changes
+from memory.store.reader import TranscriptMark, Vector
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -28,10 +29,10 @@ from memory.store.sqlite.maintenance import (
     leave_deletions,
     merge_keywords,
 )
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import SqliteReader, bytes_of
 from memory.store.sqlite.schema import SET_META, migrate
-from memory.store.sqlite.transaction import WriteTransaction
-from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
+from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
+from memory.store.writer import DocumentChange, DocumentWrite, Maintained, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 
 #: Bytes of the write-ahead log from which a commit waits briefly for readers, so that the log starts over. SQLite's
@@ -74,24 +75,30 @@ class SqliteStore(SqliteReader, Store):
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         outcomes: list[WriteOutcome] = []
         together: list[DocumentChange] = []
-        size = large_changes.Size()
+        changed = added = 0
         for change in changes:
-            more = self._size_of(change, after_others=change.key in {other.key for other in together})
-            if together and (size + more).too_large:
+            with self._readers.borrow() as connection:
+                size = size_of(connection, change)
+            if is_large(changed + size[0], added + size[1]):
                 outcomes += self._write_together(together)
-                together, size = [], large_changes.Size()
-                more = self._size_of(change, after_others=False)
-            if more.too_large:
-                together = [large_changes.thinned(self._flushed_transaction, change)]
-                size = large_changes.Size(changed=large_changes.MOST_CHANGED)
-            else:
-                together.append(change)
-                size += more
+                together, changed, added = [], 0, 0
+            together.append(self._most_of(change) if is_large(*size) else change)
+            changed, added = changed + size[0], added + size[1]
         return outcomes + self._write_together(together)
 
-    def _size_of(self, change: DocumentChange, *, after_others: bool) -> large_changes.Size:
+    def _most_of(self, change: DocumentChange) -> DocumentChange:
+        """Write all parts of a large change but the last one; return the rest, which conflicts if a part did."""
         with self._readers.borrow() as connection:
-            return large_changes.size_of(connection, change, after_others=after_others)
+            parts, rest = parts_of(connection, change)
+        for part in parts:
+            with self._flushed_transaction() as transaction:
+                if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
+                    return change
+            if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
+                rest = replace(rest, expected=part.mark)
+            else:
+                rest = replace(rest, expected=transaction.number)
+        return rest
 
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:
@@ -157,8 +164,7 @@ class SqliteStore(SqliteReader, Store):
         """Copy the write-ahead log back as far as readers allow, and close all connections."""
         with self._write_lock:
             with suppress(apsw.Error):  # the next process that opens the file does it
-                self._writer.set_busy_timeout(0)
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._copy_the_log(wait_seconds=0.0)
             self._writer.close()
         super().close()
 
@@ -171,31 +177,19 @@ class SqliteStore(SqliteReader, Store):
     @contextmanager
     def _transaction(self) -> Iterator[WriteTransaction]:
         with self._write_lock, translated(self._path):
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
+            with committed(self._writer):
                 transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)
                 yield transaction
                 transaction.finish()
-                self._writer.execute("COMMIT" if transaction.changed else "ROLLBACK")
-            except BaseException:
-                # A full disk has rolled back already.
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-            self._bound_the_log()
+            if self._log_bytes() >= WAL_RESTART_BYTES:
+                with suppress(apsw.Error):  # the changes are committed; the next commit tries again
+                    self._copy_the_log(wait_seconds=WAL_RESTART_SECONDS)
 
     @contextmanager
     def _idle_step(self) -> Iterator[apsw.Connection]:
         """Transaction that changes no search result and is not counted."""
-        with self._write_lock, translated(self._path):
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
+        with self._write_lock, translated(self._path), committed(self._writer):
+            yield self._writer
 
     def _cut_the_log(self) -> int:
         """Copy the write-ahead log back and empty it, unless a reader or writer uses it; return the bytes freed."""
@@ -203,26 +197,19 @@ class SqliteStore(SqliteReader, Store):
         if size < WAL_WORTH_CUTTING_BYTES:
             return 0
         with self._write_lock, suppress(StoreBusy), translated(self._path):
-            self._writer.set_busy_timeout(0)
-            try:
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            finally:
-                self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+            self._copy_the_log(wait_seconds=0.0)
         return max(0, size - self._log_bytes())
 
-    def _log_bytes(self) -> int:
+    def _copy_the_log(self, *, wait_seconds: float) -> None:
+        """Copy the write-ahead log back and empty it, with this wait for readers and writers that use it."""
+        self._writer.set_busy_timeout(round(wait_seconds * 1000))
         try:
-            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
-        except OSError:
-            return 0
-
-    def _bound_the_log(self) -> None:
-        if self._log_bytes() < WAL_RESTART_BYTES:
-            return
-        with suppress(apsw.Error):  # the changes are committed; the next commit tries again
-            self._writer.set_busy_timeout(round(WAL_RESTART_SECONDS * 1000))
             self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        finally:
+            self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+
+    def _log_bytes(self) -> int:
+        return bytes_of(self._path.with_name(f"{self._path.name}-wal"))
 
 
 def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, description: str) -> None:
@@ -243,9 +230,8 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
     try:
         with translated(path):
             migrate(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
-            connection.execute("COMMIT")
+            with committed(connection):
+                connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
             # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:

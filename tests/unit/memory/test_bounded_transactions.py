@@ -25,7 +25,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
 from memory.index.vector_fill import fill_vectors
 from memory.store.options import StoreOptions
-from memory.store.sqlite import large_changes as sqlite_thinning
+from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey, Lane
@@ -95,8 +95,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(sqlite_thinning, "MOST_CHANGED", MOST)
-    monkeypatch.setattr(sqlite_thinning, "MOST_ADDED", ADDED)
+    monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", MOST)
+    monkeypatch.setattr(sqlite_transaction, "MOST_ADDED", ADDED)
     for module in (planned_groups, completion):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)

@@ -18,12 +18,11 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
-from memory.index.generation_writer import GenerationWriter, HomeOwner, Owner
+from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, HomeOwner, Owner, require_room
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NoRoom, NotOwner, Superseded
 from memory.store.options import StoreOptions
-from memory.store.sqlite.folder_writer import RESERVE_BYTES, require_room
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 

@@ -29,7 +29,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
-from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentWrite, WriteOutcome
 from memory.transcripts import lines as line_reading
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
@@ -531,9 +531,7 @@ def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: 
     stat = FileStat(size=9, mtime_ns=1, inode=1, ctime_ns=1)
     mark = TranscriptMark(0, 0, "", "")
     notes = ("no line is of a known format",)
-    written = TranscriptWrite(
-        trajectory, continues=None, mark=mark, stat=stat, keep=0, added=(), final=True, notes=notes
-    )
+    written = DocumentWrite(trajectory, 0, stat, mark.digest, mark=mark, notes=notes)
     indexer.target().write([written])
     identity = indexer.fingerprint()
     indexer.generations.begin(identity.digest, identity.description, force=True)
@@ -567,7 +565,7 @@ def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, m
     store = indexer.target()
     write, left = store.write, 2
 
-    def dies(changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]) -> list[WriteOutcome]:
+    def dies(changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         nonlocal left
         if not left:
             raise KeyboardInterrupt
@@ -612,7 +610,7 @@ def test_a_run_that_dies_between_two_slices_loses_and_doubles_nothing(
     write = store.write
     left = 0
 
-    def dies(changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]) -> list[WriteOutcome]:
+    def dies(changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         nonlocal left
         if not left:
             raise KeyboardInterrupt

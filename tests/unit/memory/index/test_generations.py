@@ -71,7 +71,7 @@ def test_readers_of_an_agent_that_was_never_indexed_find_nothing_and_make_nothin
     assert generations.next() is None
     assert generations.open_reader() is None
     assert generations.target_reader("f1") is None
-    assert generations.pointer_token() is None
+    assert generations.token() is None
     assert not folder.exists()
 
 
@@ -98,11 +98,11 @@ def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
 ) -> None:
     [old] = writer.open_writer("f1", "first")
     old.write([document(NOTE, "gateway")])
-    token = generations.pointer_token()
+    token = generations.token()
 
     target, current = writer.open_writer("f2", "second")
     assert (target.meta("fingerprint"), current.meta("fingerprint")) == ("f2", "f1")
-    assert generations.pointer_token() == token
+    assert generations.token() == token
     assert fingerprint_of(generations.open_reader()) == "f1"
     assert fingerprint_of(generations.target_reader("f2")) == "f2"
     assert fingerprint_of(generations.target_reader("f1")) == "f1"
@@ -119,16 +119,16 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     old.write([document(NOTE, "gateway")])
     reader = generations.open_reader()
     assert reader is not None
-    token = generations.pointer_token()
+    token = generations.token()
 
     target, _ = writer.open_writer("f2", "second")
     target.write([document(NOTE, "deploy")])
     assert not writer.complete("f1")
-    assert generations.pointer_token() == token
+    assert generations.token() == token
     assert writer.complete("f2")
     assert not writer.complete("f2")
 
-    assert generations.pointer_token() != token
+    assert generations.token() != token
     assert generations.next() is None
     assert len(reader.search_text("gateway", 5)) == 1  # the reader from before still has its own
     writer.sweep(older_than_seconds=0)
@@ -377,7 +377,7 @@ def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_
         def no_space(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patched.setattr("memory.store.sqlite.folder_writer.os.fsync", no_space)
+        patched.setattr("memory.index.generation_writer.os.fsync", no_space)
         with pytest.raises(StoreFull, match=r"no space left for .*; free some and indexing goes on"):
             steps[step]()
     assert (generations.current(), generations.next()) == before

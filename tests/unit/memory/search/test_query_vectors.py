@@ -8,22 +8,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.embedding.rate_limit import REFUSED_SECONDS, LocalRateLimiter, RateLimiter
+from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
 from memory.search.query_vectors import (
-    FAILURE_MEMORY_SECONDS,
-    FIRST_FAILURE_MEMORY_SECONDS,
     PROVIDER_THREADS,
     QueryVectors,
     Unavailable,
 )
 from memory.store.reader import Vector
-from schemas.errors import Permanent, Terminal, Throttled, Transient
+from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 from schemas.ports import Usage
 from tests.waiting import wait_until
 
@@ -83,13 +82,7 @@ def made() -> Iterator[Warm]:
 
 @pytest.fixture
 def warm(made: Warm) -> Warm:
-    def make(provider: Provider, **options) -> QueryVectors:
-        vectors = made(provider, **options)
-        vectors.warm_up()
-        assert vectors.is_warm(60)
-        return vectors
-
-    return make
+    return partial(made, model_wait_seconds=60)
 
 
 def got(vectors: QueryVectors, query: str, *, seconds: float = 60, agent: str = "") -> Vector | Unavailable:
@@ -136,8 +129,7 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
     early = got(vectors, "hello")
     assert early == Unavailable("the embedding model of 'fake' is still loading")
     provider.loaded.set()
-    assert vectors.is_warm(60)
-    assert not isinstance(got(vectors, "hello"), Unavailable)
+    wait_until(lambda: not isinstance(got(vectors, "hello"), Unavailable))
 
 
 def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(made: Warm):
@@ -148,27 +140,6 @@ def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(made: Warm):
     provider.loaded.set()
 
 
-def test_a_process_that_asks_once_may_wait_for_the_model(made: Warm):
-    vectors = made(Provider(), model_wait_seconds=5)
-
-    assert not isinstance(got(vectors, "hello"), Unavailable)
-
-
-def test_a_failed_provider_is_left_alone_for_a_while(warm: Warm):
-    provider, clock = Provider(), Clock()
-    vectors = warm(provider, clock=clock)
-    provider.failure = Transient("the endpoint is overloaded")
-
-    assert got(vectors, "a") == Unavailable("the endpoint is overloaded")
-    assert got(vectors, "b") == Unavailable("the endpoint is overloaded")
-    assert provider.asked == ["a"]
-
-    provider.failure = None
-    clock.now += FAILURE_MEMORY_SECONDS + 1
-    assert not isinstance(got(vectors, "b"), Unavailable)
-    assert vectors.failure() is None
-
-
 def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     provider = Provider()
     vectors = warm(provider)
@@ -176,9 +147,10 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
 
     late = got(vectors, "slow", seconds=0.01)
     assert late == Unavailable("the embedding provider 'fake' did not answer in time")
-    assert got(vectors, "next") == late
+    assert got(vectors, "next") == late, "as long as the first one is not answered"
     assert provider.asked in ([], ["slow"])
     provider.answering.set()
+    wait_until(lambda: not isinstance(got(vectors, "next"), Unavailable))
 
 
 def test_a_query_that_no_search_waits_for_any_longer_is_not_sent(warm: Warm):
@@ -197,17 +169,6 @@ def test_a_query_that_no_search_waits_for_any_longer_is_not_sent(warm: Warm):
     assert not isinstance(vectors.outcome(patient), Unavailable)
     vectors.close()
     assert sorted(provider.asked) == [*busy, "shared"]
-
-
-def test_searches_that_wait_in_vain_together_are_one_failure(warm: Warm):
-    provider, clock = Provider(), Clock()
-    vectors = warm(provider, clock=clock)
-    provider.answering.clear()
-    waiting = [vectors.begin(f"query {number}", seconds=0.001) for number in range(10)]
-    assert all(isinstance(vectors.outcome(one), Unavailable) for one in waiting)
-    clock.now += FIRST_FAILURE_MEMORY_SECONDS + 0.01
-    assert vectors.failure() is None
-    provider.answering.set()
 
 
 def test_a_query_that_is_refused_is_not_the_provider_failing(warm: Warm):
@@ -254,7 +215,7 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_later(made: Warm):
     assert got(vectors, "x") == Unavailable("ImportError: no such wheel")
 
     provider.broken = False
-    clock.now += FAILURE_MEMORY_SECONDS + 1
+    clock.now += REFUSED_SECONDS
     wait_until(lambda: not isinstance(got(vectors, "x"), Unavailable))
 
 
@@ -273,7 +234,7 @@ def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordinati
 
 def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
@@ -289,57 +250,38 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm:
     assert not isinstance(got(vectors, "b"), Unavailable), "it may be asked as soon as the time is over"
 
 
-def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(warm: Warm):
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (Throttled("slow down", retry_after=3), "fake asked to wait 3 s"),
+        (Terminal("the key is refused"), "the key is refused"),
+        (Transient("broken connection"), "requests to fake fail, and it is tried again in 1 s"),
+    ],
+)
+def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: Warm, told: RecalldError, said: str):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(limiter))
-    limiter.report(Throttled("slow down", retry_after=3))
-    assert got(vectors, "a") == Unavailable("fake asked to wait 3 s")
-    assert provider.asked == []
-
-    clock.now += 3
-    provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
-    got(vectors, "a")
-    hold = limiter.hold()
-    assert hold is not None
-    assert hold.refusal == "the key is refused: set FAKE_API_KEY"
-    assert got(vectors, "b") == Unavailable("the key is refused: set FAKE_API_KEY")
-    assert provider.asked == ["a"]
-
-
-def test_a_query_may_leave_a_minute_after_a_refusal(warm: Warm):
-    provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(limiter))
-    limiter.report(Terminal("the quota is used up"))
-    assert got(vectors, "a") == Unavailable("the quota is used up")
-
-    clock.now += REFUSED_SECONDS
-    assert not isinstance(got(vectors, "a"), Unavailable)
-    assert limiter.hold() is None
-    assert vectors.failure() is None
-
-
-def test_an_endpoint_that_is_out_says_when_it_is_tried_again(warm: Warm):
-    provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     for _ in range(4):
         clock.now += 1
-        limiter.report(Transient("broken connection"))
-    assert got(vectors, "a") == Unavailable("requests to fake fail, and it is tried again in 1 s")
+        limiter.report(told)
+    assert got(vectors, "a") == Unavailable(said)
+    assert vectors.failure() == said
+    assert provider.asked == []
+    clock.now += REFUSED_SECONDS
+    assert not isinstance(got(vectors, "a"), Unavailable)
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), coordination=shared(LocalRateLimiter(limits)))
+    vectors = warm(Provider(), coordination=shared(RateLimiter(limits)))
     for query in ("one", "two", "three"):
         assert not isinstance(got(vectors, query), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, coordination=shared(LocalRateLimiter(), recorder))
+    vectors = warm(provider, coordination=shared(RateLimiter(), recorder))
     got(vectors, "where is the dentist", agent="ada")
     got(vectors, "where is the dentist", agent="bob")
     wait_until(lambda: recorder.counted)

@@ -28,7 +28,7 @@ class Pointers:
         self.opened = 0
         self.error: Exception | None = None
 
-    def pointer_token(self) -> object:
+    def token(self) -> object:
         return id(self.store)
 
     def open_reader(self) -> Store | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory.search.tools import GET, SEARCH, TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool, unavailable
+from memory.search.tools import GET, SEARCH, TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings_sections import Limits
@@ -177,15 +177,3 @@ def test_a_memory_that_fails_is_an_answer(name):
     assert answer["action"]
     assert answer.get("results", []) == []
     assert answer.get("text", "") == ""
-
-
-def test_a_door_without_a_manager_has_an_answer_too():
-    assert unavailable(SEARCH, "it is switched off", {"query": "x"}, action="switch it on") == {
-        "results": [],
-        "disabled": True,
-        "unavailable": True,
-        "error": "it is switched off",
-        "warning": "memory is unavailable",
-        "action": "switch it on",
-    }
-    assert unavailable(GET, "off", {"path": "a.md"}).items() >= {"path": "a.md", "text": "", "error": "off"}.items()

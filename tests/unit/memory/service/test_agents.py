@@ -52,7 +52,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     open_reader = Generations.open_reader
 
     def counted(self: Generations):
-        names.append(self._folder.name)
+        names.append(self.folder.name)
         return open_reader(self)
 
     monkeypatch.setattr(Generations, "open_reader", counted)

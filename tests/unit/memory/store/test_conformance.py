@@ -48,7 +48,7 @@ def test_chunks_are_counted_by_path_for_one_source(store: Store) -> None:
 def test_a_document_comes_back_as_it_was_written(store: Store) -> None:
     write = DocumentWrite(
         key=NOTE,
-        expected_revision=0,
+        expected=0,
         stat=FileStat(size=3, mtime_ns=-5, inode=2**64 - 1, ctime_ns=1_800_000_000_123_456_789),
         content_hash="abc",
         added=(chunk("first 一\n", 0, vector=vector(1)), chunk("second", 1), chunk("third", 2, refused="too long")),
@@ -96,7 +96,7 @@ def test_an_edit_keeps_the_chunks_that_it_does_not_name(store: Store) -> None:
     one, two, three = ids_of(store, NOTE)
     edit = DocumentWrite(
         key=NOTE,
-        expected_revision=store.revision(NOTE),
+        expected=store.revision(NOTE),
         stat=STAT,
         content_hash="new",
         added=(chunk("two, edited", 1, vector=vector(4)),),
@@ -133,7 +133,7 @@ def test_a_write_cannot_touch_the_chunks_of_another_document(store: Store) -> No
         [
             DocumentWrite(
                 key=NOTE,
-                expected_revision=store.revision(NOTE),
+                expected=store.revision(NOTE),
                 stat=STAT,
                 content_hash="x",
                 moved=(KeptChunk(theirs, 9, 9, 9),),
@@ -437,9 +437,9 @@ def test_touches_count_how_often_the_same_content_was_found_again(store: Store) 
     assert touches() == 2
     store.touch({NOTE: FileStat(1, 2, 3, 6)}, content_hashes={NOTE: "of another reading"})
     assert touches() == 2
-    store.write([replace(write, expected_revision=store.revision(NOTE), added=())])
+    store.write([replace(write, expected=store.revision(NOTE), added=())])
     assert touches() == 3
-    store.write([replace(write, expected_revision=store.revision(NOTE), added=(), content_hash="another")])
+    store.write([replace(write, expected=store.revision(NOTE), added=(), content_hash="another")])
     assert touches() == 0
 
 
@@ -676,7 +676,7 @@ def test_threads_may_read_and_write_at_once(store: Store) -> None:
             text = f"round {round_number} of {number}"
             write = DocumentWrite(
                 key=mine,
-                expected_revision=store.revision(mine),
+                expected=store.revision(mine),
                 stat=STAT,
                 content_hash=text,
                 added=(chunk(text, 0, vector=vector(number)),),

@@ -61,17 +61,6 @@ def test_what_is_older_never_counts_more(young: float, old: float, half_life: fl
     assert 0 <= age_factor(old, half_life_days=half_life) <= age_factor(young, half_life_days=half_life) <= 1
 
 
-@given(age=st.floats(0, 500), half_life=st.floats(1, 5_000))
-def test_a_half_life_more_halves(age: float, half_life: float) -> None:
-    assert age_factor(half_life, half_life_days=half_life) == 0.5
-    later = age_factor(age + half_life, half_life_days=half_life)
-    assert later == pytest.approx(age_factor(age, half_life_days=half_life) / 2)
-
-
-def test_what_is_new_or_evergreen_counts_in_full() -> None:
-    assert age_factor(0.0, half_life_days=30) == age_factor(None, half_life_days=30) == 1.0
-
-
 def test_an_absurd_half_life_leaves_a_number() -> None:
     assert age_factor(1e5, half_life_days=1e-300) == 0.0
     assert age_factor(1e5, half_life_days=1e300) == 1.0

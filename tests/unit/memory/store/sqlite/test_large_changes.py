@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from memory.store.sqlite import large_changes
+from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.sqlite.writer import SqliteStore
-from memory.store.writer import DocumentChange, DocumentDelete, Store, TranscriptWrite, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentDelete, KeptChunk, Store, WriteOutcome
 from tests.storing import TALK, document, key, mark, piece, said
 
 MOST = 10
@@ -24,7 +24,7 @@ Ending = Callable[[SqliteStore], list[DocumentChange]]
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[WriteTransaction]:
     """The transactions so far; ten chunks are many."""
-    monkeypatch.setattr(large_changes, "MOST_CHANGED", MOST)
+    monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", MOST)
     ended: list[WriteTransaction] = []
     finish = WriteTransaction.finish
 
@@ -44,20 +44,21 @@ def long(sqlite_store: SqliteStore, transactions: list[WriteTransaction]) -> Sql
     return sqlite_store
 
 
-def last_slice(store: SqliteStore) -> list[DocumentChange]:
-    store.write([piece(*said("new"), continues=mark(60), to=mark(1, "n"), keep=0, final=False)])
-    end = piece(*said(OLD[50], OLD[7], "end", first=1), continues=mark(1, "n"), to=mark(4, "n"))
-    return [end]
+def last_part(store: SqliteStore) -> list[DocumentChange]:
+    old = ids_of(store)
+    store.write([piece(*said("new"), continues=mark(60), to=mark(1, "n"), stale_from=0, final=False)])
+    moved = (KeptChunk(old[50], 1, 1, 1),)
+    gone = tuple(id_ for id_ in old if id_ != old[50])
+    return [piece(*said("end", first=2), continues=mark(1, "n"), to=mark(4, "n"), moved=moved, removed=gone)]
 
 
 def whole_in_one(store: SqliteStore) -> list[DocumentChange]:
-    end = piece(*said("new", OLD[50], OLD[7]), continues=mark(60), to=mark(3, "n"), keep=0)
-    return [end]
+    return [piece(*said("new"), continues=mark(60), to=mark(3, "n"), stale_from=0, removed=ids_of(store))]
 
 
-def both_slices_at_once(store: SqliteStore) -> list[DocumentChange]:
-    first = piece(*said("new", OLD[3]), continues=mark(60), to=mark(2, "n"), keep=0, final=False)
-    end = piece(*said(OLD[50], "end", first=2), continues=mark(2, "n"), to=mark(4, "n"))
+def two_parts_at_once(store: SqliteStore) -> list[DocumentChange]:
+    first = piece(*said("new"), continues=mark(60), to=mark(1, "n"), stale_from=0, final=False)
+    end = piece(*said("end", first=1), continues=mark(1, "n"), to=mark(2, "n"), removed=ids_of(store))
     return [document(key("memory/a.md"), "a note"), first, end]
 
 
@@ -65,7 +66,11 @@ def deletion(store: SqliteStore) -> list[DocumentChange]:
     return [DocumentDelete(TALK, store.revision(TALK))]
 
 
-ENDINGS = [last_slice, whole_in_one, both_slices_at_once, deletion]
+ENDINGS = [last_part, whole_in_one, two_parts_at_once, deletion]
+
+
+def ids_of(store: Store) -> tuple[int, ...]:
+    return tuple(one.id for one in store.chunks_of(TALK))
 
 
 def texts_of(store: Store) -> list[str]:
@@ -88,7 +93,7 @@ def test_a_change_that_conflicts_deletes_nothing(long: SqliteStore, ending: Endi
 def test_an_append_to_a_long_transcript_and_small_changes_take_one_transaction(
     long: SqliteStore, transactions: list[WriteTransaction]
 ) -> None:
-    grown: TranscriptWrite = piece(*said("more", first=60), continues=mark(60), to=mark(61), keep=60)
+    grown = piece(*said("more", first=60), continues=mark(60), to=mark(61), stale_from=60)
     small = document(key("memory/a.md"), "a note")
     long.write([small, grown])
     long.write([DocumentDelete(small.key, long.revision(small.key))])

@@ -41,7 +41,7 @@ def note(store: SqliteStore, number: int, *, count: int, seed: int, keep: int = 
         [
             DocumentWrite(
                 key=name,
-                expected_revision=store.revision(name),
+                expected=store.revision(name),
                 stat=STAT,
                 content_hash=str(seed),
                 added=tuple(added),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,18 @@ import pytest
 import sqlite_vec
 
 from memory.chunking.segmenting import index_text
-from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk
 from memory.store.sqlite import connection as sqlite_connection
 from memory.store.sqlite import rows as sqlite_rows
-from memory.store.sqlite import transaction as sqlite_transcripts
+from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.reader import SELECT_NAMED, SqliteReader
 from memory.store.sqlite.rows import as_blob
 from memory.store.sqlite.schema import MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore
 from memory.store.writer import WriteOutcome
 from schemas.documents import FileStat
-from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, vector
+from tests.storing import TALK, chunk, document, key, mark, piece, said, text_hash, vector
 
 NOTE = key("memory/note.md")
 
@@ -34,18 +32,6 @@ def rows(path: Path, statement: str, bindings: tuple[object, ...] = ()) -> list[
         return connection.execute(statement, bindings).fetchall()
     finally:
         connection.close()
-
-
-def test_when_something_was_said_is_kept_and_changes_with_the_place(
-    sqlite_store: SqliteStore, index_path: Path
-) -> None:
-    first = [replace(chunk("one", 0), said_at=1.5), chunk("two", 1)]
-    sqlite_store.write([piece(*first, continues=None, to=mark(2)), document(NOTE, "a note")])
-    statement = "SELECT text, said_at FROM chunks ORDER BY id"
-    assert rows(index_path, statement) == [("one", 1.5), ("two", None), ("a note", None)]
-    again = [chunk("one", 0), replace(chunk("two", 1), said_at=2.5)]
-    sqlite_store.write([piece(*again, continues=mark(2), to=mark(3), keep=0)])
-    assert rows(index_path, statement) == [("one", None), ("two", 2.5), ("a note", None)]
 
 
 # Older schemas ---------------------------------------------------------------------------------------
@@ -146,33 +132,6 @@ def test_a_reader_of_the_first_schema_goes_on_when_a_writer_migrates_it(old_path
     reader.close()
 
 
-# Crashes ---------------------------------------------------------------------------------------------
-
-
-def test_a_transcript_that_was_left_between_two_slices_is_sound_and_finished_later(index_path: Path) -> None:
-    store = SqliteStore(index_path, StoreOptions())
-    store.write([piece(*said("gateway one", "two", "three"), continues=None, to=mark(3))])
-    ids = [one.id for one in store.chunks_of(TALK)]
-    store.write([piece(*said("new", "three"), continues=mark(3), to=mark(2, "other"), keep=0, final=False)])
-    store.close()
-
-    store = SqliteStore(index_path, StoreOptions())
-    assert store.check() == []
-    assert [hit.id for hit in store.search_text("gateway", 5)] == [ids[0]]
-    file = store.file(TALK)
-    assert file is not None
-    assert file.stat == FORGOTTEN
-    last = piece(*said("two", "end", first=2), continues=store.transcript(TALK), to=mark(4, "other"))
-    assert store.write([last]) == [WriteOutcome.COMMITTED]
-    chunks = store.chunks_of(TALK)
-    texts = store.chunk_rows([one.id for one in chunks])
-    assert [texts[one.id].text for one in chunks] == ["new", "three", "two", "end"]
-    assert [one.id for one in chunks][1:3] == [ids[2], ids[1]]
-    assert store.search_text("gateway", 5) == []
-    assert store.check() == []
-    store.close()
-
-
 def test_damage_to_marks_and_stale_chunks_is_found(sqlite_store: SqliteStore, index_path: Path) -> None:
     sqlite_store.write([document(NOTE, "a note")])
     rows(index_path, "UPDATE chunks SET ordinal = -1")
@@ -189,25 +148,10 @@ def test_damage_to_marks_and_stale_chunks_is_found(sqlite_store: SqliteStore, in
 @pytest.mark.parametrize(
     ("statement", "bindings", "plan"),
     [
-        (sqlite_transcripts.MAKE_STALE, (1, 5), ["SEARCH chunks USING INDEX chunks_by_file (file_id=? AND ordinal>?)"]),
         (
-            sqlite_transcripts.SELECT_HAS_STALE,
-            (1,),
-            ["SEARCH chunks USING COVERING INDEX chunks_by_file (file_id=? AND ordinal<?)"],
-        ),
-        (
-            sqlite_transcripts.SELECT_STALE,
-            (1,),
-            ["SEARCH chunks USING INDEX chunks_by_file (file_id=? AND ordinal<?)"],
-        ),
-        (
-            sqlite_transcripts.SELECT_STALE_BY_HASH,
-            ("[]", 1),
-            [
-                "SCAN wanted VIRTUAL TABLE INDEX 1:",
-                "SEARCH c USING INDEX chunks_by_hash (text_hash=?)",
-                "USE TEMP B-TREE FOR ORDER BY",
-            ],
+            sqlite_transaction.MAKE_STALE,
+            (1, 5),
+            ["SEARCH chunks USING INDEX chunks_by_file (file_id=? AND ordinal>?)"],
         ),
         (
             sqlite_rows.SELECT_REFUSED_OF_FILE,
@@ -242,15 +186,12 @@ def test_an_append_to_a_long_transcript_takes_as_many_steps_as_one_to_a_short_on
         sqlite_store.write([whole])
         steps = 0
         sqlite_store._writer.set_progress_handler(count, 1)
-        part = piece(*said(f"{name} end", first=chunks), continues=mark(chunks), to=mark(chunks + 1), keep=chunks - 1)
-        assert sqlite_store.write([replace(part, key=talk)]) == [WriteOutcome.COMMITTED]
+        [last] = [one.id for one in sqlite_store.chunks_of(talk, first=chunks)]
+        new = said(f"{name} end", first=chunks)
+        part = piece(*new, continues=mark(chunks), to=mark(chunks + 1), stale_from=chunks, removed=(last,), of=talk)
+        assert sqlite_store.write([part]) == [WriteOutcome.COMMITTED]
         sqlite_store._writer.set_progress_handler(None)
         return steps
 
     short, long = append("short", 20), append("long", 4_000)
     assert long < short * 1.5
-
-
-def test_stat_of_a_slice_is_what_it_says(sqlite_store: SqliteStore) -> None:
-    sqlite_store.write([replace(piece(continues=None, to=mark(0)), stat=STAT)])
-    assert [file.stat for file in sqlite_store.files()] == [STAT]

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ class HeldVectorsMachine(RuleBasedStateMachine):
         self.commit(
             DocumentWrite(
                 key=DOCUMENTS[place],
-                expected_revision=self.store.revision(DOCUMENTS[place]),
+                expected=self.store.revision(DOCUMENTS[place]),
                 stat=STAT,
                 content_hash="x",
                 added=tuple(self.fresh(len(kept) + number, state) for number, state in enumerate(states)),
@@ -126,7 +127,9 @@ class HeldVectorsMachine(RuleBasedStateMachine):
         kept = min(keep, len(self.store.chunks_of(TALK)))
         self.lines += 1
         added = [self.fresh(kept + number, state) for number in range(count)]
-        change = piece(*added, continues=known, to=mark(self.lines), keep=kept if known is not None else None, of=TALK)
+        removed = tuple(one.id for one in self.store.chunks_of(TALK, first=kept))
+        change = piece(*added, continues=None, to=mark(self.lines), removed=removed, of=TALK)
+        change = replace(change, expected=known or self.store.revision(TALK))
         assert self.store.write([change])[0] == "committed"
 
     @rule()
@@ -137,10 +140,12 @@ class HeldVectorsMachine(RuleBasedStateMachine):
         if known is None or not before:
             return
         self.lines += 1
-        again = chunk(str(before[0].id), 0, vector=exact_vector(before[0].id))
-        assert self.store.write(
-            [piece(again, self.fresh(1, "ready"), continues=known, to=mark(self.lines, "new"), keep=0, of=TALK)]
-        ) == ["committed"]
+        moved = (KeptChunk(before[0].id, 0, 1, 1),)
+        removed = tuple(one.id for one in before[1:])
+        change = piece(
+            self.fresh(1, "ready"), continues=known, to=mark(self.lines, "new"), stale_from=0, moved=moved, of=TALK
+        )
+        assert self.store.write([replace(change, removed=removed)])[0] == "committed"
 
     @rule(old=st.sampled_from(DOCUMENTS), new=st.sampled_from(DOCUMENTS))
     def rename(self, old: DocumentKey, new: DocumentKey) -> None:

@@ -1,4 +1,4 @@
-"""Middleware that measures and traces the jobs of a worker process."""
+"""Middleware that measures, traces and watches the jobs of a worker process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
+from memory.status.pulses import Pulses
 from memory.telemetry import prometheus, tracing
 from schemas.metrics import JOB_SECONDS, JOBS_RUNNING, WORKER_BUILD
 from schemas.version import recalld_version
@@ -21,20 +22,22 @@ from workers.queue.names import TRACEPARENT
 #: Option of a message whose job is over: its outcome (done, again, dropped).
 OUTCOME = "outcome"
 
+_current = threading.local()
 
-class JobMetrics(dramatiq.Middleware):
-    """Prometheus metrics of one worker process, a span for each job, and the job's name in its log lines.
+
+class JobWatch(dramatiq.Middleware):
+    """Prometheus metrics of one worker process; a span, a pulse and the name in the log lines of each job.
 
     It comes before every middleware that decides on outcomes. Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pulses: Pulses) -> None:
+        self._pulses = pulses
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         prometheus.gauge(WORKER_BUILD, self._registry).labels(recalld_version()).set(1)
         self._running = prometheus.gauge(JOBS_RUNNING, self._registry)
         self._seconds = prometheus.histogram(JOB_SECONDS, self._registry)
-        self._current = threading.local()
 
     def scrape(self) -> bytes:
         """Return all metrics in Prometheus text format."""
@@ -48,8 +51,12 @@ class JobMetrics(dramatiq.Middleware):
         parent, lane = message.options.get(TRACEPARENT), message.queue_name
         kind = SpanKind.CONSUMER
         span = stack.enter_context(tracing.span(actor, kind=kind, parent=parent, agent=agent, lane=lane, job=job))
+        pulse, doing = self._pulses.of("job", thread=threading.get_ident()), f"{actor} of {agent}"
+        _current.pulse = pulse, doing
+        stack.callback(pulse.idle)
+        pulse.busy(doing)
         self._running.labels(actor).inc()
-        self._current.job = stack, span, time.perf_counter()
+        _current.job = stack, span, time.perf_counter()
 
     def after_process_message(
         self,
@@ -60,7 +67,8 @@ class JobMetrics(dramatiq.Middleware):
         exception: BaseException | None = None,
     ) -> None:
         """End the span of a job, and record its outcome."""
-        stack, span, begun = self._current.job
+        stack, span, begun = _current.job
+        _current.pulse = None
         outcome = str(message.options.get(OUTCOME, "done"))
         span.set_attribute("recalld.outcome", outcome)
         self._running.labels(message.actor_name).dec()
@@ -71,3 +79,12 @@ class JobMetrics(dramatiq.Middleware):
         except BaseException as again:
             if again is not exception:
                 raise
+
+    after_skip_message = after_process_message
+
+
+def got_on(*, waits_for: str | None = None) -> None:
+    """Record that the job in this thread begins its next step, which may wait for a provider (`waits_for`)."""
+    if (found := getattr(_current, "pulse", None)) is not None:
+        pulse, doing = found
+        pulse.busy(doing if waits_for is None else f"{doing}: waits for {waits_for}")

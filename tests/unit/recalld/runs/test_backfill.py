@@ -1,3 +1,5 @@
+"""Transcripts that a backfill finds, and those that the index has when it ends."""
+
 from __future__ import annotations
 
 import os
@@ -6,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
+from recalld.runs.backfill import is_behind
 from recalld.runs.backfill_plan import Found, find_transcripts
+from schemas.documents import FileStat
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:
@@ -97,26 +101,23 @@ def test_dates_bound_the_last_write_and_the_limit_keeps_the_newest(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("gone", "is not there"), ("note.md", "is no transcript"), ("pipe.jsonl", "is no transcript")]
+    ("name", "says"),
+    [
+        ("gone", "gone is not there"),
+        ("note.md", "note.md is no transcript"),
+        ("pipe.jsonl", "pipe.jsonl is no transcript"),
+        (os.fsdecode(b"caf\xe9"), "caf\\xe9 is left out: its name is not UTF-8"),
+    ],
 )
 def test_a_path_that_is_nothing_is_a_sentence_and_the_others_count(tmp_path: Path, name: str, says: str) -> None:
     good = write(tmp_path / "good/a.jsonl")
     write(tmp_path / "note.md")
+    write(tmp_path / os.fsdecode(b"caf\xe9") / "b.jsonl")
     os.mkfifo(tmp_path / "pipe.jsonl")
     found = find_transcripts([tmp_path / name, good.parent])
     assert names(found) == ["a.jsonl"]
     [problem] = found.problems
-    assert says in problem
-    assert str(tmp_path / name) in problem
-
-
-def test_a_name_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    write(folder / "a.jsonl")
-    found = find_transcripts([folder])
-    assert found.transcripts == ()
-    assert "not UTF-8" in found.problems[0]
-    assert "caf\\xe9" in found.problems[0]
+    assert problem.startswith(f"{tmp_path}/{says}")
 
 
 def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,23 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatc
             raise PermissionError(13, "Permission denied", folder)
         return scandir(folder)
 
-    monkeypatch.setattr("memory.documents.walk.os.scandir", listed)
+    monkeypatch.setattr("memory.documents.scan.os.scandir", listed)
     found = find_transcripts([tmp_path])
     assert names(found) == ["a.jsonl"]
     assert found.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)
+
+
+@pytest.mark.parametrize(
+    ("known", "behind"),
+    [
+        (FileStat(9, 100, 1, 100), False),
+        (FileStat(5, 99, 1, 99), True),
+        (FileStat(5, 0, 1, -1), True),  # a part of it
+        (FileStat(12, 101, 1, 101), False),  # it grew meanwhile
+        (FileStat(9, 100, 1, 99), True),  # changed in place, its time set back
+        (FileStat(9, 100, 1, 102), False),  # its permissions changed meanwhile
+        (FileStat(9, 100, 1, 0), False),  # where change times say nothing
+    ],
+)
+def test_a_transcript_counts_as_soon_as_the_index_has_what_was_there(known: FileStat, *, behind: bool) -> None:
+    assert is_behind(known, FileStat(9, 100, 1, 100)) is behind

@@ -1,3 +1,0 @@
-"""Dramatiq middlewares."""
-
-from __future__ import annotations
