@@ -55,6 +55,22 @@ class Chunk:
     tokens: float
 
 
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """Chunk of a document as an index takes it.
+
+    The lines of a transcript are those of its first and last message in the JSONL file (1-based). `said_at` is the Unix
+    time of its last message that has one, None in a note.
+    """
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+    said_at: float | None = None
+
+
 def estimate_tokens(text: str) -> float:
     """Return the estimated tokens: (3 * UTF-8 bytes - characters) / 8.
 
