@@ -168,9 +168,7 @@ class _Found:
         """See `JobQueue`."""
         self.needs_workers = True
 
-    def request_completion(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
-        """See `JobQueue`."""
-        self.needs_workers = True
+    request_completion = request_vectors
 
 
 def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
