@@ -97,6 +97,27 @@ class RecordingFigures:
         self.kept[agent] = figures
 
 
+class Heard:
+    """A `WatchListener`: `changes` holds agent and path of every change."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.overflows = 0
+        self.uncertain: list[str] = []
+
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        self.changes.append((agent, key.path))
+
+    def on_overflow(self) -> None:
+        self.overflows += 1
+
+    def on_uncertain(self, agent: str) -> None:
+        self.uncertain.append(agent)
+
+    def paths(self) -> list[str]:
+        return [path for _, path in self.changes]
+
+
 def entered_folders(files: AgentFiles) -> set[Path]:
     """Return the folders that a scan enters, which a watcher watches."""
     found: set[Path] = set()

@@ -12,8 +12,8 @@ from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
+from memory.status.vectors import no_prefixes, no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
 from recalld.terminal_text import fields, printable_json, printable_name
