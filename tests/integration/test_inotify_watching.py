@@ -125,15 +125,6 @@ def test_a_folder_moved_out_asks_for_a_comparison_and_is_watched_no_longer(desk:
     assert desk.directories() == [".", "memory"]
 
 
-def test_a_file_known_from_an_event_only_is_missed_when_its_folder_moves_away(desk: Desk) -> None:
-    (desk.memory / "project").mkdir()
-    desk.watch()
-    write(desk.memory / "project/late.md")
-    desk.settle()
-    (desk.memory / "project").rename(desk.root / "elsewhere")
-    wait_until(lambda: "main" in desk.heard.uncertain)
-
-
 def test_a_deleted_folder_is_heard_file_by_file_or_asks_for_a_comparison(desk: Desk) -> None:
     write(desk.memory / "project/a.md")
     write(desk.memory / "project/deep/b.md")
@@ -361,26 +352,6 @@ def refuse(code: int, *, after: int = 0) -> Callable[..., int]:
     return call
 
 
-def test_without_inotify_instances_files_are_polled_and_the_reason_is_told(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
-    desk.watch()
-    state = desk.watcher.state("main")
-    assert state.mode is WatchMode.POLLING
-    assert state.reason is not None
-    assert "max_user_instances=" in state.reason
-    note = write(desk.memory / "deep/a.md")
-    desk.wait_for("memory/deep/a.md")
-    desk.heard.changes.clear()
-    note.write_text("longer than before")
-    desk.wait_for("memory/deep/a.md")
-    desk.heard.changes.clear()
-    desk.heard.uncertain.clear()
-    note.unlink()
-    wait_until(lambda: "main" in desk.heard.uncertain)
-
-
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: int
@@ -421,6 +392,7 @@ def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
     with monkeypatch.context() as exhausted:
         exhausted.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
         desk.watch()
+    assert "max_user_instances=" in (desk.watcher.state("main").reason or "")
     assert desk.watcher.state("main").mode is WatchMode.POLLING
     desk.watcher.refresh("main")
     assert desk.watcher.state("main").mode is WatchMode.EVENTS
