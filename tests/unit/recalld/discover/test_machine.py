@@ -190,16 +190,17 @@ def test_an_agents_folder_may_have_any_name(machine: Machine) -> None:
     assert found.sessions == (str(machine.home / ".openclaw/agents/笔记/sessions"),)
 
 
-def test_folders_of_the_removed_backend_are_extra_paths(machine: Machine) -> None:
+def test_folders_of_the_removed_backend_are_extra_paths_and_what_is_not_followed_is_said(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     machine.write(
         ".openclaw/openclaw.json",
-        """{agents: {defaults: {memorySearch: {extraPaths: ['~/a']}}},
+        """{agents: {$include: './agents.json5', defaults: {memorySearch: {extraPaths: ['~/a']}}},
             memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
     )
     found = only(machine.discover())
     assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
-    assert len(found.remarks) == 2
+    assert len(found.remarks) == 3
+    assert any("includes other files" in remark for remark in found.remarks)
     assert any("scope" in remark for remark in found.remarks)
     assert any("memory.citations" in remark for remark in found.remarks)
 
