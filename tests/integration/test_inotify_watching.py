@@ -61,6 +61,7 @@ class Desk:
         mark = f"memory/settled-{next(self.marks)}.md"
         (self.workspace / mark).touch()
         wait_until(lambda: ("main", mark) in self.heard.changes)
+        self.watcher.settle("main")  # looks at the folders of the same moment come after its documents
         heard = self.paths()
         self.heard.changes.clear()
         return heard
