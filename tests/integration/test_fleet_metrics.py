@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from starlette.responses import JSONResponse
 
 from memory.status.pulses import Pulses
-from memory.telemetry.server import Page, TelemetryServer
+from memory.telemetry.server import TelemetryServer
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
 from schemas.settings import Settings
@@ -171,10 +172,10 @@ def test_a_worker_process_tells_of_its_jobs_on_a_port_of_its_own(
 
 @pytest.fixture
 def server() -> Iterator[httpx.Client]:
-    def broken() -> Page:
+    def broken() -> JSONResponse:
         raise RuntimeError("the reason")
 
-    ready = Page.of({"status": "not ready"}, status=503)
+    ready = JSONResponse({"status": "not ready"}, 503)
     routes = {"/readyz": lambda: ready, "/broken": broken}
     made = TelemetryServer("127.0.0.1", 0, metrics=JobWatch(Pulses()).scrape, routes=routes)
     made.start()

@@ -122,7 +122,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
 
 def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: StallDetector) -> None:
     page = readiness(movement, stalled_after_seconds=60, problems=lambda: ["its sweeper thread has ended"])()
-    assert page.status == 503
+    assert page.status_code == 503
     assert json.loads(page.body)["error"] == "its sweeper thread has ended"
 
 
@@ -131,7 +131,7 @@ def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
 
     with connect(settings, answer_seconds=1.0) as client:
         page = readiness(StallDetector(client, Keys(namespace(settings))), stalled_after_seconds=60)()
-    assert page.status == 503
+    assert page.status_code == 503
 
 
 def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, broker_server: BrokerServer) -> None:
