@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Self
 
 import structlog
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -67,6 +68,13 @@ class TelemetryServer:
         guarded: ASGIApp = OriginGuard(pages, loopback_only=True) if is_loopback(host) else pages
         server = BoundedServer(guarded, grace_seconds=_GRACE_SECONDS, bounds=bounds)
         self._thread = ServerThread(server, listener, name="telemetry", failed=_failed)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start answering."""

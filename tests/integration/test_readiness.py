@@ -111,8 +111,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
     monkeypatch.setattr(actors, "index_turn", hanging)
     with Workers(settings.model_copy(update={"workers": workers_settings})) as workers:
         assert ask(port) == (200, {"status": "ready"})
-        workers.write("memory/a.md", "a note\n")
-        workers.mark("memory/a.md")
+        workers.note("memory/a.md", "a note\n")
         _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None)
         assert "work has been waiting for" in body["error"]
         assert ask(port, "/healthz")[0] == 200
