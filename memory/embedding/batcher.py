@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.cache import EmbeddingCache, VectorWriteBuffer
+from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination, Item, NoClaims, alone
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import Urgency
@@ -176,7 +176,7 @@ class EmbeddingBatcher:
         limits = provider.limits
         coordination = coordination or alone(provider)
         self._provider = provider
-        self._keeper = VectorWriteBuffer(cache, provider.identity)
+        self._cache = cache
         self._limiter = coordination.limiter
         # Without a cache a process cannot find what another process paid for.
         self._claims = coordination.claims if cache is not None else NoClaims()
@@ -266,7 +266,8 @@ class EmbeddingBatcher:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             log.warning("embedding_requests_abandoned", provider=self._provider.name, texts=len(self._entries))
-        self._keeper.flush()
+        if self._cache is not None:
+            self._cache.flush()
 
     # Steps with the lock held
 
@@ -380,7 +381,7 @@ class EmbeddingBatcher:
         mine = self._claims.take(hashes)
         try:
             # After the claim: another job or process may have paid for some of them since they were looked up.
-            known = self._keeper.known(hashes)
+            known = self._cache.get_many(self._provider.identity, hashes) if self._cache is not None else {}
             rest = self._settle_known(batch, known)
             self._set_aside([entry for entry in rest if entry.text_hash not in mine])
             wanted = [entry for entry in rest if entry.text_hash in mine]
@@ -401,7 +402,8 @@ class EmbeddingBatcher:
 
     def _embed(self, batch: Sequence[_Entry], lane: Lane) -> None:
         try:
-            self._keeper.ensure_room()
+            if self._cache is not None:
+                self._cache.ensure_room()
         except StoreFull as error:
             self._settle(batch, error)
             return
@@ -417,9 +419,9 @@ class EmbeddingBatcher:
                 self._settle(entries, result)
                 self._spread(result)
             else:
-                # Kept before any use.
                 vectors = {entry.text_hash: row for entry, row in zip(entries, result, strict=True)}
-                self._keeper.keep(vectors)
+                if self._cache is not None:
+                    self._cache.keep(self._provider.identity, vectors)  # before any use
                 self._settle_known(entries, vectors)
                 embedded += len(vectors)
         if embedded >= min(_TELLING_INPUTS, self._provider.limits.inputs):

@@ -57,6 +57,9 @@ _INSERTS_BETWEEN_EVICTIONS = 1_000
 #: Entries deleted in one transaction.
 _DELETES_A_TRANSACTION = 1_000
 
+#: Vectors held in memory while the file cannot take them; beyond that nothing more is paid for.
+MOST_UNSAVED = 4_096
+
 _SECONDS_A_DAY = 86_400
 
 
@@ -78,6 +81,8 @@ class EmbeddingCache:
         #: Row -> day of its last use, to be written.
         self._touched: dict[int, int] = {}
         self._inserted = 0
+        #: Identity -> vectors that wait for the file, which is full or locked.
+        self._unsaved: dict[str, dict[str, Vector]] = {}
         with self._lock:
             self._file.guarded(self._file.connection)
 
@@ -89,7 +94,9 @@ class EmbeddingCache:
             found = self._file.guarded(lambda: self._look_up(identity, hashes))
             today = _today()
             self._touched.update((row, today) for row, _, used in found.values() if used != today)
-        return _decode({text_hash: blob for text_hash, (_, blob, _) in found.items()})
+            waiting = self._unsaved.get(identity, {})
+            unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
+        return _decode({text_hash: blob for text_hash, (_, blob, _) in found.items()}) | unsaved
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there, without counting it as a use of them."""
@@ -109,6 +116,36 @@ class EmbeddingCache:
             )
         if due:
             self.evict()
+
+    def keep(self, identity: str, vectors: Mapping[str, Vector]) -> None:
+        """Put vectors that were just paid for. While the file is full or locked they are held for later."""
+        with self._lock:
+            self._unsaved.setdefault(identity, {}).update(vectors)
+        self.flush()
+
+    def flush(self) -> StoreFull | StoreBusy | None:
+        """Try to put what is held; return the reason why that fails."""
+        with self._lock:
+            unsaved = {identity: dict(vectors) for identity, vectors in self._unsaved.items() if vectors}
+        for identity, vectors in unsaved.items():
+            try:
+                self.put_many(identity, vectors)
+            except (StoreFull, StoreBusy) as error:
+                log.warning("embedding_cache_cannot_keep", held=len(vectors), error=str(error))
+                return error
+            with self._lock:
+                for text_hash in vectors:
+                    self._unsaved[identity].pop(text_hash, None)
+        return None
+
+    def ensure_room(self) -> None:
+        """Refuse to pay for more when too much is held already.
+
+        Raises:
+            StoreFull: the file has been without space for too long.
+        """
+        if sum(map(len, self._unsaved.values())) >= MOST_UNSAVED and (error := self.flush()) is not None:
+            raise StoreFull(f"the embedding cache takes nothing: {error}") from error
 
     def entries(self) -> int:
         """Return the number of vectors."""
@@ -240,60 +277,3 @@ def _key(text_hash: str) -> bytes:
 
 def _today() -> int:
     return int(time.time()) // _SECONDS_A_DAY
-
-
-#: Vectors held in memory while the cache cannot take them; beyond that nothing more is paid for.
-MOST_UNSAVED = 4_096
-
-
-class VectorWriteBuffer:
-    """Write buffer of the cache for one identity. It holds vectors while the cache is full or locked. Thread-safe.
-
-    Without a cache it keeps nothing.
-    """
-
-    def __init__(self, cache: EmbeddingCache | None, identity: str) -> None:
-        self._cache = cache
-        self._identity = identity
-        self._lock = threading.Lock()
-        self._unsaved: dict[str, Vector] = {}
-
-    def known(self, hashes: Sequence[str]) -> dict[str, Vector]:
-        """Return vectors that were paid for already."""
-        if self._cache is None:
-            return {}
-        with self._lock:
-            held = {text_hash: self._unsaved[text_hash] for text_hash in hashes if text_hash in self._unsaved}
-        return self._cache.get_many(self._identity, [h for h in hashes if h not in held]) | held
-
-    def keep(self, vectors: Mapping[str, Vector]) -> None:
-        """Commit the vectors of one response. When the cache is full or locked they are held for later."""
-        if self._cache is not None:
-            with self._lock:
-                self._unsaved.update(vectors)
-            self.flush()
-
-    def flush(self) -> StoreFull | StoreBusy | None:
-        """Try to commit what is held; return the reason why that fails."""
-        with self._lock:
-            batch = dict(self._unsaved)
-        if self._cache is None or not batch:
-            return None
-        try:
-            self._cache.put_many(self._identity, batch)
-        except (StoreFull, StoreBusy) as error:
-            log.warning("embedding_cache_cannot_keep", held=len(batch), error=str(error))
-            return error
-        with self._lock:
-            for text_hash in batch:
-                self._unsaved.pop(text_hash, None)
-        return None
-
-    def ensure_room(self) -> None:
-        """Refuse to pay for more when too much is held already.
-
-        Raises:
-            StoreFull: the cache has been without space for too long.
-        """
-        if len(self._unsaved) >= MOST_UNSAVED and (error := self.flush()) is not None:
-            raise StoreFull(f"the embedding cache takes nothing: {error}") from error

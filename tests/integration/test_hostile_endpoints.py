@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.remote import RemoteProvider
@@ -52,7 +53,8 @@ def connect(server: EmbeddingServer) -> Iterator[Connect]:
             **options,
         }
         voyage = isinstance(server, VoyageServer)
-        made.append(VoyageProvider(**settings) if voyage else OpenAIProvider(name="openai", **settings))
+        kind = VoyageProvider if voyage else OpenAIProvider
+        made.append(kind(Endpoint(name="voyage" if voyage else "openai", **settings)))
         return made[-1]
 
     yield build

@@ -12,6 +12,7 @@ import redis
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
@@ -33,7 +34,8 @@ def supply_of(
 ) -> tuple[EmbeddingSupply, BrokerCoordination]:
     """What one worker process has."""
     limits = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=1000)
-    provider = OpenAIProvider(name="openai", model="m", base_url=url, api_key="k", key_name="KEY", limits=limits)
+    endpoint = Endpoint(name="openai", model="m", base_url=url, api_key="k", key_name="KEY", limits=limits)
+    provider = OpenAIProvider(endpoint)
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(client, keys, cache_scope="cache")

@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter, Urgency
+from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.rate_limit import BrokerRateLimiter
+from workers.limits.coordination import shared_limiter
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 
@@ -65,10 +65,10 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
 def make(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Make]:
     """Makes the one limiter of an account and model."""
     if request.param == "local":
-        yield lambda wanted=None: LocalRateLimiter(wanted, clock=clock)
+        yield lambda wanted=None: RateLimiter(wanted, clock=clock)
         return
     valkey, account = request.getfixturevalue("valkey"), secrets.token_hex(8)
-    yield lambda wanted=None: BrokerRateLimiter(
+    yield lambda wanted=None: shared_limiter(
         valkey, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
     )
 

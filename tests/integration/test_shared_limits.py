@@ -12,14 +12,14 @@ import pytest
 import redis
 
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.rate_limit import Urgency
+from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus
 from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.rate_limit import BrokerRateLimiter
+from workers.limits.coordination import shared_limiter
 from workers.queue.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
 from workers.queue.names import Keys, account_key
 from workers.queue.private_server import BrokerServer
@@ -33,7 +33,7 @@ def limits(*, requests: int | None = None) -> ProviderLimits:
     )
 
 
-Make = Callable[..., BrokerRateLimiter]
+Make = Callable[..., RateLimiter]
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def make(settings: Settings, broker_server: BrokerServer) -> Iterator[Make]:
     """Limiters as separate processes have them: each with a connection of its own."""
     with ExitStack() as clients:
 
-        def made(account: str = "account", model: str = "model", **more: object) -> BrokerRateLimiter:
+        def made(account: str = "account", model: str = "model", **more: object) -> RateLimiter:
             client = clients.enter_context(connect(settings))
-            return BrokerRateLimiter(client, CircuitBreaker(rest_seconds=0.05), account=account, model=model, **more)  # type: ignore[arg-type]
+            return shared_limiter(client, CircuitBreaker(rest_seconds=0.05), account=account, model=model, **more)  # type: ignore[arg-type]
 
         yield made
 
@@ -53,11 +53,11 @@ def standing() -> float:
     return 1000.0
 
 
-def acquire(limiter: BrokerRateLimiter, urgency: Urgency = Urgency.LIVE) -> None:
+def acquire(limiter: RateLimiter, urgency: Urgency = Urgency.LIVE) -> None:
     limiter.acquire(tokens=10.0, urgency=urgency)
 
 
-def fill(limiter: BrokerRateLimiter) -> int:
+def fill(limiter: RateLimiter) -> int:
     """Requests that may leave at once."""
     sent = 0
     try:
@@ -168,7 +168,7 @@ def test_a_broker_that_hangs_is_waited_for_a_second_and_then_left_alone(
 ) -> None:
     server = client.info("server")["process_id"]
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as impatient:
-        limiter = BrokerRateLimiter(impatient, CircuitBreaker(), account="account", model="model")
+        limiter = shared_limiter(impatient, CircuitBreaker(), account="account", model="model")
         acquire(limiter)
         os.kill(server, signal.SIGSTOP)
         try:

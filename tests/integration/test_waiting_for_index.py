@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
 from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.rate_limit import BrokerRateLimiter
+from workers.limits.coordination import shared_limiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 
@@ -183,7 +183,7 @@ def endure_an_outage(home: Path) -> None:
     with running_broker(settings):
         side = open_broker(settings)
         now = [time.time()]
-        limiter = BrokerRateLimiter(
+        limiter = shared_limiter(
             side.client, CircuitBreaker(), account=provider.account, model=provider.model, clock=lambda: now[0]
         )
         for _ in range(10):

@@ -8,6 +8,7 @@ import pytest
 
 from memory.embedding.batch_jobs.batch_api import BatchApi, JobProgress, JobState
 from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.gemini import GeminiProvider
 from memory.embedding.providers.provider import ProviderLimits
 from tests.recording_server import Answer, recording
@@ -18,13 +19,17 @@ FILE = {"responsesFile": "files/results"}
 
 def _provider(root: str) -> GeminiProvider:
     return GeminiProvider(
-        model="gemini-embedding-001",
-        base_url=root,
-        api_key="a-key",
-        key_name="GEMINI_API_KEY",
-        limits=LIMITS,
-        query_input_type="RETRIEVAL_QUERY",
-        document_input_type="RETRIEVAL_DOCUMENT",
+        Endpoint(
+            name="gemini",
+            model="gemini-embedding-001",
+            base_url=root,
+            api_key="a-key",
+            key_name="GEMINI_API_KEY",
+            limits=LIMITS,
+            dimensions_field="outputDimensionality",
+            query_input_type="RETRIEVAL_QUERY",
+            document_input_type="RETRIEVAL_DOCUMENT",
+        )
     )
 
 

@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
 
-from memory.embedding.rate_limit import (
-    REFUSED_SECONDS,
-    SHORTEST_BACKOFF_SECONDS,
-    Hold,
-)
+from memory.embedding.rate_limit import REFUSED_SECONDS, SHORTEST_BACKOFF_SECONDS, AccountState
 from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.names import account_key
 
@@ -64,6 +59,8 @@ if step == 'acquire' and hold <= 0 then
     wait = math.max(left(requests, 1, request_rate, tonumber(ARGV[6])),
       left(tokens, cost, token_rate, tonumber(ARGV[9])))
   end
+  -- Less than the reply can say is no wait.
+  if wait < 0.000001 then wait = 0 end
   if wait == 0 then
     if request_rate > 0 then set('requests', math.max(requests, now) + 1 / request_rate) end
     if token_rate > 0 then set('tokens', math.max(tokens, now) + cost / token_rate) end
@@ -115,34 +112,6 @@ return {{string.format('%.6f', math.max(0, math.max(cool, own) - now)), refusal 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AccountState:
-    """Reply of the script.
-
-    No request leaves for `seconds`. `refusal` is the provider's. A limit a minute has room in `paced` seconds.
-    `failed`: there was no good answer since the last failure. `failing`: that is not long ago, and the provider named
-    no time.
-    """
-
-    seconds: float
-    refusal: str | None
-    paced: float
-    failed: bool
-    failing: bool
-
-    @classmethod
-    def of(cls, raw: Any) -> AccountState:
-        """Read the script's reply."""
-        seconds, refusal, paced, failed, failing = raw
-        words = refusal.decode("utf-8", "replace") or None
-        return cls(float(seconds), words, float(paced), failed == 1, failing == 1)
-
-    @property
-    def hold(self) -> Hold | None:
-        """Return the cool-down; None if requests may leave."""
-        return Hold(self.seconds, self.refusal, failing=self.failing) if self.seconds > 0 else None
-
-
 class Account:
     """State of one account and model in the broker. `clock` replaces the server's, for tests.
 
@@ -160,7 +129,11 @@ class Account:
     def step(self, name: str, *arguments: object) -> AccountState:
         """Return the state after a step of the script; "look" changes nothing."""
         now = "" if self._clock is None else self._clock()
-        return AccountState.of(self._script(keys=self._keys, args=[self._model, now, name, *arguments]))
+        seconds, refusal, paced, failed, failing = self._script(
+            keys=self._keys, args=[self._model, now, name, *arguments]
+        )
+        words = refusal.decode("utf-8", "replace") or None
+        return AccountState(float(seconds), words, float(paced), failed == 1, failing == 1)
 
     def forget_backoff(self) -> None:
         """End the backoff after failures; a time that the provider named stays."""

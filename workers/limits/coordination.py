@@ -5,21 +5,43 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import redis
 
 from memory.embedding.coordination import Coordination, InFlightRequests, NoClaims
-from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.rate_limit import LocalRateLimiter, RateLimiter
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.rate_limit import AccountState, RateLimiter
 from schemas.settings import Settings
+from workers.health.account_state import Account
 from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.claims import BrokerClaims, Presence
-from workers.limits.rate_limit import BrokerRateLimiter
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
+
+
+def shared_limiter(
+    client: redis.Redis,
+    breaker: CircuitBreaker,
+    *,
+    account: str,
+    model: str,
+    limits: ProviderLimits | None = None,
+    clock: Callable[[], float] | None = None,
+) -> RateLimiter:
+    """Return a rate limiter with its state in the broker: `acquire` is one round trip, `report` of a failure another.
+
+    `clock` replaces the server's clock, for tests.
+    """
+    state = Account(client, account, model, clock=clock)
+
+    def step(name: str, *arguments: object) -> AccountState:
+        return breaker.ask(lambda: state.step(name, *arguments))
+
+    return RateLimiter(limits, shared=step, clock=clock or time.monotonic)
 
 
 class BrokerCoordination:
@@ -55,11 +77,11 @@ class BrokerCoordination:
         key = (provider.account, provider.model)
         with self._lock:
             if not provider.account:
-                limiter: RateLimiter = LocalRateLimiter(provider.limits)
+                limiter = RateLimiter(provider.limits)
             elif key in self._limiters:
                 limiter = self._limiters[key]
             else:
-                limiter = self._limiters[key] = BrokerRateLimiter(
+                limiter = self._limiters[key] = shared_limiter(
                     self._client, self._breaker, account=key[0], model=key[1], limits=provider.limits
                 )
         if self._cache_scope is None:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.endpoint import Endpoint
+from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.remote import Oversized, RemoteProvider, no_embeddings
 from schemas.errors import RecalldError, Terminal
 
@@ -61,28 +62,21 @@ class BedrockProvider(RemoteProvider):
 
     extra = "bedrock"
 
-    def __init__(
-        self,
-        *,
-        family: Family,
-        limits: ProviderLimits,
-        base_url: str | None,
-        identity_url: str,
-        query_input_type: str | None = None,
-        document_input_type: str | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        family = family_of(endpoint.model)
+        if family is None:
+            raise ValueError(f"the form of requests to {endpoint.model} is not known")
         super().__init__(
-            base_url=base_url or identity_url,
-            identity_url=base_url or identity_url,
-            limits=replace(limits, inputs=family.inputs, input_bytes=family.input_bytes),
-            query_input_type=query_input_type or family.query_input_type,
-            document_input_type=document_input_type or family.document_input_type,
-            dimensions_field=family.dimensions_field or "",
-            **settings,
+            replace(
+                endpoint,
+                key_name="AWS's credentials, and in the console the access to the model",
+                limits=replace(endpoint.limits, inputs=family.inputs, input_bytes=family.input_bytes),
+                query_input_type=endpoint.query_input_type or family.query_input_type,
+                document_input_type=endpoint.document_input_type or family.document_input_type,
+                dimensions_field=family.dimensions_field or "",
+            )
         )
         self._family = family
-        self._endpoint = base_url
         self._runtimes: dict[str, Any] = {}
 
     def warm_up(self) -> None:
@@ -105,12 +99,14 @@ class BedrockProvider(RemoteProvider):
                     raise self.missing("boto3") from error
                 # One owner for retries: the batcher.
                 options = config.Config(connect_timeout=_CONNECT_SECONDS, retries={"total_max_attempts": 1})
-                settings = {"service_name": "bedrock-runtime", "endpoint_url": self._endpoint}
+                own = self.base_url if self.base_url != PRESETS["bedrock"].base_url else None
+                settings = {"service_name": "bedrock-runtime", "endpoint_url": own}
+                reads = {"query": self.endpoint.query_seconds, "document": self.endpoint.documents_seconds}
                 try:
                     session = boto3.Session()
                     self._runtimes = {
                         kind: session.client(**settings, config=options.merge(config.Config(read_timeout=seconds)))
-                        for kind, seconds in self._seconds.items()
+                        for kind, seconds in reads.items()
                     }
                 except Exception as error:
                     raise self.read_error(error) from error

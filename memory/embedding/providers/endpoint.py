@@ -13,11 +13,12 @@ import math
 import platform
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+from memory.embedding.providers.provider import ProviderLimits
 from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
@@ -44,49 +45,73 @@ def is_secret_header(name: str) -> bool:
     return _SECRET_HEADER.search(name) is not None
 
 
-def identity_of(
-    *,
-    provider: str,
-    model: str,
-    base_url: str,
-    dimensions: int | None = None,
-    query_input_type: str | None = None,
-    document_input_type: str | None = None,
-    query_prefix: str = "",
-    document_prefix: str = "",
-    headers: Mapping[str, str] | None = None,
-) -> str:
-    """Return everything that decides the numbers of a vector, as sorted JSON, without a key."""
-    facts: dict[str, object] = {
-        "base_url": normalised_url(base_url),
-        "dimensions": dimensions,
-        "document_input_type": document_input_type,
-        "document_prefix": document_prefix or None,
-        "headers": {k.lower(): v for k, v in (headers or {}).items() if not is_secret_header(k)} or None,
-        "model": model,
-        "provider": provider,
-        "query_input_type": query_input_type,
-        "query_prefix": query_prefix or None,
-    }
-    shown = {key: value for key, value in facts.items() if value is not None}
-    return json.dumps(shown, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A model behind an HTTP API at `base_url`, and what the settings say of requests to it.
 
-
-def account_of(*, base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> str:
-    """Return the account whose limits the requests count against, as a digest of address, key and secret headers.
-
-    The same in every process. An address on this machine is another server on every machine, so its account
-    holds the machine's name.
+    `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
+    are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
+    texts. `key_name` is what messages call the key. `identity_url` and `identity_model` stand for address and model in
+    the identity where those are others. A request may take so many seconds, to the last byte of its answer.
     """
-    parts = urlsplit(base_url.strip())
-    facts = [
-        normalised_url(base_url),
-        platform.node() if _is_loopback(parts.hostname or "") else None,
-        [parts.username, parts.password, parts.query],
-        api_key,
-        sorted([name.lower(), value] for name, value in (headers or {}).items() if is_secret_header(name)),
-    ]
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16, person=b"recalld account").hexdigest()
+
+    name: str
+    model: str
+    base_url: str
+    api_key: str | None
+    key_name: str
+    limits: ProviderLimits
+    dimensions: int | None = None
+    dimensions_field: str = "dimensions"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query_input_type: str | None = None
+    document_input_type: str | None = None
+    query_prefix: str = ""
+    document_prefix: str = ""
+    identity_model: str | None = None
+    identity_url: str | None = None
+    documents_seconds: float = 120.0
+    query_seconds: float = 15.0
+
+    @property
+    def address(self) -> str:
+        """Return the address without secrets."""
+        return normalised_url(self.base_url)
+
+    @property
+    def identity(self) -> str:
+        """Return everything that decides the numbers of a vector, as sorted JSON, without a key."""
+        shown = {name.lower(): value for name, value in self.headers.items() if not is_secret_header(name)}
+        facts = {
+            "base_url": normalised_url(self.identity_url or self.base_url),
+            "dimensions": self.dimensions,
+            "document_input_type": self.document_input_type,
+            "document_prefix": self.document_prefix or None,
+            "headers": shown or None,
+            "model": self.identity_model or self.model,
+            "provider": self.name,
+            "query_input_type": self.query_input_type,
+            "query_prefix": self.query_prefix or None,
+        }
+        stated = {key: value for key, value in facts.items() if value is not None}
+        return json.dumps(stated, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+    @property
+    def account(self) -> str:
+        """Return the account whose limits requests count against, as a digest of address, key and secret headers.
+
+        The same in every process. An address on this machine is another server on every machine, so its account
+        holds the machine's name.
+        """
+        parts = urlsplit(self.base_url.strip())
+        facts = [
+            self.address,
+            platform.node() if _is_loopback(parts.hostname or "") else None,
+            [parts.username, parts.password, parts.query],
+            self.api_key,
+            sorted([name.lower(), value] for name, value in self.headers.items() if is_secret_header(name)),
+        ]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16, person=b"recalld account").hexdigest()
 
 
 def _is_loopback(host: str) -> bool:
@@ -123,16 +148,21 @@ _MODEL_UNKNOWN = frozenset({"model_not_found", "invalid_model", "unsupported_mod
 _OVERLOADED = frozenset({"overloaded_error", "slow_down", "rate_limit_exceeded"})
 
 #: Parameters whose refusal is about the settings, not about the texts.
-_SETTINGS_PARAMETERS = frozenset(
-    {"model", "dimensions", "output_dimension", "output_dimensionality", "input_type", "task_type", "user"}
+_SETTING = "(model|dimensions|output_dimension|output_dimensionality|input_type|task_type|user)"
+
+#: Fields that an error names, in the manner of OpenAI, of Google (twice), and of FastAPI (Mistral, Voyage, vLLM).
+#: Quotes inside of a text are escaped, so no text that is quoted in its own refusal looks like that.
+_REFUSED_SETTING = re.compile(
+    rf'"param": "{_SETTING}"|"field": "(?:[^"\\]*\.)?{_SETTING}"|Unknown name \\"{_SETTING}\\"'
+    rf'|"loc": \[[^\]]*"{_SETTING}"'
 )
+
+#: Words for programs in an error.
+_LABEL = re.compile(r'"(?:code|type|status|reason)": "([^"\\]+)"')
 
 _NOT_THERE = re.compile(
     r"not (?:found|exist|supported|available|valid)|no such|unknown|unsupported|invalid|decommissioned|deprecated", re.I
 )
-
-#: How Google names a field that it does not have.
-_UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"')
 
 #: Google refuses everything from such an account or place: https://ai.google.dev/gemini-api/docs/troubleshooting
 _ACCOUNT_REFUSED = "FAILED_PRECONDITION"
@@ -150,16 +180,12 @@ _MOST_READ = 20_000
 class ErrorReader:
     """Turns an SDK's failures into ours. No message holds a secret, nor more than a line of the provider's words."""
 
-    def __init__(
-        self, *, name: str, model: str, base_url: str, key_name: str, api_key: str | None, headers: Mapping[str, str]
-    ) -> None:
-        self._name = name
-        self._model = model
-        self._where = normalised_url(base_url)
-        self._key_name = key_name
-        parts = urlsplit(base_url)
-        secrets = {value for key, value in headers.items() if is_secret_header(key)}
-        secrets |= {api_key or "", parts.password or "", parts.query}
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._name, self._model, self._key_name = endpoint.name, endpoint.model, endpoint.key_name
+        self._where = endpoint.address
+        parts = urlsplit(endpoint.base_url)
+        secrets = {value for key, value in endpoint.headers.items() if is_secret_header(key)}
+        secrets |= {endpoint.api_key or "", parts.password or "", parts.query}
         # Longest first: one may be a part of another.
         self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
 
@@ -171,9 +197,9 @@ class ErrorReader:
 
     def of_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
         """For an answer with a status other than 2xx; `body` is its parsed JSON or its text."""
-        facts = _facts(body)
-        words = self._quoted(_message(facts, body))
-        labels = _labels(facts)
+        told = _text(body)
+        words = self._quoted(_message(body))
+        labels = set() if isinstance(body, str) else set(_LABEL.findall(told))
         if 300 <= status < 400:
             return Terminal(
                 f"{self._where} sends requests elsewhere ({_target(headers)}HTTP {status}), and texts go to no address "
@@ -192,7 +218,7 @@ class ErrorReader:
                 f"{self._name} at {self._where} does not know the model {self._model} or the address "
                 f"(HTTP {status}{words}): check model and remote.base_url"
             )
-        if status == 429 and _DAILY_QUOTA.search(_text(body)):
+        if status == 429 and _DAILY_QUOTA.search(told):
             return Terminal(
                 f"the day's quota of {self._name} is used up (HTTP 429{words}): wait for the next day, raise the plan "
                 "or use another provider"
@@ -202,11 +228,12 @@ class ErrorReader:
             return Throttled(f"{self._name} asks to slow down (HTTP {status}{words})", retry_after=hint)
         if status in {408, 409, 425} or status >= 500:
             return Transient(f"{self._name} had a passing failure (HTTP {status}{words})", retry_after=hint)
-        return self._of_refusal(status, facts, labels, words)
+        return self._of_refusal(status, told, labels, words)
 
-    def _of_refusal(self, status: int, facts: Mapping[str, Any], labels: set[str], words: str) -> RecalldError:
-        setting = next((name for name in _refused_names(facts) if name in _SETTINGS_PARAMETERS), None)
-        if setting is not None and status != 413:
+    def _of_refusal(self, status: int, told: str, labels: set[str], words: str) -> RecalldError:
+        refused = _REFUSED_SETTING.search(told)
+        if refused is not None and status != 413:
+            setting = next(filter(None, refused.groups()))
             return Terminal(f"{self._name} refused the setting {setting} (HTTP {status}{words})")
         # Its name has to be there: a text that is quoted in its own refusal may hold any words.
         if labels & _MODEL_UNKNOWN or (self._model in words and _NOT_THERE.search(words) and "token" not in words):
@@ -235,54 +262,17 @@ def _target(headers: Mapping[str, str]) -> str:
     return ""
 
 
-def _facts(body: object) -> Mapping[str, Any]:
-    """The part of an error's body that says what happened; servers nest it differently."""
-    if isinstance(body, list) and body:
-        body = body[0]
-    if isinstance(body, Mapping):
-        inner = body.get("error")
-        if isinstance(inner, Mapping):
-            return inner
-        if isinstance(inner, str):
-            return {"message": inner}
-        return body
-    return {}
-
-
-def _message(facts: Mapping[str, Any], body: object) -> str:
-    for name in ("message", "detail"):
-        said = facts.get(name)
-        if said:
-            return said if isinstance(said, str) else _text(said)
-    return "" if facts else _text(body)
-
-
-def _labels(facts: Mapping[str, Any]) -> set[str]:
-    reasons = [entry.get("reason") for entry in _entries(facts, "details")]
-    return {str(label) for label in (*map(facts.get, ("code", "type", "status")), *reasons) if label is not None}
-
-
-def _entries(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    entries = facts.get(name)
-    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
-
-
-def _refused_names(facts: Mapping[str, Any]) -> Iterable[str]:
-    """The fields that an error names, in the manner of OpenAI, of Google, and of FastAPI (Mistral, Voyage, vLLM)."""
-    if isinstance(facts.get("param"), str):
-        yield facts["param"]
-    for detail in _entries(facts, "details"):
-        for violation in _entries(detail, "fieldViolations"):
-            yield str(violation.get("field")).rpartition(".")[2]
-    for name in ("message", "detail"):
-        said = facts.get(name)
-        if isinstance(said, str):
-            yield from _UNKNOWN_NAME.findall(said[:_MOST_READ])
-        entries: Any = said.get("detail") if isinstance(said, Mapping) else said
-        for entry in entries if isinstance(entries, list) else ():
-            place = entry.get("loc") if isinstance(entry, Mapping) else None
-            if isinstance(place, list):
-                yield from (part for part in place if isinstance(part, str))
+def _message(body: object) -> str:
+    """Return what an error's body says in words; servers nest it differently."""
+    facts = body[0] if isinstance(body, list) and body else body
+    if not isinstance(facts, Mapping):
+        return _text(body)
+    inner = facts.get("error")
+    if isinstance(inner, str):
+        return inner
+    facts = inner if isinstance(inner, Mapping) else facts
+    said = facts.get("message") or facts.get("detail")
+    return _text(said) if said or not facts else ""
 
 
 def _text(body: object) -> str:
@@ -294,11 +284,11 @@ def _text(body: object) -> str:
 #: No provider is waited for longer than this without another look.
 LONGEST_WAIT_SECONDS = 3600.0
 
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 #: "1h2m3.5s", "20ms", "12.5 seconds", "1 minute".
 _PART = re.compile(
-    r"(\d+(?:\.\d+)?) ?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d)(?![a-z])", re.I
+    r"(\d+(?:\.\d+)?) ?(ms|milli(?=second)|[smhd])(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|ays?)?(?![a-z])", re.I
 )
 _HINT = re.compile(rf"(?:try again|retry) (?:in|after) ((?:{_PART.pattern}[ ,]*)+)", re.IGNORECASE)
 
@@ -313,19 +303,23 @@ _MOMENT_SECONDS, _MOMENT_MILLISECONDS = 1e9, 1e11
 
 
 def retry_after(headers: Mapping[str, str], body: object) -> float | None:
-    """Seconds that the provider asks to wait; None when it does not say, or names a time that has come already.
+    """Return the seconds that the provider asks to wait; None when it does not say, or names a time that has come.
 
     In this order: `retry-after-ms`, `retry-after` (seconds or a date), Google's RetryInfo, "try again in 1m30s" in
     the body, `x-ratelimit-reset-...` of what is used up. `headers` has lower-case names or does not mind the case;
     `body` is parsed JSON or text.
     """
-    words = body if isinstance(body, str) else json.dumps(body, default=str, ensure_ascii=False)
+    words = _text(body)
+    milliseconds = _number(headers.get("retry-after-ms"))
+    delay, hint = _RETRY_DELAY.search(words), _HINT.search(words)
+    used_up = [counted for counted in _COUNTED if _number(headers.get(f"x-ratelimit-remaining{counted}")) == 0]
+    resets = [_seconds_until(headers.get(f"x-ratelimit-reset{counted}")) for counted in used_up]
     for seconds in (
-        _scaled(_number(headers.get("retry-after-ms")), 0.001),
-        _seconds_or_date(headers.get("retry-after")),
-        _number(delay[1]) if (delay := _RETRY_DELAY.search(words)) else None,
-        duration(hint[1]) if (hint := _HINT.search(words)) else None,
-        _reset(headers),
+        None if milliseconds is None else milliseconds / 1000,
+        _seconds_until(headers.get("retry-after")),
+        float(delay[1]) if delay else None,
+        duration(hint[1]) if hint else None,
+        max((reset for reset in resets if reset is not None), default=None),
     ):
         if seconds is not None:
             return min(seconds, LONGEST_WAIT_SECONDS) if seconds > 0 else None
@@ -333,55 +327,27 @@ def retry_after(headers: Mapping[str, str], body: object) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of "6m0s", "20ms" or "1 minute"; None when there is no such thing in the text."""
+    """Return the seconds of "6m0s", "20ms" or "1 minute"; None when there is no such thing in the text."""
     parts = _PART.findall(text)
-    if not parts:
-        return None
-    return sum(float(count) * _UNIT_SECONDS[_unit(name)] for count, name in parts)
+    return sum(float(count) * _UNIT_SECONDS[unit.lower()] for count, unit in parts) if parts else None
 
 
-def _unit(name: str) -> str:
-    lowered = name.lower()
-    return "ms" if lowered.startswith(("ms", "milli")) else lowered[0]
-
-
-def _seconds_or_date(value: str | None) -> float | None:
-    seconds = _number(value)
-    if seconds is not None or not value:
-        return seconds
-    moment = email.utils.parsedate_tz(value)
+def _seconds_until(value: str | None) -> float | None:
+    """Return the seconds of a header: a number of them, a moment, a date, or a duration in words."""
+    number = _number(value)
+    if number is not None:
+        moment = number / 1000 if number > _MOMENT_MILLISECONDS else number
+        return moment - time.time() if number > _MOMENT_SECONDS else number
+    date = email.utils.parsedate_tz(value) if value else None
     try:
-        return None if moment is None else email.utils.mktime_tz(moment) - time.time()
+        return email.utils.mktime_tz(date) - time.time() if date else duration(value or "")
     except (ValueError, OverflowError):
         return None
 
 
-def _reset(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until all used-up limits are reset."""
-    waits = [
-        _until(headers.get(f"x-ratelimit-reset{counted}"))
-        for counted in _COUNTED
-        if _number(headers.get(f"x-ratelimit-remaining{counted}")) == 0
-    ]
-    return max((wait for wait in waits if wait is not None), default=None)
-
-
-def _until(value: str | None) -> float | None:
-    number = _number(value)
-    if number is None:
-        return duration(value) if value else None
-    if number > _MOMENT_MILLISECONDS:
-        return number / 1000 - time.time()
-    return number - time.time() if number > _MOMENT_SECONDS else number
-
-
 def _number(value: str | None) -> float | None:
     try:
-        number = float(value) if value else None
+        number = float(value) if value else math.nan
     except ValueError:
         return None
-    return number if number is not None and math.isfinite(number) else None
-
-
-def _scaled(number: float | None, factor: float) -> float | None:
-    return None if number is None else number * factor
+    return number if math.isfinite(number) else None

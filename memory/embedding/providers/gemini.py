@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.endpoint import account_of
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 
 if TYPE_CHECKING:
@@ -34,16 +35,11 @@ TASKS = {
 class GeminiProvider(RemoteProvider):
     """Gemini's own API at `base_url`, with or without the version in its path. Input types are names of `TASKS`."""
 
-    extra = "openai"
-
-    def __init__(self, *, base_url: str, api_key: str | None, **settings: Any) -> None:
-        root = base_url.rstrip("/").removesuffix(f"/{VERSION}")
-        super().__init__(
-            name="gemini", base_url=root, api_key=api_key, dimensions_field="outputDimensionality", **settings
-        )
+    def __init__(self, endpoint: Endpoint) -> None:
+        root = endpoint.base_url.rstrip("/").removesuffix(f"/{VERSION}")
+        super().__init__(replace(endpoint, base_url=root))
         # The quota of a key is one, also for requests through the OpenAI-compatible API.
-        self.account = account_of(base_url=f"{root}/{VERSION}/openai", api_key=api_key, headers=settings.get("headers"))
-        self._has_key = api_key is not None
+        self.account = replace(endpoint, base_url=f"{root}/{VERSION}/openai").account
 
     @property
     def resource(self) -> str:
@@ -61,7 +57,7 @@ class GeminiProvider(RemoteProvider):
         return {"model": self.resource, "content": {"parts": [{"text": text}]}, **options}
 
     def key_headers(self) -> dict[str, str]:
-        return {"x-goog-api-key": self._api_key} if self._has_key else {}
+        return {} if self.endpoint.api_key is None else {"x-goog-api-key": self.endpoint.api_key}
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         body = {"requests": [self.request(text, kind) for text in texts]}

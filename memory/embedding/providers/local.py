@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
+from memory.embedding.providers.provider import (
+    EmbeddingProvider,
+    Embeddings,
+    Matrix,
+    ProviderLimits,
+    ProviderUnavailable,
+    clean,
+)
 from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal
 
@@ -40,15 +47,6 @@ THREADS = min(4, os.cpu_count() or 1)
 
 #: Tokens of one text that a model of the user's own reads: what attention costs grows with their square.
 MOST_TOKENS = 2048
-
-
-class UnusableModel(Terminal):
-    """A model on this machine that cannot be used: the `reason`, and the `remedy` for a person."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"{reason}; {remedy}")
-        self.reason = reason
-        self.remedy = remedy
 
 
 class LocalProvider(EmbeddingProvider):
@@ -238,12 +236,12 @@ class GgufProvider(LocalProvider):
             )
             pooled = np.ndim(model.embed("load the weights")) == 1
         except Exception as error:
-            raise UnusableModel(
+            raise ProviderUnavailable(
                 f"llama.cpp cannot load {self._file} ({type(error).__name__}: {str(error)[:200]})",
                 "see that it is a whole .gguf file of an embedding model",
             ) from error
         if not pooled:
-            raise UnusableModel(
+            raise ProviderUnavailable(
                 f"{self._file} holds no embedding model: it does not say how vectors of tokens become one",
                 "name a .gguf file of an embedding model",
             )

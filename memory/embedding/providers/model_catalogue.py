@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory.embedding.providers.local import UnusableModel
 from memory.embedding.providers.onnx_model import content_digest
+from memory.embedding.providers.provider import ProviderUnavailable
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ CATALOGUE = _catalogue()
 
 
 def check_fetched(model: ListedModel, cache: Path) -> None:
-    """Raise UnusableModel unless the files of a fetched model are those that are pinned."""
+    """Raise ProviderUnavailable unless the files of a fetched model are those that are pinned."""
     folder = model.folder(cache)
     for file in model.files:
         if content_digest(folder / file.name, cache) != file.sha256:
             again = f"remove {folder} and fetch it again with `recalld model pull {model.name}`"
-            raise UnusableModel(f"{folder / file.name} is not what was fetched", again)
+            raise ProviderUnavailable(f"{folder / file.name} is not what was fetched", again)
 
 
 def fetch(model: ListedModel, cache: Path, *, hub: str, told: Callable[[int], None]) -> Path:
@@ -101,7 +101,7 @@ def fetch(model: ListedModel, cache: Path, *, hub: str, told: Callable[[int], No
 
     Raises:
         UserError: the hub cannot be reached or sends something else, or the disk is full.
-        UnusableModel: what is there is damaged.
+        ProviderUnavailable: what is there is damaged.
     """
     folder = model.folder(cache)
     try:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memory.embedding.providers.endpoint import TOO_LARGE
+from memory.embedding.providers.endpoint import TOO_LARGE, Endpoint
 from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 from schemas.errors import RecalldError, Terminal, TooLarge, Transient
 
@@ -22,11 +22,9 @@ _KEEP_ALIVE = "30m"
 class OllamaProvider(RemoteProvider):
     """An Ollama server at `base_url`, which ends in "/v1", as in the identity of every index so far."""
 
-    extra = "openai"
-
-    def __init__(self, *, base_url: str, **settings: Any) -> None:
-        super().__init__(base_url=base_url, **settings)
-        self.base_url = base_url.removesuffix("/v1")
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self.base_url = endpoint.base_url.removesuffix("/v1")
 
     def warm_up(self) -> None:
         self._load()

@@ -19,8 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider, UnusableModel
-from memory.embedding.providers.provider import Matrix, ProviderLimits
+from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider
+from memory.embedding.providers.provider import Matrix, ProviderLimits, ProviderUnavailable
 from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent
 
@@ -75,7 +75,7 @@ def read_export(folder: Path) -> OnnxExport:
     """Return what a folder with an ONNX export says of its model; the graph itself is not opened.
 
     Raises:
-        UnusableModel: something is missing, or asks for what is not done here.
+        ProviderUnavailable: something is missing, or asks for what is not done here.
     """
     graph = _graph(folder)
 
@@ -85,7 +85,7 @@ def read_export(folder: Path) -> OnnxExport:
 
     tokenizer = next((path for path in (folder, graph.parent) if (path / "tokenizer.json").is_file()), None)
     if tokenizer is None:
-        raise UnusableModel(f"{folder} has no tokenizer.json", _AGAIN)
+        raise ProviderUnavailable(f"{folder} has no tokenizer.json", _AGAIN)
     listed = [module for module in _json(folder / "modules.json", kind=list) if isinstance(module, dict)]
     modules = {str(module.get("type")).rpartition(".")[2]: str(module.get("path")) for module in listed}
     pooling = _json(folder / modules.get("Pooling", "1_Pooling") / "config.json")
@@ -95,7 +95,7 @@ def read_export(folder: Path) -> OnnxExport:
     widths += [config.get("hidden_size"), config.get("dim")]
     dimensions = next((width for width in widths if isinstance(width, int) and width > 0), None)
     if dimensions is None:
-        raise UnusableModel(f"no config.json in {folder} says how many dimensions the model has", _AGAIN)
+        raise ProviderUnavailable(f"no config.json in {folder} says how many dimensions the model has", _AGAIN)
     sentence = facts("config_sentence_transformers.json")
     prompts = sentence["prompts"] if isinstance(sentence.get("prompts"), dict) else {}
     usual = prompts.get(sentence.get("default_prompt_name")) or ""
@@ -147,16 +147,18 @@ class OnnxProvider(LocalProvider):
             path = export.graph
             session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             vector = _Graph(session, tokenizer, export).vector("load the weights")
-        except UnusableModel:
+        except ProviderUnavailable:
             raise
         except Exception as error:
             words = " ".join(str(error).split())[:200]
-            raise UnusableModel(f"{path} cannot be used ({words})", "export or fetch the model again") from error
+            raise ProviderUnavailable(f"{path} cannot be used ({words})", "export or fetch the model again") from error
         if vector.shape != (export.dimensions,):
             made, said = " x ".join(map(str, vector.shape)), export.dimensions
-            raise UnusableModel(f"{path} makes vectors of {made} numbers, and its config.json says {said}", _AGAIN)
+            raise ProviderUnavailable(
+                f"{path} makes vectors of {made} numbers, and its config.json says {said}", _AGAIN
+            )
         if not np.isfinite(vector).all():
-            raise UnusableModel(f"the vectors of {path} are no numbers", "export or fetch the model again")
+            raise ProviderUnavailable(f"the vectors of {path} are no numbers", "export or fetch the model again")
         return _Graph(session, tokenizer, export)
 
     def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
@@ -176,10 +178,10 @@ class _Graph:
         unknown = sorted(set(self._inputs) - _INPUTS)
         if unknown:
             what = f"{export.graph} asks for {unknown[0]}, which a text alone does not give"
-            raise UnusableModel(what, "export it again with --task feature-extraction")
+            raise ProviderUnavailable(what, "export it again with --task feature-extraction")
         if export.pooling == "graph" and self._output != _POOLED:
             what = f"the model of {export.graph} has a Dense layer, and the graph has not"
-            raise UnusableModel(what, f"name an export whose graph has the output {_POOLED}")
+            raise ProviderUnavailable(what, f"name an export whose graph has the output {_POOLED}")
 
     def vector(self, text: str) -> Matrix:
         """Return the vector of one text; shape (dimensions,)."""
@@ -208,13 +210,13 @@ def content_digest(file: Path, kept: Path | None) -> str:
     `kept` is a folder where digests are kept for other processes; None keeps them in this one.
 
     Raises:
-        UnusableModel: the file cannot be read.
+        ProviderUnavailable: the file cannot be read.
     """
     try:
         stat = file.stat()
         return _digest(file, f"{stat.st_dev}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}", kept)
     except OSError as error:
-        raise UnusableModel(f"{file} cannot be read ({error.strerror})", _AGAIN) from error
+        raise ProviderUnavailable(f"{file} cannot be read ({error.strerror})", _AGAIN) from error
 
 
 @lru_cache(maxsize=64)
@@ -240,11 +242,13 @@ def _graph(folder: Path) -> Path:
         return graph or found[0]
     if found:
         names = ", ".join(path.name for path in found)
-        raise UnusableModel(f"{folder} has several graphs ({names})", "keep one, or call one model.onnx")
+        raise ProviderUnavailable(f"{folder} has several graphs ({names})", "keep one, or call one model.onnx")
     if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
         command = f"optimum-cli export onnx --task feature-extraction --model {folder} {folder}/onnx"
-        raise UnusableModel(f"{folder} has weights but no ONNX export", f"make one: {command}")
-    raise UnusableModel(f"{folder} has neither model.onnx nor onnx/model.onnx", "name a folder with an ONNX export")
+        raise ProviderUnavailable(f"{folder} has weights but no ONNX export", f"make one: {command}")
+    raise ProviderUnavailable(
+        f"{folder} has neither model.onnx nor onnx/model.onnx", "name a folder with an ONNX export"
+    )
 
 
 def _pooling(folder: Path, said: dict[str, Any]) -> str:
@@ -254,7 +258,9 @@ def _pooling(folder: Path, said: dict[str, Any]) -> str:
     if len(wanted) == 1 and wanted[0] in _POOLINGS and said.get("include_prompt") is not False:
         return _POOLINGS[wanted[0]]
     how = f"{', '.join(wanted)}{'' if said.get('include_prompt', True) else ' without the prompt'}"
-    raise UnusableModel(f"{folder} pools by {how}, which is not done here", f"name a graph with the output {_POOLED}")
+    raise ProviderUnavailable(
+        f"{folder} pools by {how}, which is not done here", f"name a graph with the output {_POOLED}"
+    )
 
 
 def _json(path: Path, *, kind: type = dict) -> Any:
@@ -264,7 +270,7 @@ def _json(path: Path, *, kind: type = dict) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return kind()
     except (OSError, ValueError, RecursionError) as error:
-        raise UnusableModel(f"{path} cannot be read ({error})", _AGAIN) from error
+        raise ProviderUnavailable(f"{path} cannot be read ({error})", _AGAIN) from error
     if not isinstance(found, kind):
-        raise UnusableModel(f"{path} is not of the usual form", _AGAIN)
+        raise ProviderUnavailable(f"{path} is not of the usual form", _AGAIN)
     return found

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class OpenAIProvider(RemoteProvider):
     """An OpenAI-compatible endpoint."""
 
-    extra = "openai"
     _sdk: OpenAI | None = None
 
     def close(self) -> None:
@@ -61,10 +60,10 @@ class OpenAIProvider(RemoteProvider):
             except ImportError as error:
                 raise self.missing("openai") from error
             sdk: OpenAI = openai.OpenAI(
-                api_key=self._api_key,
+                api_key=self.api_key,
                 base_url=self.base_url,
                 max_retries=0,  # one owner for retries: the batcher
-                default_headers=self._headers,
+                default_headers=self.endpoint.headers,
                 http_client=self.client(),
             )
             # The SDK takes these from the environment; they are none of another endpoint's business.

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from schemas.errors import Terminal
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -46,6 +48,15 @@ class ProviderLimits:
     chunks_per_second: float
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+
+
+class ProviderUnavailable(Terminal):
+    """Provider that cannot be had, or model that cannot be used: the `reason`, and the `remedy` for a person."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
 
 
 class EmbeddingProvider(ABC):

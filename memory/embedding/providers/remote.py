@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memory.embedding.providers.endpoint import ErrorReader, account_of, identity_of, normalised_url
-from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits, clean, cut_to_bytes
+from memory.embedding.providers.endpoint import Endpoint, ErrorReader
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, clean, cut_to_bytes
 from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 
@@ -44,10 +44,6 @@ _ENTRY_NODES = 8
 
 #: What to raise for an answer with such a status, headers and body.
 ReadStatus = Callable[[int, Mapping[str, str], object], RecalldError]
-
-#: Seconds that a whole request may take, from the connection to the last byte of its answer.
-DOCUMENTS_SECONDS = 120.0
-QUERY_SECONDS = 15.0
 
 
 class Oversized(Transient):
@@ -143,16 +139,6 @@ def current() -> Exchange:
     return _current.get()
 
 
-def answer_bytes(inputs: int, dimensions: int | None) -> int:
-    """Return the most bytes that an answer with so many vectors can have; `dimensions` is None if not known."""
-    return _ENVELOPE_BYTES + inputs * (_ENTRY_BYTES + _NUMBER_BYTES * (dimensions or _MOST_DIMENSIONS))
-
-
-def answer_nodes(inputs: int) -> int:
-    """Return the most JSON objects and lists that an answer with so many vectors can have."""
-    return _ENVELOPE_NODES + _ENTRY_NODES * inputs
-
-
 def no_embeddings() -> Transient:
     """Return what to raise for an answer that is something else."""
     return Transient("the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API")
@@ -186,16 +172,6 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
     return Embeddings(matrix, _billed(answer))
 
 
-def check_dimensions(answer: Embeddings, *, asked: int | None, name: str, model: str) -> None:
-    """Raise Terminal for vectors of another width than was asked for."""
-    width = answer.vectors.shape[1]
-    if asked is not None and width != asked:
-        raise Terminal(
-            f"{name} returned {width} dimensions though {asked} were asked for: "
-            f"the model {model} does not support output_dimensionality, unset it"
-        )
-
-
 def _billed(answer: Mapping[str, Any]) -> int | None:
     usage = answer.get("usage")
     tokens = usage.get("total_tokens") if isinstance(usage, Mapping) else None
@@ -215,70 +191,24 @@ def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 class RemoteProvider(EmbeddingProvider):
-    """An embedding endpoint at `base_url`.
+    """An embedding endpoint. `extra` is what installs the SDK."""
 
-    `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
-    are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
-    texts. `key_name` is what messages call the key, `extra` what installs the SDK. `identity_url` and `identity_model`
-    stand for address and model in the identity where those are others.
-    """
-
-    extra: ClassVar[str]
+    extra: ClassVar[str] = "openai"
 
     #: Form of the vectors that is asked for; "float" from the moment on when the server did not know base64.
     encoding = "base64"
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: str,
-        base_url: str,
-        api_key: str | None,
-        key_name: str,
-        limits: ProviderLimits,
-        dimensions: int | None = None,
-        dimensions_field: str = "dimensions",
-        headers: Mapping[str, str] | None = None,
-        query_input_type: str | None = None,
-        document_input_type: str | None = None,
-        query_prefix: str = "",
-        document_prefix: str = "",
-        identity_model: str | None = None,
-        identity_url: str | None = None,
-        documents_seconds: float = DOCUMENTS_SECONDS,
-        query_seconds: float = QUERY_SECONDS,
-    ) -> None:
-        self.name = name
-        self.model = model
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.name, self.model, self.base_url = endpoint.name, endpoint.model, endpoint.base_url
+        self.identity, self.account, self.address = endpoint.identity, endpoint.account, endpoint.address
         # A chunk and its prefix are one input; half is left to the text, however long the prefix is.
-        room = max(limits.input_bytes // 2, limits.input_bytes - len(document_prefix.encode()))
-        self.limits = replace(limits, input_bytes=room)
-        self.identity = identity_of(
-            provider=name,
-            model=identity_model or model,
-            base_url=identity_url or base_url,
-            dimensions=dimensions,
-            query_input_type=query_input_type,
-            document_input_type=document_input_type,
-            query_prefix=query_prefix,
-            document_prefix=document_prefix,
-            headers=headers,
-        )
-        self.account = account_of(base_url=base_url, api_key=api_key, headers=headers)
-        self.address = normalised_url(base_url)
-        self.base_url = base_url
+        most = endpoint.limits.input_bytes
+        room = max(most // 2, most - len(endpoint.document_prefix.encode()))
+        self.limits = replace(endpoint.limits, input_bytes=room)
         # Without a key both SDKs would look for one in the environment.
-        self._api_key = api_key or "unused"
-        self._dimensions = dimensions
-        self._dimensions_field = dimensions_field
-        self._headers = dict(headers or {})
-        self._input_types = {"query": query_input_type, "document": document_input_type}
-        self._prefixes = {"query": query_prefix, "document": document_prefix}
-        self._seconds = {"query": query_seconds, "document": documents_seconds}
-        self.errors = ErrorReader(
-            name=name, model=model, base_url=base_url, key_name=key_name, api_key=api_key, headers=self._headers
-        )
+        self.api_key = endpoint.api_key or "unused"
+        self.errors = ErrorReader(endpoint)
         self._making = threading.Lock()
         self._client: httpx2.Client | None = None
         self._closed = False
@@ -315,24 +245,25 @@ class RemoteProvider(EmbeddingProvider):
 
     def worded(self, text: str, kind: str) -> str:
         """Return a text as it is sent; `kind` is "query" or "document"."""
-        return self._prefixes[kind] + clean(text)
+        return (self.endpoint.query_prefix if kind == "query" else self.endpoint.document_prefix) + clean(text)
 
     def options(self, kind: str) -> dict[str, object]:
         """Return what the settings add to a request besides the model; `kind` is "query" or "document"."""
-        options: dict[str, object] = {}
-        if self._dimensions is not None:
-            options[self._dimensions_field] = self._dimensions
-        if self._input_types[kind] is not None:
-            options["input_type"] = self._input_types[kind]
-        return options
+        endpoint = self.endpoint
+        options = {
+            endpoint.dimensions_field: endpoint.dimensions,
+            "input_type": endpoint.query_input_type if kind == "query" else endpoint.document_input_type,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
     def key_headers(self) -> dict[str, str]:
         """Return the headers that hold the key."""
-        return {"Authorization": f"Bearer {self._api_key}"}
+        return {"Authorization": f"Bearer {self.api_key}"}
 
     def answer_bytes(self, texts: int) -> int:
         """Return the most bytes that the endpoint's vectors of so many texts can have."""
-        return answer_bytes(texts, self._dimensions or self._width)
+        dimensions = self.endpoint.dimensions or self._width or _MOST_DIMENSIONS
+        return _ENVELOPE_BYTES + texts * (_ENTRY_BYTES + _NUMBER_BYTES * dimensions)
 
     def exchange(self, *, seconds: float, answer_bytes: int, **bounds: Any) -> Exchange:
         """Return an `Exchange` with the endpoint; `bounds` are its further ones."""
@@ -364,7 +295,7 @@ class RemoteProvider(EmbeddingProvider):
             RecalldError: there was no answer, or it was no success.
         """
         client, url = self.client(), f"{self.base_url.rstrip('/')}{path}"
-        headers = {**self.key_headers(), **options.pop("headers", {}), **self._headers}
+        headers = {**self.key_headers(), **options.pop("headers", {}), **self.endpoint.headers}
         try:
             response = client.send(client.build_request(method, url, headers=headers, **options), stream=True)
             if response.is_success:
@@ -403,7 +334,9 @@ class RemoteProvider(EmbeddingProvider):
     def _embed(self, texts: list[str], *, kind: str) -> Embeddings:
         self._load()
         exchange = self.exchange(
-            seconds=self._seconds[kind], answer_bytes=self.answer_bytes(len(texts)), nodes=answer_nodes(len(texts))
+            seconds=self.endpoint.query_seconds if kind == "query" else self.endpoint.documents_seconds,
+            answer_bytes=self.answer_bytes(len(texts)),
+            nodes=_ENVELOPE_NODES + _ENTRY_NODES * len(texts),
         )
         try:
             with exchange.running():
@@ -413,8 +346,13 @@ class RemoteProvider(EmbeddingProvider):
             self._width = None
             raise
         answer = read_answer(body, expected=len(texts))
-        check_dimensions(answer, asked=self._dimensions, name=self.name, model=self.model)
-        self._width = answer.vectors.shape[1]
+        width, asked = answer.vectors.shape[1], self.endpoint.dimensions
+        if asked is not None and width != asked:
+            raise Terminal(
+                f"{self.name} returned {width} dimensions though {asked} were asked for: "
+                f"the model {self.model} does not support output_dimensionality, unset it"
+            )
+        self._width = width
         return answer
 
 

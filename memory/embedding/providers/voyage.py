@@ -29,20 +29,9 @@ _asking: ContextVar[VoyageProvider] = ContextVar("asking")
 
 
 class VoyageProvider(RemoteProvider):
-    """Voyage AI, or a server that speaks its API at `base_url` (None: the service itself)."""
+    """Voyage AI, or a server that speaks its API."""
 
     extra = "voyage"
-
-    def __init__(self, *, api_key: str | None, base_url: str | None = None, **settings: Any) -> None:
-        super().__init__(
-            name="voyage",
-            base_url=(base_url or service_url(api_key)).rstrip("/"),
-            # Which of the service's two addresses it is follows from the key, so it is not part of the identity.
-            identity_url=base_url or PRESETS["voyage"].base_url,
-            api_key=api_key,
-            dimensions_field="output_dimension",
-            **{"query_input_type": "query", "document_input_type": "document", **settings},
-        )
 
     def warm_up(self) -> None:
         self._load()
@@ -57,7 +46,7 @@ class VoyageProvider(RemoteProvider):
         try:
             # Not through `Client.embed`: it would make a Python object of every number.
             return voyageai.Embedding.create(
-                api_key=self._api_key,
+                api_key=self.api_key,
                 base_url=self.base_url,
                 input=list(texts),
                 encoding_format=self.encoding,

@@ -17,7 +17,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.rate_limit import LocalRateLimiter
+from memory.embedding.rate_limit import RateLimiter
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
@@ -289,7 +289,7 @@ def test_after_a_refusal_for_good_nothing_leaves_for_a_minute(make: Make) -> Non
     provider = Provider(concurrency=1, inputs=10)
     provider.answer_next(Terminal("no credit left: top it up"))
     now = [1000.0]
-    batcher = make(provider, coordination=Coordination(LocalRateLimiter(clock=lambda: now[0])))
+    batcher = make(provider, coordination=Coordination(RateLimiter(clock=lambda: now[0])))
     tickets = [batcher.submit(texts(f"a {n}", 10), lane=Lane.BACKFILL) for n in range(3)]
     for ticket in tickets:
         assert done(ticket) == {}

@@ -15,7 +15,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Claims, Coordination
 from memory.embedding.providers.provider import Embeddings, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.rate_limit import LocalRateLimiter
+from memory.embedding.rate_limit import RateLimiter
 from memory.embedding.sender import TRIALS
 from memory.store.writer import Refusal
 from schemas.documents import Lane
@@ -113,7 +113,7 @@ def two(make: Make, tmp_path: Path) -> tuple[Provider, EmbeddingBatcher, Provide
     built = []
     for name in ("one", "two"):
         provider = Provider()
-        coordination = Coordination(LocalRateLimiter(), SharedClaims(name, owners))
+        coordination = Coordination(RateLimiter(), SharedClaims(name, owners))
         built += [provider, make(provider, EmbeddingCache(tmp_path / "cache.sqlite"), coordination=coordination)]
     return (*built, owners)  # type: ignore[return-value]
 
@@ -162,7 +162,7 @@ def test_nobody_waits_for_claims_where_there_is_no_cache_to_find_vectors_in(make
     provider = Provider()
     wanted = texts("alone", 3)
     claims = SharedClaims("me", dict.fromkeys(wanted, "somebody"))
-    batcher = make(provider, coordination=Coordination(LocalRateLimiter(), claims))
+    batcher = make(provider, coordination=Coordination(RateLimiter(), claims))
     assert len(settled(batcher.submit(wanted, lane=Lane.LIVE)).results()) == 3
 
 
@@ -212,7 +212,7 @@ def test_an_endpoint_that_is_down_is_asked_every_few_seconds(make: Make) -> None
 
     provider = Provider(rule=down)
     now = [1000.0]
-    limiter = LocalRateLimiter(clock=lambda: now[0])
+    limiter = RateLimiter(clock=lambda: now[0])
     batcher = make(provider, patience_seconds=0.0, coordination=Coordination(limiter))
     for number in range(100):
         settled(batcher.submit(texts(f"try {number}", 3), lane=Lane.LIVE))
@@ -240,7 +240,7 @@ def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> Non
 
 def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -> None:
     provider, bill = Provider(billed=3), Bill()
-    batcher = make(provider, linger_seconds=0.05, coordination=Coordination(LocalRateLimiter(), usage=bill))
+    batcher = make(provider, linger_seconds=0.05, coordination=Coordination(RateLimiter(), usage=bill))
     mine = batcher.submit(texts("mine", 6), lane=Lane.BACKFILL, agent="me")
     yours = batcher.submit(texts("yours", 2), lane=Lane.BACKFILL, agent="you")
     settled(mine)
@@ -255,7 +255,7 @@ def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -
 @pytest.mark.parametrize("billed", [10**30, -(10**30)])
 def test_a_count_of_tokens_that_cannot_be_is_replaced_by_the_estimate(make: Make, billed: int) -> None:
     provider, bill = Provider(billed=billed), Bill()
-    batcher = make(provider, coordination=Coordination(LocalRateLimiter(), usage=bill))
+    batcher = make(provider, coordination=Coordination(RateLimiter(), usage=bill))
     settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
     assert [one.requests for one in bill.all] == [1]
     assert 0 < bill.all[0].tokens == bill.agents[0]["me"].tokens < 100
@@ -269,7 +269,7 @@ def test_failed_requests_are_counted_and_cost_nothing(make: Make) -> None:
             raise errors.pop()
 
     provider, bill = Provider(rule=rule), Bill()
-    batcher = make(provider, coordination=Coordination(LocalRateLimiter(), usage=bill))
+    batcher = make(provider, coordination=Coordination(RateLimiter(), usage=bill))
     settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
     assert [(one.requests, one.failed, one.inputs) for one in bill.all] == [(1, 1, 0), (1, 1, 0), (1, 0, 4)]
     assert [one.tokens > 0 for one in bill.all] == [False, False, True]

@@ -10,6 +10,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
@@ -156,12 +157,14 @@ def test_a_batch_has_its_own_price_where_the_settings_want_it_and_there_is_enoug
         {"id": "main", "workspace": world.workspace, "remote": {"batch": {"enabled": True}}}
     )
     provider = OpenAIProvider(
-        name="openai",
-        model="text-embedding-3-small",
-        base_url="https://api.openai.com/v1",
-        api_key="unused",
-        key_name="OPENAI_API_KEY",
-        limits=FAST,
+        Endpoint(
+            name="openai",
+            model="text-embedding-3-small",
+            base_url="https://api.openai.com/v1",
+            api_key="unused",
+            key_name="OPENAI_API_KEY",
+            limits=FAST,
+        )
     )
 
     def price(batch_from: int | None) -> float | None:

@@ -15,7 +15,7 @@ import pytest
 
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.embedding.rate_limit import REFUSED_SECONDS, LocalRateLimiter, RateLimiter
+from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
 from memory.search.query_vectors import (
     PROVIDER_THREADS,
     QueryVectors,
@@ -234,7 +234,7 @@ def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordinati
 
 def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
@@ -260,7 +260,7 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm:
 )
 def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: Warm, told: RecalldError, said: str):
     provider, clock = Provider(), Clock()
-    limiter = LocalRateLimiter(clock=clock)
+    limiter = RateLimiter(clock=clock)
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     for _ in range(4):
         clock.now += 1
@@ -274,14 +274,14 @@ def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: W
 
 def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), coordination=shared(LocalRateLimiter(limits)))
+    vectors = warm(Provider(), coordination=shared(RateLimiter(limits)))
     for query in ("one", "two", "three"):
         assert not isinstance(got(vectors, query), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, coordination=shared(LocalRateLimiter(), recorder))
+    vectors = warm(provider, coordination=shared(RateLimiter(), recorder))
     got(vectors, "where is the dentist", agent="ada")
     got(vectors, "where is the dentist", agent="bob")
     wait_until(lambda: recorder.counted)

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.endpoint import ErrorReader, account_of
+from memory.embedding.providers.endpoint import Endpoint, ErrorReader
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 URL = "https://api.example.org/v1"
+LIMITS = ProviderLimits(inputs=1, tokens=1, input_bytes=1, concurrency=1, chunks_per_second=1)
+
+
+def account_of(*, base_url: str, api_key: str | None, headers: dict[str, str] | None = None) -> str:
+    return Endpoint(
+        name="n", model="m", base_url=base_url, api_key=api_key, key_name="K", limits=LIMITS, headers=headers or {}
+    ).account
 
 
 def test_the_account_is_the_address_the_key_and_the_secret_headers() -> None:
@@ -33,7 +41,7 @@ def test_the_account_gives_nothing_away_and_is_the_same_in_every_process() -> No
     assert len(account) == 32
     assert set(account) <= set("0123456789abcdef")
     script = (
-        "from memory.embedding.providers.endpoint import account_of;"
+        f"from {__name__} import account_of;"
         f"print(account_of(base_url={URL!r}, api_key='sk-1', headers={{'authorization': 'Bearer x'}}))"
     )
     root = Path(__file__).parents[5]
@@ -50,10 +58,10 @@ def test_an_address_on_this_machine_is_another_server_on_another_machine(monkeyp
 
 
 def read(status: int, body: Any, headers: dict[str, str] | None = None) -> RecalldError:
-    reader = ErrorReader(
-        name="gemini", model="embed-1", base_url=URL, key_name="GEMINI_API_KEY", api_key="sk-1", headers={}
+    endpoint = Endpoint(
+        name="gemini", model="embed-1", base_url=URL, key_name="GEMINI_API_KEY", api_key="sk-1", limits=LIMITS
     )
-    return reader.of_status(status, headers or {}, body)
+    return ErrorReader(endpoint).of_status(status, headers or {}, body)
 
 
 def google(status: str, *details: dict[str, Any], message: str = "no") -> list[Any]:
@@ -104,14 +112,10 @@ def test_refusals_mean_what_their_provider_means(status: int, body: Any, error: 
 
 
 def test_secrets_of_the_address_are_in_no_message() -> None:
-    reader = ErrorReader(
-        name="openai",
-        model="m",
-        base_url="https://user:hidden-word@example.org/v1?token=hidden-query",
-        key_name="K",
-        api_key="sk-1",
-        headers={},
+    url = "https://user:hidden-word@example.org/v1?token=hidden-query"
+    endpoint = Endpoint(name="openai", model="m", base_url=url, key_name="K", api_key="sk-1", limits=LIMITS)
+    said = str(
+        ErrorReader(endpoint).of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query"))
     )
-    said = str(reader.of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query")))
     assert "example.org" in said
     assert "hidden" not in said

@@ -41,7 +41,7 @@ class Llama:
 
 ASK = """
 import sys
-from memory.embedding.providers.local import UnusableModel
+from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider
 from schemas.settings_sections import Credentials
 from schemas.settings import MemorySettings
@@ -53,7 +53,7 @@ if choice.provider is None:
 provider = choice.provider
 try:
     matrix = provider.embed_documents(["the cat", "word " * 1000]).vectors
-except UnusableModel as error:
+except ProviderUnavailable as error:
     sys.exit(print(error))
 same = (provider.embed_query("the cat").vectors[0] == matrix[0]).all()
 print(provider.name, provider.model, matrix.shape, bool(same))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.providers.local import UnusableModel
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched, fetch
+from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider
 from schemas.errors import UserError
 from schemas.settings import MemorySettings
@@ -175,7 +175,7 @@ def test_a_fetched_model_that_was_changed_is_not_used(hub: ModelHub, cache: Path
     model = hub.model()
     check_fetched(model, cache)
     (folder / "model.onnx").write_bytes(b"something else")
-    with pytest.raises(UnusableModel, match="recalld model pull tiny"):
+    with pytest.raises(ProviderUnavailable, match="recalld model pull tiny"):
         check_fetched(model, cache)
     shutil.rmtree(folder)
     assert fetched(hub, cache)[0] == folder

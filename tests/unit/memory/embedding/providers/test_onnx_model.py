@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory.embedding.providers.local import UnusableModel
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
+from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider, made_like
 from schemas.errors import Permanent
 from schemas.settings import MemorySettings
@@ -203,7 +203,7 @@ def lacking(folder: Path | str) -> str:
     if choice.lacking is not None:
         return str(choice.lacking)
     assert choice.provider is not None
-    with pytest.raises(UnusableModel) as raised:
+    with pytest.raises(ProviderUnavailable) as raised:
         choice.provider.warm_up()
     return str(raised.value)
 
