@@ -13,9 +13,8 @@ from memory.embedding.batch_jobs.batch_api import (
     BatchLine,
     BatchUnavailable,
     JobFile,
-    JobLimits,
-    JobProgress,
-    JobState,
+    OpenAIBatches,
+    ProviderJob,
 )
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import (
@@ -26,7 +25,6 @@ from memory.embedding.batch_jobs.batch_step import (
     JobRules,
     step,
 )
-from memory.embedding.batch_jobs.file_batches import OpenAIBatches
 from memory.store.errors import StoreBusy
 from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
@@ -38,9 +36,10 @@ RULES = JobRules(poll_seconds=2.0, timeout_seconds=3600.0)
 class Provider(OpenAIBatches):
     """Provider of one job that exists if it is `known`; every call raises `error` if there is one."""
 
-    limits = JobLimits(inputs=10, file_bytes=1000)
+    most_texts = 10
+    most_bytes = 1000
 
-    def __init__(self, state: JobState = JobState.RUNNING, *, known: bool = False) -> None:
+    def __init__(self, state: Stage = Stage.RUNNING, *, known: bool = False) -> None:
         self.state = state
         self.known = known
         self.lines: list[BatchLine] = [BatchLine("a", np.ones(2, np.float32)), BatchLine("b", reason="not welcome")]
@@ -58,9 +57,9 @@ class Provider(OpenAIBatches):
         self._called("find")
         return f"job for {reference}" if self.known else None
 
-    def look(self, job_id: str) -> JobProgress:
+    def look(self, job_id: str) -> ProviderJob:
         self._called("look")
-        return JobProgress(self.state, total=2, completed=1)
+        return ProviderJob(job_id, self.state, total=2, completed=1)
 
     def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
         self._called("results")
@@ -166,7 +165,7 @@ def test_a_running_job_is_polled_and_its_end_collected() -> None:
     provider = Provider()
     job = step(RUNNING, provider, Desk(), RULES, now=NOW)
     assert (job.stage, job.total, job.completed, job.looked_at, job.look_at) == (Stage.RUNNING, 2, 1, NOW, NOW + 2.0)
-    for state, stage in ((JobState.DONE, Stage.DONE), (JobState.EXPIRED, Stage.EXPIRED), (JobState.FAILED, "failed")):
+    for state, stage in ((Stage.DONE, Stage.DONE), (Stage.EXPIRED, Stage.EXPIRED), (Stage.FAILED, "failed")):
         provider.state = state
         job = step(RUNNING, provider, Desk(), RULES, now=NOW)
         assert (job.stage, job.ended_at) == (stage, NOW)
@@ -174,12 +173,12 @@ def test_a_running_job_is_polled_and_its_end_collected() -> None:
 
 
 def test_results_that_take_longer_than_a_turn_are_asked_for_again() -> None:
-    job = step(RUNNING, Provider(JobState.DONE), Desk(enough_time=False), RULES, now=NOW)
+    job = step(RUNNING, Provider(Stage.DONE), Desk(enough_time=False), RULES, now=NOW)
     assert (job.stage, job.look_at) == (Stage.RUNNING, NOW)
 
 
 def test_a_job_without_one_usable_vector_has_failed() -> None:
-    provider = Provider(JobState.DONE)
+    provider = Provider(Stage.DONE)
     del provider.lines[0]
     assert step(RUNNING, provider, Desk(), RULES, now=NOW).stage is Stage.FAILED
     assert step(replace(RUNNING, taken=1), provider, Desk(), RULES, now=NOW).stage is Stage.DONE
@@ -208,14 +207,14 @@ def test_a_job_is_asked_to_stop_once_and_what_it_did_is_kept() -> None:
     job = step(STOPPED, provider, Desk(), RULES, now=NOW)
     assert job.stage is Stage.STOPPING
     job = step(job, provider, Desk(), RULES, now=NOW + 2.0)
-    provider.state = JobState.CANCELLED
+    provider.state = Stage.CANCELLED
     job = step(job, provider, Desk(), RULES, now=NOW + 4.0)
     assert (job.stage, job.came_to_nothing) == (Stage.CANCELLED, False)
     assert provider.calls == ["cancel", "look", "look", "look", "results"]
 
 
 def test_a_job_that_takes_too_long_is_stopped_and_has_failed() -> None:
-    provider = Provider(JobState.CANCELLED)
+    provider = Provider(Stage.CANCELLED)
     late = replace(RUNNING, made_at=NOW - 3601.0)
     job = step(late, provider, Desk(), RULES, now=NOW)
     assert (job.stage, job.stop_reason, job.came_to_nothing) == (Stage.CANCELLED, StopReason.TOO_LONG, True)
