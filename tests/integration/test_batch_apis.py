@@ -87,23 +87,6 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
     assert not server.files
 
 
-def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: BatchServer) -> None:
-    job = server.jobs[_submitted(api)]
-    if isinstance(server, GeminiServer):
-        assert job.lines[0]["request"] == {
-            "model": "models/gemini-embedding-001",
-            "content": {"parts": [{"text": TEXTS[0][1]}]},
-            "taskType": "RETRIEVAL_DOCUMENT",
-            "outputDimensionality": 32,
-        }
-        return
-    options = {**job.lines[0]["body"], **job.body.get("request_params", {})}
-    assert options.pop("model") in {"a-model", "voyage-4"}
-    assert options.pop("encoding_format") == "base64"
-    options.pop("input")
-    assert options in ({}, {"input_type": "document", "output_dimension": 32, "truncation": False})
-
-
 def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
     """The ids of a job that is done, and of its file of results."""
     job_id = _submitted(api)

@@ -103,23 +103,3 @@ def test_results_are_downloaded_from_the_file_that_the_job_names(facts: dict[str
     expected = [f"/download/v1beta/files/{file}:download?alt=media"] if file else []
     assert [entry.path for entry in log[1:]] == expected
     assert found == (["a"] if file else [])
-
-
-@pytest.mark.parametrize(
-    ("call", "task"),
-    [
-        (lambda provider: provider.embed_query("heron"), "RETRIEVAL_QUERY"),
-        (lambda provider: provider.embed_documents(["heron"]), "RETRIEVAL_DOCUMENT"),
-    ],
-)
-def test_queries_and_documents_have_their_task_types(call: Any, task: str) -> None:
-    _, log = _asked(lambda path, body: {"embeddings": [{"values": [3.0, 4.0]}]}, call)
-    assert log[0].body == {
-        "requests": [
-            {
-                "model": "models/gemini-embedding-001",
-                "content": {"parts": [{"text": "heron"}]},
-                "taskType": task,
-            }
-        ]
-    }
