@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 
@@ -54,12 +54,6 @@ class HeldBack:
         """Tell everything again: the queue may have lost it."""
         with self._lock:
             self._queue.hold_back(self._told, held=True)
-
-    def start(self, agents: Collection[str]) -> None:
-        """Forget what an earlier process of these agents held back."""
-        with self._lock:
-            self._queue.hold_back(agents, held=False)
-            self._told = frozenset()
 
 
 class Dispatcher(DebouncedThread[FileStat | None]):

@@ -11,14 +11,14 @@ from pathlib import Path
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import is_transcript_name
 from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.dispatcher import Dispatcher, HeldBack
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
-from producers.reconciler import START, ReconcileReport, ReconcileSchedule, reconcile
+from producers.reconciler import START, ReconcileSchedule, reconcile
 from producers.report import FilesReport
 from producers.tailer import Tailer
 from producers.watching.watcher import Watcher, WatchMode, WatchState
@@ -49,7 +49,7 @@ _STOP_SECONDS = 0.25
 
 
 class EventRouter:
-    """Listener of the watcher and handler of events. One thread calls `start` and `loop`."""
+    """Listener of the watcher and handler of events. One thread calls `start`, `loop` and `close`."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class EventRouter:
         indexed: Callable[[AgentSettings], StoreReader | None],
         answering: Callable[[AgentSettings], StoreReader | None],
         building: Callable[[AgentSettings], bool],
-        pulses: Pulses | None = None,
+        poll_interval_seconds: float,
+        pulses: Pulses,
     ) -> None:
-        pulses = pulses or Pulses()
         self._pulse = pulses.of("comparing")
         self._settings = settings
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
@@ -80,13 +80,13 @@ class EventRouter:
             now=time.monotonic(),
         )
         self._wake = threading.Event()
-        self._watcher: Watcher | None = None
+        self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
         self._epoch: str | None = None
         self._broker_was_away = False
         self._moved: set[str] = set()
         self._next_epoch = 0.0
         self._held_back = HeldBack(queue)
-        self._held_back.start(self._agents.keys())
+        queue.hold_back(self._agents.keys(), held=False)  # of an earlier process
         self._unseen: set[str] = set()
         self.hand_over = Dispatcher(
             queue,
@@ -104,11 +104,6 @@ class EventRouter:
             held_back=lambda agents: self._held_back.report("transcripts", agents),
             pulse=pulses.of("tail"),
         )
-
-    def start_threads(self) -> None:
-        """Start the threads that hand over. Documents wait until then."""
-        self.hand_over.start()
-        self._tailer.start()
 
     # The watcher's listener
 
@@ -139,10 +134,8 @@ class EventRouter:
         agent = self._agents.get(event.agent)
         if agent is None:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
-        elif event.kind == "changed" and event.paths:
-            self._changed(agent.id, event.paths)
-        elif event.kind in ("compaction", "grew") and event.paths:
-            self._grew(agent, event)
+        elif event.kind in ("changed", "compaction", "grew") and event.paths:
+            self._look_at(agent, event)
         elif event.kind in ("reconcile", "changed", "compaction", "grew"):
             self._request([agent.id], event.kind, urgent=True)
         elif event.kind == "session-start":
@@ -155,7 +148,7 @@ class EventRouter:
 
     def _flush(self, agent: str) -> None:
         """Queue everything that was written before this call, and wait until it is queued."""
-        if self._watcher is None or not self._watcher.settle(agent):
+        if not self._watcher.settle(agent):
             # Polled or not watched: only a comparison finds the changes.
             self._request([agent], "flush", urgent=True)
         self._tailer.flush(agent)
@@ -163,29 +156,18 @@ class EventRouter:
         self.hand_over.flush(agent)
         self.hand_over.settle(SETTLED_WITHIN_SECONDS)
 
-    def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
-        files = self._files[agent]
-        keys = {path: files.key_of(path) for path in paths}
-        folders = [root.path for root in files.watch_roots() if root.recursive]
-        self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
-        for path, key in keys.items():
-            if key is not None or files.reason_of(path) is not None:
-                continue
-            if is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
-                self._report.refused(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
-            elif ".." not in path.split("/") and any(Path(path).is_relative_to(folder) for folder in folders):
-                self._request([agent], "a folder changed", urgent=True)
-            else:
-                log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
-
-    def _grew(self, agent: AgentSettings, event: Event) -> None:
-        """Look at the transcripts that a hook names. Paths outside of the agent's folders are refused, never opened."""
+    def _look_at(self, agent: AgentSettings, event: Event) -> None:
+        """Hand over what an event names. Transcripts outside of the agent's folders are refused, never opened."""
         files = self._files[agent.id]
+        due = []
         for path in event.paths:
             key = files.key_of(path)
-            if key is None and files.reason_of(path) is not None:
-                continue
-            if key is None or not key.is_transcript:
+            if key is None:
+                if files.reason_of(path) is None:
+                    self._refuse(agent.id, event.kind, path)
+            elif event.kind == "changed":
+                due.append(key)
+            elif not key.is_transcript:
                 self._report.refused(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
             elif _is_barred(files, key):
                 self._report.refused(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
@@ -193,22 +175,37 @@ class EventRouter:
                 self._tailer.force(agent.id, key)
             else:
                 self._tailer.touch(agent.id, key)
+        if due:
+            self.hand_over.submit(agent.id, due)
+
+    def _refuse(self, agent: str, kind: str, path: str) -> None:
+        """Refuse a path that is no document, unless it is a folder of the agent's that changed."""
+        roots = self._files[agent].watch_roots()
+        if kind != "changed" or is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+            self._report.refused(agent, kind, path, reason=_NOT_A_TRANSCRIPT)
+        elif ".." not in path.split("/") and any(
+            Path(path).is_relative_to(root.path) for root in roots if root.recursive
+        ):
+            self._request([agent], "a folder changed", urgent=True)
+        else:
+            log.warning("event_refused", kind=kind, agent=agent, reason="not a document of this agent")
 
     # The scheduler's thread
 
-    def start(self, watcher: Watcher, stop: threading.Event) -> None:
-        """Watch every agent, then compare each for the first time.
+    def start(self, stop: threading.Event) -> None:
+        """Start the threads that hand over, watch every agent, then compare each for the first time.
 
         All watches come first: no change falls between watch and comparison, and no agent's edit waits for another
         agent's comparison.
         """
-        self._watcher = watcher
+        self.hand_over.start()
+        self._tailer.start()
         self._watch_epoch()
         for agent in self._agents.values():
             if stop.is_set():
                 return
             if agent.sync.watch:
-                watcher.add(agent.id, self._files[agent.id])
+                self._watcher.add(agent.id, self._files[agent.id])
             self._note_state(agent)
         for _ in self._agents:
             if stop.is_set():
@@ -232,7 +229,8 @@ class EventRouter:
                 self._wake.wait(_STOP_SECONDS)
 
     def close(self) -> None:
-        """Hand over all waiting documents and remove the watch state."""
+        """Stop watching, hand over all waiting documents and remove the watch state."""
+        self._watcher.close()
         self._tailer.stop()
         self.hand_over.stop()
         self._held_back.report("unseen", ())
@@ -254,7 +252,7 @@ class EventRouter:
         return True
 
     def _compare(self, agent: AgentSettings, reason: str) -> None:
-        if self._watcher is not None and agent.sync.watch and reason != START:
+        if agent.sync.watch and reason != START:
             self._watcher.refresh(agent.id)
         commits = self._figures.commits(agent.id)
         report = reconcile(
@@ -268,7 +266,9 @@ class EventRouter:
         self._figures.record_figures(agent.id, report.figures, commits=commits)
         self._note_state(agent)
         self._report.compared(agent.id, report.problems)
-        _log_report(report, reason)
+        write = log.info if report.marked or report.problems else log.debug
+        numbers = {name: getattr(report, name) for name in ("on_disk", "new", "changed", "vanished")}
+        write("files_compared", agent=agent.id, reason=reason, **numbers, seconds=round(report.seconds, 4))
         if agent.id in self._moved:
             self._moved.discard(agent.id)
             self._request([agent.id], "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
@@ -278,10 +278,8 @@ class EventRouter:
             minutes = agent.sync.interval_minutes
             instead = f"files are compared every {minutes:g} minutes" if minutes else "files are compared on demand"
             state = WatchState(WatchMode.OFF, f"sync.watch is off; {instead}")
-        elif self._watcher is not None:
-            state = self._watcher.state(agent.id)
         else:
-            return
+            state = self._watcher.state(agent.id)
         self._report.watched(agent.id, state)
         # Without events, only a comparison for a search finds a change before the next one.
         self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
@@ -332,17 +330,3 @@ def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
         return files.stat(key) is None and os.path.lexists(files.path_of(key))
     except RecalldError:
         return False  # the worker that reads it records the reason
-
-
-def _log_report(report: ReconcileReport, reason: str) -> None:
-    write = log.info if report.marked or report.problems else log.debug
-    write(
-        "files_compared",
-        agent=report.agent,
-        reason=reason,
-        on_disk=report.on_disk,
-        new=report.new,
-        changed=report.changed,
-        vanished=report.vanished,
-        seconds=round(report.seconds, 4),
-    )

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import date
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
-from memory.documents.comparison import left_out, with_emptied
+from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
-from memory.documents.session_roots import archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
@@ -150,7 +150,7 @@ class _Index:
         """Return the absent documents that the index must forget."""
         gone = [key for key in absent if not key.is_transcript and not _is_hidden(self._files, key, scan)]
         if transcripts := [key for key in absent if key.is_transcript]:
-            gone += self._read(lambda reader: self._files.transcripts.forgotten(transcripts, scan, reader))
+            gone += self._read(lambda reader: forgotten(self._files, transcripts, scan, reader))
         return gone
 
     def _read(self, look: Callable[[StoreReader], list[DocumentKey]]) -> list[DocumentKey]:

@@ -20,7 +20,6 @@ import structlog
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
-from producers.watching.watcher import Watcher
 from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -58,7 +57,7 @@ def run_producers(
         UserError: the port for hooks cannot be opened.
     """
     pulses = pulses or Pulses()
-    producers = EventRouter(
+    router = EventRouter(
         settings,
         queue,
         reporter,
@@ -66,37 +65,34 @@ def run_producers(
         indexed=indexed,
         answering=answering,
         building=building,
+        poll_interval_seconds=poll_interval_seconds,
         pulses=pulses,
     )
-    hooks = _hook_server(settings, producers, reporter)
-    watcher = Watcher(producers, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
-    reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox"))
-    producers.start_threads()
+    hooks = _hook_server(settings, router, reporter)
+    reader = InboxReader(inbox, router.handle, pulse=pulses.of("inbox"))
     try:
-        producers.start(watcher, stop)
+        router.start(stop)
         reader.start()
         if hooks is not None:
             hooks.start()
         if on_ready is not None and not stop.is_set():
             on_ready()
-        producers.loop(stop)
+        router.loop(stop)
     finally:
         pulses.close()
         if hooks is not None:
             hooks.stop()
         reader.stop()
-        watcher.close()
-        producers.close()
+        router.close()
 
 
-def _hook_server(settings: Settings, producers: EventRouter, reporter: ConditionReporter) -> HookServer | None:
-    port = settings.hooks.port
-    if port is None:
+def _hook_server(settings: Settings, router: EventRouter, reporter: ConditionReporter) -> HookServer | None:
+    if settings.hooks.port is None:
         return None
     # Imported here: without a port, starting does not wait for a web server's import.
     from producers.hook_server import HookServer
 
-    return HookServer(settings, port, producers.handle, reporter)
+    return HookServer(settings, settings.hooks.port, router.handle, reporter)
 
 
 class InboxReader:

@@ -18,7 +18,8 @@ from enum import Enum
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
-from memory.documents.session_roots import archived_path
+from memory.documents.comparison import forgets
+from memory.documents.roots import archived_path
 from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
@@ -186,13 +187,13 @@ class Tailer(DebouncedThread[bool]):
         for key, forced in keys.items():
             growth = self._known[agent, key]
             try:
-                with files.transcripts.opened(key, settled=False) as opened:
+                with files.opened(key, settled=False) as opened:
                     if _when(key, growth, opened, sync, forced=forced) is Due.NOW:
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat
             except DocumentGone:
                 del self._known[agent, key]
-                if files.forgets(key):
+                if forgets(files, key):
                     yield key, None
             except DocumentRefused:
                 del self._known[agent, key]

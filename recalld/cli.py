@@ -136,10 +136,8 @@ def run(arguments: Sequence[str]) -> int:
         # The buffer has no reader; without this the interpreter complains at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except UserError as error:
-        return _say(invocation.to_type(str(error)), exit_code=error.exit_code)
     except RecalldError as error:
-        return _say(invocation.to_type(str(error)), exit_code=1)
+        return _say(invocation.to_type(str(error)), exit_code=error.exit_code if isinstance(error, UserError) else 1)
     except Exception as error:  # noqa: BLE001 - the traceback is kept where a person can find it
         return _say(_crashed(error, invocation), exit_code=1)
     return outcome if isinstance(outcome, int) else 0

@@ -104,11 +104,10 @@ class Invocation:
         """
         import shlex
 
-        named = [("--config", self.config), ("--home", self.home)]
-        if words.split()[0] in _FOR_AN_AGENT:
-            named.append(("--agent", self.agent or agent))
         given = words.split()
-        flags = [f"{flag} {shlex.quote(value)}" for flag, value in named if value is not None and flag not in given]
+        subject = (self.agent or agent) if given[0] in _FOR_AN_AGENT else None
+        named = {"--config": self.config, "--home": self.home, "--agent": subject}
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in named.items() if value and flag not in given]
         return " ".join([_program(), words, *flags])
 
     def to_type(self, text: str, *, agent: str | None = None) -> str:
@@ -153,43 +152,39 @@ def _from_here(path: str | Path) -> str:
     return min(relative if os.sep in relative else f".{os.sep}{relative}", str(path), key=len)
 
 
+def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    if not value:
+        raise click.BadParameter("must not be empty", ctx=ctx, param=param)
+    assert param.name is not None  # noqa: S101 - click names every option
+    setattr(ctx.ensure_object(Invocation), param.name, value)
+
+
+#: Options that every command takes, before or after its name: name -> form of the value and help.
+_GLOBAL_OPTIONS = {
+    "--config": ("FILE", "Settings file. [RECALLD_CONFIG]"),
+    "--home": ("DIR", "Folder for everything recalld writes. [RECALLD_HOME]"),
+    "--agent": ("ID", "The agent whose memory is meant."),
+}
+
+
 def global_options() -> list[click.Parameter]:
-    """Return the options that every command takes, before or after its name."""
+    """Return the options that every command takes."""
     return [
-        click.Option(
-            ["--config"],
-            metavar="FILE",
-            help="Settings file. [RECALLD_CONFIG]",
-            expose_value=False,
-            callback=_remember_option,
-        ),
-        click.Option(
-            ["--home"],
-            metavar="DIR",
-            help="Folder for everything recalld writes. [RECALLD_HOME]",
-            expose_value=False,
-            callback=_remember_option,
-        ),
-        click.Option(
-            ["--agent"],
-            metavar="ID",
-            help="The agent whose memory is meant.",
-            expose_value=False,
-            callback=_remember_option,
-        ),
+        click.Option([name], metavar=metavar, help=text, expose_value=False, callback=_remember_option)
+        for name, (metavar, text) in _GLOBAL_OPTIONS.items()
     ]
 
 
-def workspace_option(command: AnyFunction) -> AnyFunction:
-    """Give a command `--workspace DIR`, kept in `Invocation.workspace`."""
-    return click.option(
-        "--workspace",
-        metavar="DIR",
-        help="Folder that holds MEMORY.md and memory/; remembered for later commands.",
-        expose_value=False,
-        callback=_remember_option,
-    )(command)
-
+#: For a command that may name a workspace, kept in `Invocation.workspace`.
+workspace_option = click.option(
+    "--workspace",
+    metavar="DIR",
+    help="Folder that holds MEMORY.md and memory/; remembered for later commands.",
+    expose_value=False,
+    callback=_remember_option,
+)
 
 #: For a command that prints an answer.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -206,15 +201,6 @@ def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunct
             ctx.ensure_object(Invocation).overrides[key] = value
 
     return click.option(flag, expose_value=False, callback=keep, **attributes)
-
-
-def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is None:
-        return
-    if not value:
-        raise click.BadParameter("must not be empty", ctx=ctx, param=param)
-    assert param.name is not None  # noqa: S101 - click names every option
-    setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
 def pass_invocation(command: AnyFunction) -> AnyFunction:

@@ -13,10 +13,10 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TextIO, cast
 
 import structlog
+from structlog.typing import EventDict, Processor
 
 from memory.redaction import redact
 from recalld.terminal_text import printable, printable_answer
@@ -24,6 +24,20 @@ from schemas.errors import RecalldError
 
 #: Fields that hold tracebacks.
 _OF_SEVERAL_LINES = frozenset(("exception", "stack"))
+
+#: Types whose messages are made of names of files, errors of the system and our own words.
+_SPEAKING = (RecalldError, OSError)
+
+#: Fields that hold an error's words.
+_FIELDS = ("error", "message", "reason")
+
+#: Foreign words in our own messages, and their replacement in logs.
+_FOREIGN = (
+    # memory.embedding.providers.endpoint: a provider's own sentence.
+    (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
+    # An unexpected error: the type is enough.
+    (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),
+)
 
 
 def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> None:
@@ -33,24 +47,18 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
     """
     log = cast(TextIO, _Unfailing(sys.stderr))
     terminal = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = (
+    renderer: Processor = (
         structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
     fields: dict[str, object] = {"process": process, "pid": os.getpid()} if process is not None else {}
-
-    def name_process(
-        _logger: object, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.ProcessorReturnValue:
-        return {**fields, **event}
-
-    chain: list[structlog.typing.Processor] = [
+    chain: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
-        name_process,
-        describe_exceptions,
+        lambda _logger, _method, event: {**fields, **event},
+        _describe_exceptions,
         redact_fields,
-        *((without_commands,) if terminal else ()),
+        *((_without_commands,) if terminal else ()),
     ]
     structlog.configure(
         processors=[*chain, renderer],
@@ -60,7 +68,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
     )
     handler = logging.StreamHandler(log)
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(processors=[renderer], foreign_pre_chain=[name_library, *chain])
+        structlog.stdlib.ProcessorFormatter(processors=[renderer], foreign_pre_chain=[_name_library, *chain])
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # recalld logs a restart of the broker once; the library would log it once a thread.
@@ -84,16 +92,33 @@ class _Unfailing:
             self._stream.flush()
 
 
-def redact_fields(
-    _logger: object, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.ProcessorReturnValue:
+# Processors of structlog
+
+
+def _name_library(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Return a library's record as an event: its message is a field, redacted like every other one."""
+    name, error = event["_record"].name, event.get("exc_info")
+    return {"event": "library", "logger": name, "message": event["event"], "exc_info": error}
+
+
+def _describe_exceptions(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Replace `exc_info` by `exception`, and remove foreign words from errors."""
+    given = event.pop("exc_info", None)
+    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    if isinstance(error, BaseException):
+        event["exception"] = describe(error)
+    for field in _FIELDS:
+        if isinstance(event.get(field), str):
+            event[field] = without_foreign_words(event[field])
+    return event
+
+
+def redact_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Mask secrets in every field, nested ones included."""
-    return {name: _redacted(value, name=name) for name, value in event.items()}
+    return {name: _redacted(value, name) for name, value in event.items()}
 
 
-def without_commands(
-    _logger: object, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.ProcessorReturnValue:
+def _without_commands(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Remove terminal control characters, which a file's name may have."""
     return {
         name: printable(value) if name in _OF_SEVERAL_LINES and isinstance(value, str) else printable_answer(value)
@@ -101,53 +126,21 @@ def without_commands(
     }
 
 
-def name_library(
-    _logger: object, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.ProcessorReturnValue:
-    """Return a library's record as an event: its message is a field, redacted like every other one."""
-    return {
-        "event": "library",
-        "logger": event["_record"].name,
-        "message": event["event"],
-        "exc_info": event.get("exc_info"),
-    }
-
-
-def _redacted(value: Any, *, name: str = "") -> Any:
-    if isinstance(value, str):
-        return _redacted_text(value, name)
+def _redacted(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
-        return {key: _redacted(one, name=str(key)) for key, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return {key: _redacted(one, str(key)) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [_redacted(one) for one in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     # An exception, a path, a model of pydantic's: rendered as the renderer would.
-    return redact(repr(value))
-
-
-def _redacted_text(text: str, name: str) -> str:
-    """Redact a field together with its name, which may mark a secret: `password="..."`."""
+    text = value if isinstance(value, str) else repr(value)
     redacted = redact(text)
-    if redacted != text or not name:
+    if redacted != text or not name or text is not value:
         return redacted
+    # A field's name may mark a secret: `password = '...'`.
     before, after = f"{name} = '", "'"
     return redact(before + text + after).removeprefix(before).removesuffix(after)
-
-
-#: Types whose messages are made of names of files, errors of the system and our own words.
-_SPEAKING = (RecalldError, OSError)
-
-#: Foreign words in our own messages, and their replacement in logs.
-_FOREIGN = (
-    # memory.embedding.providers.endpoint: a provider's own sentence.
-    (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
-    # An unexpected error: the type is enough.
-    (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),
-)
-
-#: Fields that hold an error's words.
-_FIELDS = ("error", "message", "reason")
 
 
 def without_foreign_words(text: str) -> str:
@@ -159,39 +152,13 @@ def without_foreign_words(text: str) -> str:
 
 def describe(error: BaseException) -> str:
     """Return the tracebacks of an exception and of its causes, the last one last, without foreign messages."""
-    parts = []
+    parts: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         frames = "".join(traceback.format_tb(current.__traceback__))
-        name = type(current).__qualname__
         words = f": {without_foreign_words(str(current))}" if isinstance(current, _SPEAKING) else ""
-        parts.append(f"Traceback (most recent call last):\n{frames}{name}{words}")
+        parts.insert(0, f"Traceback (most recent call last):\n{frames}{type(current).__qualname__}{words}")
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return "\n\n".join(reversed(parts))
-
-
-def describe_exceptions(
-    _logger: object, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.ProcessorReturnValue:
-    """Replace `exc_info` by `exception`, and remove foreign words from errors (a structlog processor)."""
-    error = _exception(event.pop("exc_info", None))
-    if error is not None:
-        event["exception"] = describe(error)
-    for field in _FIELDS:
-        if isinstance(event.get(field), str):
-            event[field] = without_foreign_words(event[field])
-    return event
-
-
-def _exception(given: Any) -> BaseException | None:
-    if isinstance(given, BaseException):
-        return given
-    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[2], TracebackType | None):
-        return given[1] if isinstance(given[1], BaseException) else None
-    if given:
-        import sys
-
-        return sys.exc_info()[1]
-    return None
+    return "\n\n".join(parts)

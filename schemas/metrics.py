@@ -51,226 +51,157 @@ class Metric:
         return (f"{self.name}_total",) if self.kind is Kind.COUNTER else (self.name,)
 
 
-BUILD = Metric("recalld_build_info", Kind.GAUGE, Told.SERVICE, "Which version answers?", ("version",))
+def _counter(name: str, told: Told, question: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, told, question, labels)
+
+
+def _gauge(name: str, told: Told, question: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, told, question, labels)
+
+
+def _seconds(name: str, told: Told, question: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, told, question, labels, buckets)
+
+
+BUILD = _gauge("recalld_build_info", Told.SERVICE, "Which version answers?", "version")
 
 # Answers
 
-SEARCH_SECONDS = Metric(
+SEARCH_SECONDS = _seconds(
     "recalld_search_seconds",
-    Kind.HISTOGRAM,
     Told.SERVICE,
     "How long did searches take, by how they were answered?",
-    ("mode",),
-    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0),
+    "mode",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0),
 )
-SEARCHES = Metric(
-    "recalld_searches",
-    Kind.COUNTER,
-    Told.SERVICE,
-    "How many searches ended how (found, empty, degraded, unavailable)?",
-    ("outcome",),
+SEARCHES = _counter(
+    "recalld_searches", Told.SERVICE, "How many searches ended how (found, empty, degraded, unavailable)?", "outcome"
 )
-DEGRADATIONS = Metric(
+DEGRADATIONS = _counter(
     "recalld_degradations",
-    Kind.COUNTER,
     Told.SERVICE,
     "What did searches have to do without (vectors, keywords, queue, watch, time, index, other)?",
-    ("missing",),
+    "missing",
 )
-READS = Metric(
-    "recalld_reads",
-    Kind.COUNTER,
-    Told.SERVICE,
-    "How many reads ended how (ok, missing, refused, unavailable)?",
-    ("outcome",),
+READS = _counter(
+    "recalld_reads", Told.SERVICE, "How many reads ended how (ok, missing, refused, unavailable)?", "outcome"
 )
-DENIED = Metric(
-    "recalld_denied", Kind.COUNTER, Told.SERVICE, "How many requests were refused, by HTTP status?", ("status",)
-)
-CACHED_ANSWERS = Metric(
+DENIED = _counter("recalld_denied", Told.SERVICE, "How many requests were refused, by HTTP status?", "status")
+CACHED_ANSWERS = _counter(
     "recalld_cached_answers",
-    Kind.COUNTER,
     Told.SERVICE,
     "How many searches were answered from the cache (hit), and how many looked there in vain (miss)?",
-    ("outcome",),
+    "outcome",
 )
-CACHED_ANSWERS_BYTES = Metric(
-    "recalld_cached_answers_bytes", Kind.GAUGE, Told.SERVICE, "How much memory do cached answers take?"
-)
-OPEN_INDEXES = Metric("recalld_open_indexes", Kind.GAUGE, Told.SERVICE, "How many indexes are open?")
+CACHED_ANSWERS_BYTES = _gauge("recalld_cached_answers_bytes", Told.SERVICE, "How much memory do cached answers take?")
+OPEN_INDEXES = _gauge("recalld_open_indexes", Told.SERVICE, "How many indexes are open?")
 
 # Indexes and queue, at the moment of asking
 
-PENDING = Metric(
-    "recalld_pending_documents",
-    Kind.GAUGE,
-    Told.STATE,
-    "How many changed documents are not yet searchable?",
-    ("agent",),
+PENDING = _gauge("recalld_pending_documents", Told.STATE, "How many changed documents are not yet searchable?", "agent")
+PENDING_OLDEST_SECONDS = _gauge(
+    "recalld_pending_oldest_seconds", Told.STATE, "For how long has the oldest of them been waiting?", "agent"
 )
-PENDING_OLDEST_SECONDS = Metric(
-    "recalld_pending_oldest_seconds",
-    Kind.GAUGE,
-    Told.STATE,
-    "For how long has the oldest of them been waiting?",
-    ("agent",),
-)
-CHUNKS = Metric("recalld_chunks", Kind.GAUGE, Told.STATE, "How many chunks does the answering index hold?", ("agent",))
-VECTORS_PENDING = Metric(
-    "recalld_vectors_pending", Kind.GAUGE, Told.STATE, "How many chunks wait for their vector?", ("agent",)
-)
-DEAD_LETTERS = Metric(
-    "recalld_dead_letters", Kind.GAUGE, Told.STATE, "How many documents could not be indexed?", ("agent",)
-)
-TROUBLES = Metric(
-    "recalld_troubles", Kind.GAUGE, Told.STATE, "How many problems are known that are not over?", ("agent",)
-)
-ENDPOINT = Metric(
+CHUNKS = _gauge("recalld_chunks", Told.STATE, "How many chunks does the answering index hold?", "agent")
+VECTORS_PENDING = _gauge("recalld_vectors_pending", Told.STATE, "How many chunks wait for their vector?", "agent")
+DEAD_LETTERS = _gauge("recalld_dead_letters", Told.STATE, "How many documents could not be indexed?", "agent")
+TROUBLES = _gauge("recalld_troubles", Told.STATE, "How many problems are known that are not over?", "agent")
+ENDPOINT = _gauge(
     "recalld_embedding_endpoint",
-    Kind.GAUGE,
     Told.STATE,
     "In which state is the provider's endpoint (1) and in which is it not (0)?",
-    ("agent", "provider", "model", "state"),
+    "agent",
+    "provider",
+    "model",
+    "state",
 )
-BROKER_UP = Metric(
-    "recalld_broker_up", Kind.GAUGE, Told.STATE, "Does the queue's server answer and take what is new (1) or not (0)?"
+BROKER_UP = _gauge(
+    "recalld_broker_up", Told.STATE, "Does the queue's server answer and take what is new (1) or not (0)?"
 )
-QUEUE_MESSAGES = Metric(
-    "recalld_queue_messages",
-    Kind.GAUGE,
-    Told.STATE,
-    "How many messages wait, run or are delayed in a queue?",
-    ("queue",),
+QUEUE_MESSAGES = _gauge(
+    "recalld_queue_messages", Told.STATE, "How many messages wait, run or are delayed in a queue?", "queue"
 )
 
 # What all processes do together
 
-EVENT_TO_SEARCHABLE_SECONDS = Metric(
+EVENT_TO_SEARCHABLE_SECONDS = _seconds(
     "recalld_event_to_searchable_seconds",
-    Kind.HISTOGRAM,
     Told.FLEET,
     "How long did it take from a document's first change to its commit?",
-    (),
-    (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
-CHANGES = Metric(
-    "recalld_changes", Kind.COUNTER, Told.FLEET, "How many changed documents were queued, by lane?", ("lane",)
-)
-JOBS = Metric(
+CHANGES = _counter("recalld_changes", Told.FLEET, "How many changed documents were queued, by lane?", "lane")
+JOBS = _counter(
     "recalld_jobs",
-    Kind.COUNTER,
     Told.FLEET,
     "How many jobs ended how (done, again: put off until later, dropped: another one will do the same)?",
-    ("actor", "outcome"),
+    "actor",
+    "outcome",
 )
-DOCUMENTS = Metric(
+DOCUMENTS = _counter(
     "recalld_documents",
-    Kind.COUNTER,
     Told.FLEET,
     "How many documents were looked at with what result (indexed, unchanged, deleted, failed)?",
-    ("outcome",),
+    "outcome",
 )
-COMMITS = Metric(
+COMMITS = _counter(
     "recalld_commits",
-    Kind.COUNTER,
     Told.FLEET,
     "How many transactions put what in place (documents, or vectors of documents that were there)?",
-    ("of",),
+    "of",
 )
-VECTORS = Metric(
-    "recalld_vectors_filled", Kind.COUNTER, Told.FLEET, "How many vectors joined documents that were there without?"
-)
-MAINTENANCE = Metric(
+VECTORS = _counter("recalld_vectors_filled", Told.FLEET, "How many vectors joined documents that were there without?")
+MAINTENANCE = _counter(
     "recalld_maintenance",
-    Kind.COUNTER,
     Told.FLEET,
     "How many rounds of clearing up found something to do, by what (vectors, keywords, log, cache)?",
-    ("of",),
+    "of",
 )
-MAINTENANCE_SECONDS = Metric(
+MAINTENANCE_SECONDS = _counter(
     "recalld_maintenance_seconds",
-    Kind.COUNTER,
     Told.FLEET,
     "How many seconds did they take, by what (vectors, keywords, log, cache)?",
-    ("of",),
+    "of",
 )
-EMBEDDING_CACHE = Metric(
+EMBEDDING_CACHE = _counter(
     "recalld_embedding_cache",
-    Kind.COUNTER,
     Told.FLEET,
     "How many texts' vectors did indexing find in the embedding cache (hit), and how many had to be asked for (miss)?",
-    ("outcome",),
+    "outcome",
 )
-EMBEDDING_REQUESTS = Metric(
+EMBEDDING_REQUESTS = _counter(
     "recalld_embedding_requests",
-    Kind.COUNTER,
     Told.FLEET,
     "How many embedding requests ended how (answered, failed)? A request with texts of several agents counts for each.",
-    ("agent", "provider", "model", "outcome"),
+    "agent",
+    "provider",
+    "model",
+    "outcome",
 )
-EMBEDDING_INPUTS = Metric(
-    "recalld_embedding_inputs",
-    Kind.COUNTER,
-    Told.FLEET,
-    "How many texts came back as vectors?",
-    ("agent", "provider", "model"),
+EMBEDDING_INPUTS = _counter(
+    "recalld_embedding_inputs", Told.FLEET, "How many texts came back as vectors?", "agent", "provider", "model"
 )
-EMBEDDING_TOKENS = Metric(
+EMBEDDING_TOKENS = _counter(
     "recalld_embedding_tokens",
-    Kind.COUNTER,
     Told.FLEET,
     "How many tokens were embedded, as the provider bills them?",
-    ("agent", "provider", "model"),
+    "agent",
+    "provider",
+    "model",
 )
 
 # One worker process
 
-WORKER_BUILD = Metric("recalld_worker_build_info", Kind.GAUGE, Told.WORKER, "Which version works?", ("version",))
-JOBS_RUNNING = Metric(
-    "recalld_worker_jobs_running", Kind.GAUGE, Told.WORKER, "How many jobs is this process working on?", ("actor",)
-)
-JOB_SECONDS = Metric(
+WORKER_BUILD = _gauge("recalld_worker_build_info", Told.WORKER, "Which version works?", "version")
+JOBS_RUNNING = _gauge("recalld_worker_jobs_running", Told.WORKER, "How many jobs is this process working on?", "actor")
+JOB_SECONDS = _seconds(
     "recalld_worker_job_seconds",
-    Kind.HISTOGRAM,
     Told.WORKER,
     "How long did jobs of this process take, by how they ended?",
-    ("actor", "outcome"),
-    (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0),
+    "actor",
+    "outcome",
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0),
 )
 
-#: All of them.
-METRICS = (
-    BUILD,
-    SEARCH_SECONDS,
-    SEARCHES,
-    DEGRADATIONS,
-    READS,
-    DENIED,
-    CACHED_ANSWERS,
-    CACHED_ANSWERS_BYTES,
-    OPEN_INDEXES,
-    PENDING,
-    PENDING_OLDEST_SECONDS,
-    CHUNKS,
-    VECTORS_PENDING,
-    DEAD_LETTERS,
-    TROUBLES,
-    ENDPOINT,
-    BROKER_UP,
-    QUEUE_MESSAGES,
-    EVENT_TO_SEARCHABLE_SECONDS,
-    CHANGES,
-    JOBS,
-    DOCUMENTS,
-    COMMITS,
-    VECTORS,
-    MAINTENANCE,
-    MAINTENANCE_SECONDS,
-    EMBEDDING_CACHE,
-    EMBEDDING_REQUESTS,
-    EMBEDDING_INPUTS,
-    EMBEDDING_TOKENS,
-    WORKER_BUILD,
-    JOBS_RUNNING,
-    JOB_SECONDS,
-)
+#: All of them, in the order of their declaration.
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -16,7 +16,9 @@ Mode = Literal["hybrid", "vector", "keyword", "none"]
 Corpus = Literal["memory", "wiki", "all", "sessions"]
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
+    """Value on the wire: frozen, with camelCase names. An unknown field is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
@@ -31,7 +33,7 @@ def _whole(value: object) -> object:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-class SearchRequest(_Wire):
+class SearchRequest(Wire):
     """Request for a search. Of a very long query only the beginning is searched, and the answer says so.
 
     `corpus` narrows `sources`: a corpus that is no source finds nothing.
@@ -53,14 +55,14 @@ class SearchRequest(_Wire):
         return self.sources if self.sources is not None else configured
 
 
-class AlsoIn(_Wire):
+class AlsoIn(Wire):
     """Other documents that hold the text of a result: how many, and the paths of the newest."""
 
     count: int
     paths: tuple[str, ...]
 
 
-class SearchResult(_Wire):
+class SearchResult(Wire):
     """One passage of memory and the part of it that matched. Lines are 1-based and inclusive.
 
     `startLine` to `endLine` are the passage: what `citation` names, and where `get` reads on. `snippetStartLine` to
@@ -83,7 +85,7 @@ class SearchResult(_Wire):
     also_in: AlsoIn | None = None
 
 
-class PendingState(_Wire):
+class PendingState(Wire):
     """Backlog of the index behind an answer."""
 
     documents: int = 0
@@ -91,7 +93,7 @@ class PendingState(_Wire):
     vectors: int = 0
 
 
-class CorpusOutcome(_Wire):
+class CorpusOutcome(Wire):
     """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
 
     corpus: Literal["memory", "wiki"]
@@ -99,7 +101,7 @@ class CorpusOutcome(_Wire):
     error: str | None = None
 
 
-class ConditionState(_Wire):
+class ConditionState(Wire):
     """One condition: `code` (of `schemas.conditions`) holds for `subject` since a Unix time, with `params`."""
 
     code: str
@@ -108,7 +110,7 @@ class ConditionState(_Wire):
     params: dict[str, str | int | float] = {}
 
 
-class SearchAnswer(_Wire):
+class SearchAnswer(Wire):
     """Results, best first, and how they were found.
 
     `degraded` lists in words what was missing (empty when nothing was), `conditions` the same as codes. `stale`:
@@ -136,7 +138,7 @@ class SearchAnswer(_Wire):
     action: str | None = None
 
 
-class GetRequest(_Wire):
+class GetRequest(Wire):
     """Request for lines of a document. `startLine` is another name of `from`."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096), BeforeValidator(_whole)]
@@ -156,7 +158,7 @@ class GetRequest(_Wire):
         return data
 
 
-class GetAnswer(_Wire):
+class GetAnswer(Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
     `status` is "not_found" for a path that names no document; its `error` begins with "not found". It is "error" for a

@@ -1,37 +1,38 @@
-"""Messages of the query service about itself, its tools, and requests that it refuses."""
+"""Messages of the query service besides search, get and status.
+
+They are about itself, its tools, and refused requests. Answers for the page are the queue, dead letters, days, terms.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints
+
+from schemas.search import Wire
+from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class Refusal(_Wire):
+class Refusal(Wire):
     """Reason why a request was not answered, in one sentence."""
 
     error: str
 
 
-class Health(_Wire):
+class Health(Wire):
     """Answer of a process that runs."""
 
     status: Literal["ok"]
 
 
-class Readiness(_Wire):
+class Readiness(Wire):
     """Readiness to answer searches; `error` is the reason of "not ready"."""
 
     status: Literal["ready", "not ready"]
     error: str | None = None
 
 
-class ToolRequest(_Wire):
+class ToolRequest(Wire):
     """Tool call of a model, as a tool loop sends it.
 
     The model gives `name` and `arguments`, the latter as JSON in a text or as an object. The loop gives `agent` and
@@ -52,7 +53,7 @@ class ToolRequest(_Wire):
     ) = None
 
 
-class Tool(_Wire):
+class Tool(Wire):
     """Tool as a model sees it. `inputSchema` is the JSON schema of its arguments."""
 
     name: str
@@ -61,7 +62,106 @@ class Tool(_Wire):
     input_schema: dict[str, Any]
 
 
-class ToolList(_Wire):
+class ToolList(Wire):
     """Tools, in the order of their use."""
 
     tools: Annotated[tuple[Tool, ...], Field(description="Named as in the Model Context Protocol.")]
+
+
+class Counts(Wire):
+    """Counts of an index. `lastCommitAt` is Unix time, absent before the first commit."""
+
+    files: int = 0
+    chunks: int = 0
+    vectors_ready: int = 0
+    vectors_pending: int = 0
+    vectors_refused: int = 0
+    last_commit_at: float | None = None
+
+
+class AgentQueue(Wire):
+    """Queue and counts of one agent. Only `GET /v1/status` compares the disk.
+
+    `counts` is absent without an index, and while the service has not `looked` (there may be thousands of agents).
+    `error` is the reason why the memory cannot be read or is switched off.
+    `revision` differs after every commit: while it is the same, all counts, dead letters and days are the same.
+    """
+
+    agent: str
+    queue: QueueState
+    looked: bool = True
+    counts: Counts | None = None
+    dead_letters: int = 0
+    revision: str = ""
+    provider: str | None = None
+    model: str | None = None
+    endpoint: EndpointStatus | None = None
+    troubles: tuple[TroubleState, ...] = ()
+    error: str | None = None
+
+
+class QueueAnswer(Wire):
+    """Queues of all agents that the caller may see, as of Unix time `at`."""
+
+    at: float
+    version: str
+    agents: tuple[AgentQueue, ...]
+
+
+class AgentDeadLetter(DeadLetter):
+    """Dead letter with its agent."""
+
+    agent: str
+
+
+class DeadLettersAnswer(Wire):
+    """Newest dead letters of all agents that the caller may see, and the number of all."""
+
+    total: int = 0
+    dead_letters: tuple[AgentDeadLetter, ...] = ()
+
+
+class DatedNote(Wire):
+    """Note whose file name begins with its date."""
+
+    path: str
+    chunks: int
+
+
+class Day(Wire):
+    """Day that has notes. `date` is ISO 8601."""
+
+    date: str
+    chunks: int
+    notes: tuple[DatedNote, ...]
+
+
+class Year(Wire):
+    """Counts of one year."""
+
+    year: int
+    days: int
+    notes: int
+    chunks: int
+
+
+class TimelineAnswer(Wire):
+    """Dated notes: all years that have notes, ascending, and the days with notes of one year."""
+
+    agent: str
+    years: tuple[Year, ...] = ()
+    year: int | None = None
+    days: tuple[Day, ...] = ()
+    error: str | None = None
+
+
+class TermsRequest(Wire):
+    """Query whose terms the page marks."""
+
+    query: Annotated[str, Field(max_length=20_000)]
+
+
+class TermsAnswer(Wire):
+    """Terms of a query as search compares them: lower case and narrow, words without endings, pairs of CJK."""
+
+    terms: tuple[str, ...] = ()

@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
-from schemas.search import ConditionState, Mode
+from schemas.search import ConditionState, Mode, Wire
 
 if TYPE_CHECKING:
     from schemas.ports import Pending
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 class EndpointCondition(StrEnum):
@@ -82,7 +77,7 @@ class WatchingState:
         return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
 
 
-class DiskState(_Wire):
+class DiskState(Wire):
     """Files on disk compared with files in the index.
 
     `files` is None when the disk was not looked at. `missing` files are on disk and not in the index. `stale` files
@@ -104,10 +99,10 @@ class DiskState(_Wire):
     left_out: int = 0
     excluded: int = 0
     excluded_folders: int = 0
-    other_sessions: dict[str, int] = {}
+    other_sessions: dict[str, int] = Field({})
 
 
-class BuildState(_Wire):
+class BuildState(Wire):
     """Progress of the generation under construction: it holds `files` of `of_files` documents.
 
     `begun_at` and `last_change_at` are Unix times. `eta_seconds` is None while there is no estimate.
@@ -124,7 +119,7 @@ class BuildState(_Wire):
     eta_seconds: float | None = None
 
 
-class SourceCount(_Wire):
+class SourceCount(Wire):
     """Documents and chunks of one source: "memory" (notes) or "sessions" (transcripts)."""
 
     source: str
@@ -132,7 +127,7 @@ class SourceCount(_Wire):
     chunks: int
 
 
-class IndexState(_Wire):
+class IndexState(Wire):
     """Contents of the answering generation, and progress of the next one (`build`)."""
 
     files: int = 0
@@ -150,7 +145,7 @@ class IndexState(_Wire):
     disk_bytes: int = 0
 
 
-class QueueState(_Wire):
+class QueueState(Wire):
     """Waiting and running work. The numbers mean nothing unless the broker is `reachable`."""
 
     reachable: bool = True
@@ -167,7 +162,7 @@ class QueueState(_Wire):
         return cls(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
 
 
-class VectorState(_Wire):
+class VectorState(Wire):
     """Progress of the embeddings: chunks a second, seconds left (None: not known), advice before a long wait.
 
     `in_batch_jobs` counts texts that are in jobs of the provider's Batch API.
@@ -179,7 +174,7 @@ class VectorState(_Wire):
     in_batch_jobs: int = 0
 
 
-class ProcessState(_Wire):
+class ProcessState(Wire):
     """State of a process that should run.
 
     `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
@@ -204,7 +199,7 @@ class ProcessState(_Wire):
     outdated: OutdatedState | None = None
 
 
-class BrokerState(_Wire):
+class BrokerState(Wire):
     """State of the queue's server. `persistence` tells what survives a crash; a `private` server is recalld's own.
 
     `writable` is False while the server refuses writes: changes are not queued then.
@@ -218,7 +213,7 @@ class BrokerState(_Wire):
     writable: bool = True
 
 
-class DiskUse(_Wire):
+class DiskUse(Wire):
     """Bytes that recalld keeps (indexes, cache, models, broker, log), and bytes that are free on that disk."""
 
     indexes: int = 0
@@ -229,7 +224,7 @@ class DiskUse(_Wire):
     free: int | None = None
 
 
-class Versions(_Wire):
+class Versions(Wire):
     """Versions of the answering process and its libraries."""
 
     recalld: str
@@ -239,7 +234,7 @@ class Versions(_Wire):
     broker: str | None = None
 
 
-class DeepFindings(_Wire):
+class DeepFindings(Wire):
     """Counts of a deep look: rows without an owner, unused index files, and damaged index files set aside."""
 
     orphan_rows: int = 0
@@ -247,14 +242,14 @@ class DeepFindings(_Wire):
     damaged_files: int = 0
 
 
-class Availability(_Wire):
+class Availability(Wire):
     """Availability of one side of search, with the reason when it is off."""
 
     available: bool
     reason: str | None = None
 
 
-class DeadLetter(_Wire):
+class DeadLetter(Wire):
     """One document that could not be indexed."""
 
     source: str
@@ -274,7 +269,7 @@ class TroubleState(ConditionState):
     since: float
 
 
-class Spent(_Wire):
+class Spent(Wire):
     """Requests to a provider, failed requests, embedded texts and tokens, and dollars where the price is known."""
 
     requests: int = 0
@@ -284,7 +279,7 @@ class Spent(_Wire):
     dollars: float | None = None
 
 
-class UsageState(_Wire):
+class UsageState(Wire):
     """Cost of embedding with one provider and model, in total and today (UTC).
 
     A request with texts of several agents counts once for each of them.
@@ -296,7 +291,7 @@ class UsageState(_Wire):
     today: Spent
 
 
-class AgentStatus(_Wire):
+class AgentStatus(Wire):
     """State of one agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
     `mode`, `degraded` and `conditions` are those of a search made now; `conditions` are the codes of `degraded`.
@@ -331,7 +326,7 @@ class AgentStatus(_Wire):
     deep: DeepFindings | None = None
 
 
-class CacheState(_Wire):
+class CacheState(Wire):
     """State of the embedding cache. `hits` and `misses` count all look-ups by indexing so far."""
 
     enabled: bool
@@ -341,7 +336,7 @@ class CacheState(_Wire):
     misses: int = 0
 
 
-class Status(_Wire):
+class Status(Wire):
     """State of all agents that the caller may see. `usage`, of all agents together, is there for a caller who sees all.
 
     `hooks` is the URL for hooks, without the program's name at its end; None while no process takes hooks.

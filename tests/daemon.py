@@ -221,3 +221,9 @@ def arguments_of(pid: int) -> Sequence[str]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0") or [""]
     except OSError:
         return [""]
+
+
+def processes_of(home: Path) -> list[int]:
+    """The processes, besides this one, whose arguments name the home."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and any(str(home) in word for word in arguments_of(pid))]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.source import DocumentSource
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -98,7 +97,28 @@ class RecordingFigures:
         self.kept[agent] = figures
 
 
-def entered_folders(files: AgentFiles | DocumentSource) -> set[Path]:
+class Heard:
+    """A `WatchListener`: `changes` holds agent and path of every change."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.overflows = 0
+        self.uncertain: list[str] = []
+
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        self.changes.append((agent, key.path))
+
+    def on_overflow(self) -> None:
+        self.overflows += 1
+
+    def on_uncertain(self, agent: str) -> None:
+        self.uncertain.append(agent)
+
+    def paths(self) -> list[str]:
+        return [path for _, path in self.changes]
+
+
+def entered_folders(files: AgentFiles) -> set[Path]:
     """Return the folders that a scan enters, which a watcher watches."""
     found: set[Path] = set()
     files.scan(entering=lambda folder: found.add(Path(folder)))

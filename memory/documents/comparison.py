@@ -1,4 +1,4 @@
-"""Comparison of the files on disk with the index: counts, documents that a user left out, and emptied folders."""
+"""Comparison of the files on disk with the index: counts, deletions, documents that a user left out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.roots import Root, archived_path, document_name, is_transcript_name, join
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.errors import RecalldError
 from schemas.settings_sections import SyncSessions
 from schemas.status import DiskState
 
@@ -74,6 +77,60 @@ def compare(
     )
 
 
+def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:
+    """Return True if the index must forget an absent document. Without a `reader` of the index True may be wrong.
+
+    A note, as long as its folder is there. A transcript that the settings leave out, or ask to forget
+    (`sync.sessions.forget_deleted`), or of which the index has an archive, whole and with all that it has of the
+    transcript; without a `reader` any archive will do. An imported transcript stays.
+    """
+    if not key.is_transcript:
+        return files.root_is_there(key)
+    if files.left_out([key]):
+        return True
+    places = files.places(key)
+    if not places or any(root.imported for root, _ in places) or not files.root_is_there(key):
+        return False
+    return files.forget_deleted or any(
+        reader is None or _stands_for(files, archive, key, reader)
+        for root, parts in places
+        for archive in _archives(root, parts)
+    )
+
+
+def forgotten(files: AgentFiles, absent: Iterable[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
+    """Return those of many transcripts absent from a scan that the index must forget, as `forgets` tells of one.
+
+    Looks at the disk for those of which the scan has an archive.
+    """
+    archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
+    absent = list(absent)
+    out = files.left_out(absent)
+    return [
+        *out,
+        *(
+            key
+            for key in absent
+            if key not in out
+            and (files.forget_deleted or key.path in archived)
+            and not any(scan.hides(Path(root.folder, *parts)) for root, parts in files.places(key))
+            and forgets(files, key, reader)
+        ),
+    ]
+
+
+def _stands_for(files: AgentFiles, archive: DocumentKey, key: DocumentKey, reader: StoreReader) -> bool:
+    """Return True if the index has an archive as it is on the disk, no dead letter of it, and the whole session."""
+    known = reader.file(archive)
+    try:
+        stat = files.stat(archive)
+    except RecalldError:
+        return False
+    if known is None or stat is None or not known.stat.agrees_with(stat):
+        return False
+    return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, key)
+
+
 def left_out(reader: StoreReader, files: AgentFiles) -> set[DocumentKey]:
     """Return the documents that a user left out, and whose files have not changed since.
 
@@ -107,10 +164,10 @@ def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]
     A mount point without its disk is an empty folder, and a whole memory must not go with it. A user who deleted all
     notes confirms it by putting any file there. Cheap while no folder is empty.
     """
-    empty = {folder: workspace for folder, workspace in files.notes.configured_folders().items() if _is_empty(folder)}
+    empty = {folder: workspace for folder, workspace in files.note_folders().items() if _is_empty(folder)}
     if not empty:
         return {}
-    held = Counter(files.notes.folder_of(key) for key in indexed)
+    held = Counter(files.folder_of(key) for key in indexed)
     return {
         folder: held[folder] for folder, workspace in empty.items() if held[folder] > (0 if workspace else FEW_NOTES)
     }
@@ -137,3 +194,36 @@ def _is_empty(folder: str) -> bool:
             return all(entry.name == "lost+found" for entry in entries)
     except OSError:
         return False  # the scan has a condition of it
+
+
+def _archives(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
+    """Return the archives of a session, which lie in its folder."""
+    start = parts[-1] + "."
+    folder = parts[:-1]
+    try:
+        with os.scandir(join(root.folder, *folder)) as entries:
+            names = {
+                document_name(entry.name)
+                for entry in entries
+                if entry.name.startswith(start)
+                and is_transcript_name(entry.name)
+                and archived_path(document_name(entry.name)) == parts[-1]
+                and entry.is_file(follow_symlinks=False)
+            }
+    except OSError:
+        return []
+    return [DocumentKey(SESSIONS_SOURCE, join(root.prefix, *folder, name)) for name in sorted(names)]
+
+
+def _holds_all(reader: StoreReader, archive: DocumentKey, key: DocumentKey) -> bool:
+    """Return True if the index has each text of a transcript in another one, too."""
+    held = reader.chunks_of(archive)
+    hashes = {chunk.text_hash for chunk in held}
+    lacking = [chunk for chunk in reader.chunks_of(key) if chunk.text_hash not in hashes]
+    if len(lacking) != 1:
+        return not lacking
+    # The last chunk of a transcript alone grows: it may have gone on before it was archived.
+    [last] = lacking
+    rows = reader.chunk_rows([last.id, *(chunk.id for chunk in held if chunk.ordinal == last.ordinal)])
+    text = rows.pop(last.id).text
+    return any(row.text.startswith(text) for row in rows.values())

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memory.documents.roots import COMPRESSED
 from memory.documents.safe_open import DocumentRefused, settled_stat
 from memory.documents.scan import file_stat
-from memory.documents.session_roots import COMPRESSED
 from schemas.documents import FileStat
 from schemas.errors import Permanent, Transient
 
@@ -40,18 +40,11 @@ class SourceText:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedText:
-    """`text` holds no byte order mark at its start and no NUL. `notes`: one phrase for each kind of replacement."""
+def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return a file's text without a byte order mark and NULs, and one phrase for each kind of replacement.
 
-    text: str
-    notes: tuple[str, ...] = ()
-
-
-def decode(data: bytes) -> DecodedText:
-    """Decode a file's bytes: UTF-16 if they start with its byte order mark, else UTF-8. Never fails.
-
-    Invalid sequences and NUL characters become U+FFFD. Line ends stay as they are.
+    UTF-16 if the bytes start with its byte order mark, else UTF-8; never fails. Invalid sequences and NULs become
+    U+FFFD. Line ends stay as they are.
     """
     notes: list[str] = []
     encoding, name = ("utf-16", "UTF-16") if data.startswith(_UTF16_MARKS) else ("utf-8-sig", "UTF-8")
@@ -63,7 +56,7 @@ def decode(data: bytes) -> DecodedText:
     if "\0" in text:
         text = text.replace("\0", _REPLACEMENT)
         notes.append("NUL characters were replaced")
-    return DecodedText(text, tuple(notes))
+    return text, tuple(notes)
 
 
 def read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:

@@ -1,37 +1,29 @@
-"""Roots of an agent's notes: the workspace's memory and the extra paths, and the names of their documents."""
+"""Roots of an agent's documents, and the names of documents.
+
+Notes lie in the workspace and in extra paths, transcripts in session folders and in imported ones:
+
+x.jsonl                     a session; x.jsonl.zst is the same document, compressed
+x.jsonl.reset.<time>        what a session was before it began anew, a document of its own (also .zst)
+x.jsonl.deleted.<time>      a session that its agent has deleted, likewise
+x.jsonl.bak, x.jsonl.bak-<id>, .x.jsonl, x.checkpoint.<id>.jsonl, x.trajectory.jsonl      copies, no documents
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 
+from memory.documents.imports import ImportedFolder
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.globs import Globs
 
-#: Folders that hold no notes, only a great many files. Hidden folders never count, either.
-IGNORED_DIRECTORIES = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        ".pnpm-store",
-        ".venv",
-        ".tox",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".obsidian",
-        ".trash",
-        ".Trash",
-        "node_modules",
-        "venv",
-        "__pycache__",
-        "__MACOSX",
-        "$RECYCLE.BIN",
-        "System Volume Information",
-    }
+#: Folders that hold no documents, only a great many files. Hidden folders never count, either.
+_IGNORED_FOLDERS = frozenset(
+    ("node_modules", "venv", "__pycache__", "__MACOSX", "$RECYCLE.BIN", "System Volume Information")
 )
 
 #: The workspace's long-term memory: both spellings of one name, of which the first names what is one file, and what
@@ -41,6 +33,9 @@ LONG_TERM_NAMES = ("MEMORY.md", "memory.md", "USER.md")
 #: The workspace's folder of people: `users/<id>/USER.md` is what is known of one of them.
 USERS_FOLDER = "users"
 
+#: What a compressed transcript's name ends with; it is no part of the document's name.
+COMPRESSED = ".zst"
+
 _SUFFIX = ".md"
 
 #: 2026-03-01, 2026_03_01 (Logseq's journals) and 20260301, the last of this century and the one before.
@@ -48,109 +43,38 @@ _DATE = re.compile(
     r"(?<![0-9])(?:([0-9]{4})([-_])([0-9]{2})\2([0-9]{2})|((?:19|20)[0-9]{2})([0-9]{2})([0-9]{2}))(?![0-9])"
 )
 
+_COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl")
 
-@dataclass(frozen=True, slots=True)
-class Area:
-    """Globs and the documents they hold for: those below `prefix`, by the rest of their paths, put after `lead`.
-
-    Without a `prefix` they hold for all documents, by their whole paths.
-    """
-
-    globs: Globs
-    prefix: str | None = None
-    lead: str = ""
-
-    def leaves_out(self, path: str, skip: int, *, is_folder: bool = False) -> bool:
-        """Return True if the globs leave out a document or, with all that is in it, a folder."""
-        if self.prefix:
-            start = self.prefix if self.prefix.endswith("/") else self.prefix + "/"
-            if not path.startswith(start):
-                return False
-            path = path[len(start) :]
-        elif self.prefix is not None and path.startswith("/"):
-            return False
-        skip = skip if self.prefix is None else 0
-        path = self.lead + path
-        return self.globs.closes(path, skip=skip) if is_folder else not self.globs.admits(path, skip=skip)
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Place of documents: `folder` (configured, may be reached through links) and `below` it (never through links).
-
-    `names`: the documents right inside (of each folder in it, if `in_each`), or None when all Markdown files count,
-    however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`.
-    `configured` is the path in the settings. `hole`: a folder, relative to this one, that is left to another root.
-    `covered`: another root reaches the same files, and names them alike. `areas` leave documents out; `skip` characters
-    of a prefix are no names to them. `lead` is the way from `configured` to this root.
-    """
-
-    folder: str
-    below: tuple[str, ...]
-    names: frozenset[str] | None
-    prefix: str
-    real: str
-    configured: str
-    hole: tuple[str, ...] = ()
-    covered: bool = False
-    in_each: bool = False
-    areas: tuple[Area, ...] = ()
-    skip: int = 0
-    lead: str = ""
-
-    @property
-    def path(self) -> str:
-        """Absolute path of the folder that holds the documents."""
-        return join(self.folder, *self.below)
-
-    def holds(self, parts: Sequence[str]) -> bool:
-        """Return True if a path relative to this root is, by name, a document of it."""
-        return self.is_note(parts) and self.admits(join(self.prefix, *parts))
-
-    def is_note(self, parts: Sequence[str]) -> bool:
-        """Return True if a path relative to this root is a note's, left out or not."""
-        if self.names is not None:
-            return len(parts) == 1 + self.in_each and parts[-1] in self.names and all(map(is_folder_name, parts[:-1]))
-        return bool(parts) and is_note_name(parts[-1]) and self._reaches(parts[:-1])
-
-    def admits(self, path: str) -> bool:
-        """Return True if no globs leave out the document whose key has this path."""
-        return not any(area.leaves_out(path, self.skip) for area in self.areas)
-
-    def closes(self, folder: str) -> bool:
-        """Return True if globs leave out everything in a folder, named as in keys."""
-        return any(area.leaves_out(folder, self.skip, is_folder=True) for area in self.areas)
-
-    def descends(self, parts: Sequence[str]) -> bool:
-        """Return True if a walk enters a folder relative to this root."""
-        return self._reaches(parts) and not self.closes(join(self.prefix, *parts))
-
-    def _reaches(self, parts: Sequence[str]) -> bool:
-        if self.names is not None and (not self.in_each or len(parts) > 1):
-            return False
-        if self.hole and tuple(parts[: len(self.hole)]) == self.hole:
-            return False
-        return all(map(is_folder_name, parts))
-
-    @property
-    def has_folders(self) -> bool:
-        """Return True if documents lie in folders inside."""
-        return self.names is None or self.in_each
-
-    def rest(self, path: str) -> tuple[str, ...] | None:
-        """Return an absolute path's components below this root, however its folder is spelled; None if outside."""
-        parts = parts_below(path, self.path)
-        return parts_below(path, self.real) if parts is None else parts
+_NAME = re.compile(r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*)?", re.DOTALL)
 
 
 def is_folder_name(name: str) -> bool:
     """Return True if a walk enters a folder of that name."""
-    return not name.startswith(".") and name not in IGNORED_DIRECTORIES and is_utf8(name)
+    return bool(name) and not name.startswith(".") and name not in _IGNORED_FOLDERS and is_utf8(name)
 
 
 def is_note_name(name: str) -> bool:
     """Return True if a file of that name is a note: *.md, not hidden, not an editor's or office program's temporary."""
     return name[-3:].lower() == _SUFFIX and not name.startswith((".", "~$")) and is_utf8(name)
+
+
+def is_transcript_name(name: str) -> bool:
+    """Return True if a file of that name is a transcript."""
+    if ".jsonl" not in name or _COPY.search(name) or not is_utf8(name):
+        return False
+    return _NAME.fullmatch(document_name(name)) is not None
+
+
+def document_name(name: str) -> str:
+    """Return the name of the transcript that a file holds, also for a whole path."""
+    return name.removesuffix(COMPRESSED)
+
+
+def archived_path(path: str) -> str | None:
+    """Return the path of the session that an archive was made of; None if `path` is not an archive's."""
+    folder, slash, name = path.rpartition("/")
+    match = _NAME.fullmatch(name)
+    return folder + slash + match["session"] if match and match["archived"] else None
 
 
 def note_date(path: str) -> date | None:
@@ -197,43 +121,146 @@ def join(prefix: str, *parts: str) -> str:
     return prefix + rest if prefix.endswith("/") else f"{prefix}/{rest}"
 
 
-def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: Globs | None = None) -> list[Root]:
-    """Return the roots as the disk is now. A file has the same name whichever of them reaches it.
+def existing_folder(path: str) -> str:
+    """Return the folder itself, or the nearest one above it that is there."""
+    folders = map(str, (Path(path), *Path(path).parents))
+    return next((folder for folder in folders if os.path.isdir(folder)), os.sep)  # noqa: PTH112 - Path may raise
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Globs and the documents they hold for: those below `prefix`, by the rest of their paths, put after `lead`.
+
+    Without a `prefix` they hold for all documents, by their whole paths.
+    """
+
+    globs: Globs
+    prefix: str | None = None
+    lead: str = ""
+
+    def excludes(self, path: str, skip: int, *, is_folder: bool) -> bool:
+        """Return True if the globs leave out a document or, with all that is in it, a folder."""
+        if self.prefix is not None:
+            start = join(self.prefix, "*")[:-1]
+            if not path.startswith(start) or (not start and path.startswith("/")):
+                return False
+            path, skip = self.lead + path[len(start) :], 0
+        return self.globs.closes(path, skip=skip) if is_folder else not self.globs.admits(path, skip=skip)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Place of documents of one `source`: `folder` (may be reached through links), `below` it (never through links).
+
+    `prefix` goes before their paths in keys. `real` is the same place without links in `folder`. `configured` is the
+    path in the settings. `covered`: another root reaches the same files, and names them alike.
+
+    All files with the name of a document count, however deep. With `names`, only those of these names count, below
+    `depth` folders. `only`: the documents' paths below an `imported` folder of which a user named the files. `hole`: a
+    folder, relative to this one, that is left to another root. `areas` leave documents out; `skip` characters of a
+    prefix are no names to them. `lead` is the way from `configured` to this root.
+    """
+
+    source: str
+    folder: str
+    real: str
+    prefix: str
+    configured: str
+    below: tuple[str, ...] = ()
+    names: frozenset[str] | None = None
+    depth: int = 0
+    only: frozenset[str] | None = None
+    imported: ImportedFolder | None = None
+    hole: tuple[str, ...] = ()
+    covered: bool = False
+    areas: tuple[Area, ...] = ()
+    skip: int = 0
+    lead: str = ""
+
+    @property
+    def path(self) -> str:
+        """Absolute path of the folder that holds the documents."""
+        return join(self.folder, *self.below)
+
+    @property
+    def has_folders(self) -> bool:
+        """Return True if documents lie in folders inside."""
+        return self.names is None or self.depth > 0
+
+    @property
+    def is_name(self) -> Callable[[str], bool]:
+        """Return the check of a file's name."""
+        if self.names is not None:
+            return self.names.__contains__
+        return is_note_name if self.source == MEMORY_SOURCE else is_transcript_name
+
+    def holds(self, parts: Sequence[str]) -> bool:
+        """Return True if a path relative to this root is, by name, a document's, left out or not."""
+        if not parts or not self.is_name(parts[-1]) or not self.reaches(parts[:-1]):
+            return False
+        if self.names is not None and len(parts) != 1 + self.depth:
+            return False
+        return self.only is None or "/".join(parts) in self.only
+
+    def reaches(self, folders: Sequence[str]) -> bool:
+        """Return True if a walk enters a folder relative to this root."""
+        if self.names is not None and len(folders) > self.depth:
+            return False
+        if self.hole and tuple(folders[: len(self.hole)]) == self.hole:
+            return False
+        return all(map(is_folder_name, folders))
+
+    def excludes(self, path: str, *, is_folder: bool = False) -> bool:
+        """Return True if globs leave out the document, or all in the folder, whose path in keys this is."""
+        return any(area.excludes(path, self.skip, is_folder=is_folder) for area in self.areas)
+
+    def rest(self, path: str) -> tuple[str, ...] | None:
+        """Return an absolute path's components below this root, however its folder is spelled; None if outside."""
+        parts = parts_below(path, self.path)
+        return parts_below(path, self.real) if parts is None else parts
+
+    def named(self, path: str) -> tuple[str, ...] | None:
+        """Return the components below this root of the path of a key; None if outside."""
+        return parts_below(path, self.prefix) if self.prefix else tuple(path.split("/"))
+
+
+def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: Globs | None) -> list[Root]:
+    """Return the roots of notes as the disk is now. A file has the same name whichever of them reaches it.
 
     `globs` hold for all documents, those of an extra path for what lies below it, whichever root reaches that.
 
-    An extra path that is not there counts as a file if it ends in ".md", else as a folder. A file of
-    another kind is a root without names.
+    An extra path that is not there counts as a file if it ends in ".md", else as a folder. A file of another kind is a
+    root without names.
     """
     real = os.path.realpath(workspace)
-    long_term = Root(workspace, (), frozenset(LONG_TERM_NAMES), "", real, workspace)
-    memory = Root(workspace, ("memory",), None, "memory", join(real, "memory"), workspace)
-    people = Root(
-        workspace,
-        (USERS_FOLDER,),
-        frozenset(LONG_TERM_NAMES[2:]),
-        USERS_FOLDER,
-        join(real, USERS_FOLDER),
-        workspace,
-        in_each=True,
+    top = Root(MEMORY_SOURCE, workspace, real, "", workspace)
+    memory, people = (
+        replace(top, below=(name,), prefix=name, real=join(real, name)) for name in ("memory", USERS_FOLDER)
     )
     extras: list[Root] = []
     for configured in extra_paths:
         extra = _extra_root(workspace, real, configured)
         inside = parts_below(real, extra.real)
-        if inside and extra.descends(inside):
+        if inside and extra.names is None and extra.reaches(inside):
             # The workspace lies in it: what is in the workspace is named relative to the workspace.
             lead = "/".join(inside) + "/"
-            extras += [replace(extra, hole=inside), Root(workspace, (), None, "", real, configured, lead=lead)]
+            extras += [replace(extra, hole=inside), replace(top, configured=configured, lead=lead)]
         else:
             extras.append(extra)
+    long_term = replace(top, names=frozenset(LONG_TERM_NAMES))
     # Folders before what they hold, so that the outermost root names a file.
     extras.sort(key=lambda root: (root.names is not None, root.real))
-    named: list[Root] = []
-    for extra in extras:
-        named.append(_named(extra, [long_term, memory, *named]))
-    reached = any(not root.covered and root.rest(memory.real) and root.descends(["memory"]) for root in named)
-    roots = [long_term, replace(memory, covered=reached), people, *named]
+    named = _named_alike(extras, [long_term, memory])
+    reached = any(
+        root.names is None and not root.covered and (way := root.rest(memory.real)) and root.reaches(way)
+        for root in named
+    )
+    roots = [
+        long_term,
+        replace(memory, covered=reached),
+        replace(people, names=frozenset(LONG_TERM_NAMES[2:]), depth=1),
+        *named,
+    ]
     areas = [Area(globs)] if globs is not None else []
     areas += [
         Area(own, root.prefix, root.lead)
@@ -243,10 +270,40 @@ def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: 
     return [replace(root, areas=tuple(areas)) for root in roots] if areas else roots
 
 
+def session_roots(workspace: str, folders: Sequence[str], globs: Globs | None) -> list[Root]:
+    """Return the configured folders of transcripts, in their order, as the disk is now."""
+    areas = (Area(globs),) if globs is not None else ()
+    roots = []
+    for configured in dict.fromkeys(folders):
+        if configured and "\0" not in configured and is_utf8(configured):
+            folder = _absolute(workspace, configured)
+            real = os.path.realpath(folder)
+            roots.append(Root(SESSIONS_SOURCE, folder, real, SESSIONS_SOURCE, configured, areas=areas))
+    named = _named_alike(sorted(roots, key=lambda root: root.real), [])
+    order = [root.configured for root in roots]
+    return sorted(named, key=lambda root: order.index(root.configured))
+
+
+def import_roots(imports: Sequence[ImportedFolder], globs: Globs | None) -> list[Root]:
+    """Return the imported folders, the latest first. Keys of their transcripts have absolute paths, without links."""
+    areas = (Area(globs),) if globs is not None else ()
+    roots = []
+    for imported in reversed(imports):
+        real = os.path.realpath(imported.folder)
+        only = None if imported.files is None else frozenset(map(document_name, imported.files))
+        root = Root(SESSIONS_SOURCE, os.path.normpath(imported.folder), real, real, imported.folder)
+        roots.append(replace(root, only=only, imported=imported, areas=areas, skip=len(real)))
+    return roots
+
+
+def _absolute(workspace: str, configured: str) -> str:
+    return os.path.normpath(configured if configured.startswith("/") else join(workspace, configured))
+
+
 def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
-    path = os.path.normpath(join(workspace, configured) if not configured.startswith("/") else configured)
+    path = _absolute(workspace, configured)
     if "\0" in path or not is_utf8(path):
-        return Root(workspace, (), frozenset(), "", workspace_real, configured)
+        return Root(MEMORY_SOURCE, workspace, workspace_real, "", configured, names=frozenset())
     is_markdown = path[-3:].lower() == _SUFFIX
     folder, names = path, None
     # os.path answers where Path, for a path that is too long or locked away, raises.
@@ -258,15 +315,22 @@ def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
     if inside is None:
         inside = parts_below(real, workspace_real)
     prefix = folder if inside is None else "/".join(inside)
-    return Root(folder, (), names, prefix, real, configured, skip=len(prefix) if prefix.startswith("/") else 0)
+    skip = len(prefix) if prefix.startswith("/") else 0
+    return Root(MEMORY_SOURCE, folder, real, prefix, configured, names=names, skip=skip)
 
 
-def _named(extra: Root, roots: Sequence[Root]) -> Root:
-    """Give an extra root the names of a root that reaches all of it already."""
+def _named_alike(roots: Iterable[Root], others: Sequence[Root]) -> list[Root]:
+    """Give each root the names of an earlier root that reaches all of it already."""
+    named: list[Root] = []
     for root in roots:
-        parts = parts_below(extra.real, root.real)
-        if parts is None:
-            continue
-        if root.descends(parts) or (not parts and extra.names and root.names and extra.names <= root.names):
-            return replace(extra, prefix=join(root.prefix, *parts), covered=True, skip=root.skip)
-    return extra
+        for other in (*others, *named):
+            parts = parts_below(root.real, other.real)
+            if parts is None:
+                continue
+            same_file = not parts and root.names and other.names and root.names <= other.names
+            if same_file or (other.names is None and other.reaches(parts)):
+                named.append(replace(root, prefix=join(other.prefix, *parts), covered=True, skip=other.skip))
+                break
+        else:
+            named.append(root)
+    return named

@@ -1,4 +1,7 @@
-"""Scan of an agent's documents: their stats, what was left out, and the conditions of files."""
+"""Scan of folders: documents by name and stat, what was left out, and the conditions of files.
+
+A scan opens no file and follows no link below a folder that a user named.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import errno
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memory.documents.roots import is_folder_name, is_utf8, parts_below
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat
 
@@ -23,8 +27,8 @@ EXCLUDED, EXCLUDED_FOLDERS = "excluded", "excluded folders"
 #: integers of 64 bits below are left for stats that no file has (`memory.index.transcript_slices`).
 EARLIEST_NS, LATEST_NS = 2 - 2**63, 2**63 - 1
 
-#: Most documents that one scan of notes, or of transcripts, finds. In every process that compares files and index, a
-#: document costs about 350 bytes of memory if it is a new or changed transcript, and 180 if the index knows it.
+#: Most documents that are found below one folder. In every process that compares files and index, a document costs
+#: about 350 bytes of memory if it is a transcript or new, and 180 if it is a note that the index knows.
 MAX_DOCUMENTS = 2_000_000
 
 #: Most conditions of one code that a scan keeps; it counts the rest.
@@ -68,18 +72,6 @@ class Scan:
         text = os.fspath(path)
         return not self.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
 
-    def __or__(self, other: Scan) -> Scan:
-        """Return both scans as one. A document of both has the stat of the other one."""
-        return Scan(
-            documents=self.documents | other.documents,
-            complete=self.complete and other.complete,
-            problems=tuple(dict.fromkeys(self.problems + other.problems)),
-            unlisted=tuple(dict.fromkeys(self.unlisted + other.unlisted)),
-            unchanged=self.unchanged + other.unchanged,
-            archived=self.archived | other.archived,
-            left_out=Counter(self.left_out) + Counter(other.left_out),
-        )
-
 
 class ScanProblems:
     """Conditions of files, folders that the system does not list, and counts of what was left out.
@@ -117,18 +109,6 @@ class ScanProblems:
         else:
             self.add(ConditionCode.FOLDER_UNLISTABLE, folder, error=error.strerror or str(error))
 
-    def has_room(self, top: str, documents: Callable[[], int]) -> Callable[[str], bool]:
-        """Return the check that ends a walk of `top` with a condition when it has found too many documents."""
-
-        def goes_on(folder: str) -> bool:
-            if documents() <= MAX_DOCUMENTS:
-                return True
-            self.unlisted[top] = None
-            self.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=MAX_DOCUMENTS)
-            return False
-
-        return goes_on
-
     def conditions(self) -> tuple[Condition, ...]:
         """Return each condition once, and the numbers of those that were not kept."""
         found = [one for kind in self._found.values() for one in kind.values()]
@@ -138,10 +118,82 @@ class ScanProblems:
         )
         return (*found, *more)
 
-    def scan_of(self, documents: dict[DocumentKey, FileStat], *, unchanged: int = 0) -> Scan:
-        """Return the scan that found these documents and problems."""
-        unlisted = tuple(self.unlisted)
-        return Scan(documents, not unlisted, self.conditions(), unlisted, unchanged, left_out=self.left_out)
+
+def walk(
+    top: str,
+    start: str,
+    is_document: Callable[[str], bool],
+    problems: ScanProblems,
+    *,
+    takes: Callable[[str], bool] | None = None,
+    enters: Callable[[str], bool] | None = None,
+    goes_on: Callable[[str], bool] | None = None,
+    entering: Callable[[str], object] | None = None,
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path and stat of each document below a folder. Costs a stat per document and a listing per folder.
+
+    A path is as in keys: `start`, then the way below `top`. `is_document` judges a file by its name, `takes` a document
+    and `enters` a folder by its path; both count what they leave out. No walk enters a hidden or ignored folder.
+    `goes_on` gets each folder that was opened; the walk ends when it returns False. `entering` gets each folder before
+    it is listed. `problems` get the odd entries and the folders that the system does not list.
+    """
+    waiting = [(top, start)]
+    found = 0
+    while waiting:
+        folder, start = waiting.pop()
+        if found > MAX_DOCUMENTS:
+            problems.unlisted[top] = None
+            problems.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=MAX_DOCUMENTS)
+            return
+        if entering is not None:
+            entering(folder)
+        try:
+            with os.scandir(folder) as entries:
+                if goes_on is not None and not goes_on(folder):
+                    return
+                for entry in entries:
+                    name = entry.name
+                    wanted = is_document(name)
+                    if wanted and entry.is_file(follow_symlinks=False):
+                        if takes is None or takes(start + name):
+                            try:
+                                result = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue
+                            except OSError as error:
+                                if error.errno != errno.ENAMETOOLONG:
+                                    raise
+                                problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
+                                continue
+                            found += 1
+                            yield start + name, result
+                    elif is_folder_name(name) and entry.is_dir(follow_symlinks=False):
+                        if enters is None or enters(start + name):
+                            waiting.append((entry.path, f"{start}{name}/"))
+                    else:
+                        _add_odd_entry(problems, entry, top, is_document=wanted)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problems.add_unlistable(folder, error)
+
+
+def _add_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *, is_document: bool) -> None:
+    """Add the condition of an entry that a user may miss: neither a document nor a folder that the walk enters.
+
+    `is_document`: by its name. A link to what lies below `top` anyway is no loss.
+    """
+    name = entry.name
+    if not is_utf8(name):
+        if not name.startswith("."):
+            problems.add(ConditionCode.FILE_NAME_NOT_UTF8, entry.path)
+    elif entry.is_symlink():
+        if is_document or (is_folder_name(name) and os.path.isdir(entry.path)):  # noqa: PTH112 - Path raises for a loop of links
+            target = os.path.realpath(entry.path)
+            if parts_below(target, os.path.realpath(top)) is None or not os.path.exists(target):  # noqa: PTH110 - a plain string
+                problems.add(ConditionCode.FILE_IS_LINK, entry.path)
+    elif is_document and not entry.is_dir(follow_symlinks=False):
+        problems.add(ConditionCode.FILE_NOT_REGULAR, entry.path)
 
 
 class KnownFiles:

@@ -23,16 +23,12 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
-from memory.documents.roots import join
+from memory.documents.roots import COMPRESSED, Root, archived_path, join
 from memory.documents.safe_open import opened_below, stat_below
-from memory.documents.scan import EXCLUDED
-from memory.documents.session_roots import COMPRESSED, SessionRoot, archived_path
 from schemas.errors import RecalldError
-from schemas.globs import Globs
 from schemas.settings_sections import SessionKind
 
 #: The store's name in a folder of transcripts.
@@ -66,37 +62,27 @@ _BEGINNINGS: Mapping[str, SessionKind] = {
 }
 
 
-@dataclass(slots=True)
-class Sieve:
-    """Filter of an agent's transcripts, by globs and kinds. Made anew for each question: a store is read once."""
+class SessionKinds:
+    """Filter of transcripts by the kinds of their sessions. Made anew for each question: a store is read once."""
 
-    globs: Globs | None
-    kinds: frozenset[str]
-    _stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind] | None] = field(default_factory=dict)
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = wanted
+        self._all = set(get_args(SessionKind)) <= set(wanted)
+        self._stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind] | None] = {}
 
-    def reason(self, root: SessionRoot, parts: Sequence[str]) -> str | None:
-        """Return why a transcript does not count: `EXCLUDED`, or the kind of its session; None if it counts."""
-        if self.globs is not None and not self.globs.admits(join(root.prefix, *parts), skip=root.skip):
-            return EXCLUDED
-        store, session = self._store(root, parts[:-1]), archived_path(parts[-1])
-        kind = store.get(session or parts[-1]) if store is not None else _CHAT
-        if kind is None:
-            kind = _CHAT if session is None else _told_by(root.folder, tuple(parts))
-        return None if kind in self.kinds else kind
-
-    def limits(self, root: SessionRoot, folder: Sequence[str]) -> bool:
-        """Return False if every transcript right inside a folder counts."""
-        return self.globs is not None or _CHAT not in self.kinds or self._store(root, folder) is not None
-
-    def _store(self, root: SessionRoot, folder: Sequence[str]) -> Mapping[str, SessionKind] | None:
+    def refused(self, root: Root, path: str) -> SessionKind | None:
+        """Return the kind of a transcript, named as in keys, that does not count; None if it counts."""
+        if self._all:
+            return None
+        *folder, name = root.named(path) or ("",)
         place = root.folder, tuple(folder)
         if place not in self._stores:
-            self._stores[place] = None if self.kinds.issuperset(get_args(SessionKind)) else _kinds_in(*place)
-        return self._stores[place]
-
-    def closes(self, root: SessionRoot, folder: str) -> bool:
-        """Return True if nothing in a folder, named as in keys, counts."""
-        return self.globs is not None and self.globs.closes(folder, skip=root.skip)
+            self._stores[place] = _kinds_in(*place)
+        store, session = self._stores[place], archived_path(name)
+        kind = store.get(session or name) if store is not None else _CHAT
+        if kind is None:
+            kind = _CHAT if session is None else _told_by(root.folder, (*folder, name))
+        return None if kind in self._wanted else kind
 
 
 def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] | None:

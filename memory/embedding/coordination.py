@@ -54,11 +54,6 @@ class InFlightRequests:
                 found[provider.account, provider.model] = late
         return list(found.values())
 
-    def forgive(self, seconds: float) -> None:
-        """Leave out a time in which the process stood still: it is not the endpoints' fault."""
-        with self._lock:
-            self._begun = {request: (provider, at + seconds) for request, (provider, at) in self._begun.items()}
-
 
 #: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
 #: add some tokens of their own.

@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import text_hash
-from memory.documents.comparison import left_out, with_emptied
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CutChunk, Plan, StoredChunks
 from memory.index.fingerprint import embedding_of, redaction_of
@@ -44,10 +44,10 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     if scan.complete:
         changed += [key for key in absent if not key.is_transcript]
     transcripts = [key for key in absent if key.is_transcript]
-    forgotten = files.transcripts.forgotten(transcripts, scan, store)
-    changed += forgotten
+    gone = forgotten(files, transcripts, scan, store)
+    changed += gone
     # A scan finds transcripts of imported folders only on request.
-    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
+    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, gone)
     if others:
         imported = files.scan(imported=True).documents
         changed += [
@@ -140,7 +140,7 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         sessions = [file.key for file in reader.files() if file.key.is_transcript] if reader is not None else []
     transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
     lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
-    out = indexer.files.transcripts.left_out(lacking)
+    out = indexer.files.left_out(lacking)
     return [key for key in lacking if key not in out]
 
 

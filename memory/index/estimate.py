@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
@@ -106,7 +107,7 @@ class _Work:
         except DocumentGone:
             if key.is_transcript:
                 return False
-        if target is not None and known is not None and self.files.forgets(key, target):
+        if target is not None and known is not None and forgets(self.files, key, target):
             self.vanished += 1
             self.removed.update(chunk.id for chunk in target.chunks_of(key))
         return False

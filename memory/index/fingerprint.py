@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from memory.chunking.chunker import CHUNKING_VERSION
 from memory.chunking.segmenting import SEGMENTER_VERSION
@@ -81,11 +83,28 @@ def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generatio
         return fingerprint(memory, choice.provider.identity)
     if choice.error:
         for name in (generations.next(), generations.current()):
-            reader = generations.open_named(name) if name is not None else None
-            if reader is None:
-                continue
-            try:
-                return fingerprint(memory, embedding_of(reader.meta("identity")))
-            finally:
-                reader.close()
+            if name is not None and (embedding := made_with(generations, name)) is not None:
+                return fingerprint(memory, embedding)
     return fingerprint(memory, NO_VECTORS)
+
+
+def made_with(generations: Generations, name: str) -> str | None:
+    """Return the embedding identity of a generation, None if that is gone.
+
+    It never changes, and names are never reused.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: the generation cannot be opened.
+    """
+    known = (generations.folder, name)
+    if known not in _made_with:
+        reader = generations.open_named(name)
+        if reader is None:
+            return None
+        with closing(reader):
+            _made_with[known] = embedding_of(reader.meta("identity"))
+    return _made_with[known]
+
+
+#: Embedding identities of generations, by folder and name.
+_made_with: dict[tuple[Path, str], str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.comparison import emptied
+from memory.documents.comparison import emptied, forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.supply import EmbeddingSupply
@@ -127,7 +127,7 @@ class Planner:
         The old file is gone, and the new one begins with every line that the index has read of it.
         """
         names = [
-            *self._files.transcripts.earlier_names(key),
+            *self._files.earlier_names(key),
             *(name for one in first for name in store.begun_by(one.text_hash)),
         ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
@@ -154,12 +154,12 @@ class Planner:
         return mark if now.inode != known.stat.inode == stat.inode else None
 
     def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> Iterator[None]:
-        if revision > 0 and self._files.forgets(key) and not self._files.forgets(key, store):
+        if revision > 0 and forgets(self._files, key) and not forgets(self._files, key, store):
             # Its archive may be among the planned documents.
             self.commits_first = True
             yield
             self.commits_first = False
-        if revision > 0 and self._files.forgets(key, store) and not self._is_emptied(store, key):
+        if revision > 0 and forgets(self._files, key, store) and not self._is_emptied(store, key):
             self.batch.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
             return
@@ -174,7 +174,7 @@ class Planner:
         if self._emptied is None:
             # Computed once for all documents of a job: it lists every file of the index.
             self._emptied = emptied(self._files, (file.key for file in store.files()))
-        return self._files.notes.folder_of(key) in self._emptied
+        return self._files.folder_of(key) in self._emptied
 
 
 def note_plan(

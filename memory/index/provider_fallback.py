@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import structlog
@@ -25,7 +25,7 @@ import structlog
 from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like
-from memory.index.fingerprint import embedding_of, name_in
+from memory.index.fingerprint import made_with, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, MemorySettings, Settings
@@ -34,23 +34,23 @@ log = structlog.get_logger(__name__)
 
 _FILE = "FALLBACK"
 
+#: Order in which `auto` tries the providers.
+ORDER = (*BY_KEY, "local", "none")
+
 #: `GenerationWriter.set_note`.
 SetNote: TypeAlias = Callable[[str, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Record of a takeover: a digest of the settings, the first provider's account and name, the reason and the Unix
-    time.
+    """Record of a takeover under the present settings: the reason, and the first provider's account and name.
 
     `account` is None if the first provider could not be made, for example without its key.
     """
 
-    settings: str
     account: str | None
     reason: str
-    since: float
-    provider: str = ""
+    provider: str
 
 
 def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> ProviderChoice:
@@ -58,16 +58,13 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
 
     With `for_queries`, return the provider of the answering generation, whatever is under construction.
     """
-    generations = Generations.of(settings, agent.id)
-    takeover = _noted(generations)
-    first = _first(settings, agent, takeover, for_queries=for_queries)
-    if takeover is None or not _holds(takeover, agent, first):
+    own = _Providers(settings, agent)
+    first = own.first(for_queries=for_queries)
+    fallback = fallback_choice(agent, settings.credentials) if own.has_taken_over(first) else None
+    if fallback is None or own.takeover is None:
         return first
-    fallback = fallback_choice(agent, settings.credentials)
-    if fallback is None:
-        return first
-    fallback = as_indexed(fallback, generations)
-    why = f"{agent.fallback} took over: {takeover.reason}"
+    fallback = own.as_indexed(fallback)
+    why = f"{agent.fallback} took over: {own.takeover.reason}"
     return replace(
         fallback,
         requested=first.requested,
@@ -84,7 +81,7 @@ def provider_for_queries(settings: Settings, agent: AgentSettings, chosen: Provi
     """
     if chosen.provider is None:
         return chosen
-    identity = next(_identities(Generations.of(settings, agent.id), [CURRENT]), None)
+    identity = next(iter(_Providers(settings, agent).identities(CURRENT)), None)
     if identity in {None, NO_VECTORS, chosen.provider.identity}:
         return chosen
     return made_like(str(identity), agent, settings.credentials) or chosen
@@ -96,21 +93,24 @@ def take_over(settings: Settings, agent: AgentSettings, *, reason: str, set_note
     It does not if it is unavailable or has taken over already, or if this process merely lacks the index's key. The
     caller has the agent indexed with the new provider.
     """
-    noted = _noted(Generations.of(settings, agent.id))
-    first = _first(settings, agent, noted)
-    if first.provider is None and (
-        _asked_for(settings, agent).error is None or agent.provider in _in_use(settings, agent)
-    ):
+    own = _Providers(settings, agent)
+    first = own.first()
+    if first.provider is None and (own.asked_for().error is None or agent.provider in own.names(NEXT, CURRENT)):
         # Other processes have the key that this one lacks: the provider works, and so does their index.
         return False
     fallback = fallback_choice(agent, settings.credentials)
     if fallback is None or fallback.error is not None or not settings.store.vector.enabled:
         return False
-    if noted is not None and _holds(noted, agent, first):
+    if own.has_taken_over(first):
         return False
-    account = first.provider.account if first.provider is not None else None
-    takeover = Takeover(_digest(agent), account, reason, since=time.time(), provider=first.name)
-    set_note(_FILE, json.dumps(asdict(takeover)))
+    record = {
+        "settings": _digest(agent),
+        "account": first.provider.account if first.provider is not None else None,
+        "reason": reason,
+        "since": time.time(),
+        "provider": first.name,
+    }
+    set_note(_FILE, json.dumps(record))
     log.warning("fallback_took_over", agent=agent.id, fallback=agent.fallback, reason=reason)
     return True
 
@@ -123,9 +123,9 @@ def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
 
 def forget_void_takeover(settings: Settings, agent: AgentSettings, *, set_note: SetNote) -> None:
     """Delete a record that no longer matches the settings or the key. The owner of the indexes calls it."""
-    noted = _noted(Generations.of(settings, agent.id))
-    first = _first(settings, agent, noted)
-    if noted is not None and not _holds(noted, agent, first):
+    own = _Providers(settings, agent)
+    first = own.first()
+    if own.generations.token(_FILE) is not None and not own.has_taken_over(first):
         set_note(_FILE, None)
         log.info("fallback_over", agent=agent.id, provider=first.name)
 
@@ -139,35 +139,67 @@ def takeover_token(settings: Settings, agent: AgentSettings) -> object:
     return [generations.token(name) for name in (_FILE, CURRENT, NEXT)]
 
 
-def _first(
-    settings: Settings, agent: AgentSettings, noted: Takeover | None, *, for_queries: bool = False
-) -> ProviderChoice:
-    """Return the provider that the settings name; none if this process merely lacks the index's provider."""
-    first = _asked_for(settings, agent)
-    if first.requested != "auto":
-        return first
-    in_use = _in_use(settings, agent, for_queries=for_queries)
-    if noted is not None and noted.settings == _digest(agent):
-        in_use = (*in_use, noted.provider)  # the provider before the takeover
-    return without_stepping_down(first, agent, in_use)
+class _Providers:
+    """Providers of one agent, by its settings, its generations and the record of a takeover."""
 
+    def __init__(self, settings: Settings, agent: AgentSettings) -> None:
+        self._settings = settings
+        self._agent = agent
+        self.generations = Generations.of(settings, agent.id)
+        self.takeover = self._noted()
 
-def _asked_for(settings: Settings, agent: AgentSettings) -> ProviderChoice:
-    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
-    return as_indexed(choice, Generations.of(settings, agent.id))
+    def _noted(self) -> Takeover | None:
+        try:
+            facts = json.loads(self.generations.note(_FILE) or "null")
+            if facts is None or facts["settings"] != _digest(self._agent):
+                return None
+            account = facts["account"]
+            named = None if account is None else str(account)
+            return Takeover(named, str(facts["reason"]), str(facts.get("provider", "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("fallback_note_unreadable", error=str(error))
+            return None
 
+    def has_taken_over(self, first: ProviderChoice) -> bool:
+        """Return True if the fallback is in use in place of the first provider."""
+        # A process without the first provider's key cannot compare the account.
+        return self.takeover is not None and (first.provider is None or first.provider.account == self.takeover.account)
 
-def _in_use(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> tuple[str, ...]:
-    """Return the names of the providers of the agent's readable generations, NEXT first."""
-    pointers = [CURRENT] if for_queries else [NEXT, CURRENT]
-    return tuple(map(name_in, _identities(Generations.of(settings, agent.id), pointers)))
+    def first(self, *, for_queries: bool = False) -> ProviderChoice:
+        """Return the provider that the settings name; none if this process merely lacks the index's provider."""
+        first = self.asked_for()
+        in_use = self.names(CURRENT) if for_queries else self.names(NEXT, CURRENT)
+        if self.takeover is not None:
+            in_use.append(self.takeover.provider)  # the provider before the takeover
+        return _without_stepping_down(first, self._agent, in_use) if first.requested == "auto" else first
 
+    def asked_for(self) -> ProviderChoice:
+        """Return the provider that the settings name."""
+        enabled = self._settings.store.vector.enabled
+        return self.as_indexed(choose_provider(self._agent, self._settings.credentials, vectors_enabled=enabled))
 
-def _holds(takeover: Takeover, agent: AgentSettings, first: ProviderChoice) -> bool:
-    if takeover.settings != _digest(agent):
-        return False
-    # A process without the first provider's key cannot compare the account.
-    return first.provider is None or first.provider.account == takeover.account
+    def as_indexed(self, choice: ProviderChoice) -> ProviderChoice:
+        """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt."""
+        if choice.earlier is None or choice.provider is None:
+            return choice
+        made = self.identities(NEXT, CURRENT)
+        if choice.earlier.identity not in made or choice.provider.identity in made:
+            return choice
+        return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
+
+    def names(self, *pointers: str) -> list[str]:
+        """Return the names of the providers of the readable generations."""
+        return [name_in(identity) for identity in self.identities(*pointers)]
+
+    def identities(self, *pointers: str) -> list[str]:
+        """Return the embedding identities of the readable generations."""
+        found = []
+        for pointer in pointers:
+            with suppress(RecalldError):
+                name = self.generations.next() if pointer == NEXT else self.generations.current()
+                if name is not None:
+                    found.append(made_with(self.generations, name) or NO_VECTORS)
+        return found
 
 
 def _digest(memory: MemorySettings) -> str:
@@ -187,42 +219,9 @@ def _digest(memory: MemorySettings) -> str:
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
-def _noted(generations: Generations) -> Takeover | None:
-    try:
-        raw = generations.note(_FILE)
-        if raw is None:
-            return None
-        facts = json.loads(raw)
-        account = facts["account"]
-        return Takeover(
-            settings=str(facts["settings"]),
-            account=None if account is None else str(account),
-            reason=str(facts["reason"]),
-            since=float(facts["since"]),
-            provider=str(facts.get("provider", "")),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("fallback_note_unreadable", error=str(error))
-        return None
-
-
-#: Order in which `auto` tries the providers.
-ORDER = (*BY_KEY, "local", "none")
-
-
-def as_indexed(choice: ProviderChoice, generations: Generations) -> ProviderChoice:
-    """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt."""
-    if choice.earlier is None or choice.provider is None:
-        return choice
-    made = list(_identities(generations, [NEXT, CURRENT]))
-    if choice.earlier.identity not in made or choice.provider.identity in made:
-        return choice
-    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
-
-
-def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
+def _without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Collection[str]) -> ProviderChoice:
     """Return the choice, or none with an `error` if `auto` chose less than the index was made with."""
-    if choice.requested != "auto" or choice.error is not None or choice.name not in ORDER:
+    if choice.error is not None or choice.name not in ORDER:
         return choice
     if choice.name == "local" and memory.local.model_path is not None:
         return choice  # the settings name the model
@@ -237,30 +236,3 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
         f'to have everything embedded anew instead, set provider = "{choice.name}"',
     )
     return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
-
-
-def _identities(generations: Generations, pointers: Iterable[str]) -> Iterator[str]:
-    """Yield the embedding identities of an agent's readable generations."""
-    for pointer in pointers:
-        with suppress(RecalldError):
-            name = generations.next() if pointer == NEXT else generations.current()
-            if name is not None:
-                yield _embedding_of(generations, name)
-
-
-def _embedding_of(generations: Generations, name: str) -> str:
-    """Return the embedding identity of a generation. It never changes, and names are never reused."""
-    known = (generations.folder, name)
-    if known not in _known:
-        reader = generations.open_named(name)
-        if reader is None:
-            return NO_VECTORS
-        try:
-            _known[known] = embedding_of(reader.meta("identity"))
-        finally:
-            reader.close()
-    return _known[known]
-
-
-#: Embedding identities of generations.
-_known: dict[tuple[object, str], str] = {}

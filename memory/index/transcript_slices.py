@@ -91,7 +91,7 @@ def slices_of(
         DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged: see there; earlier slices stay valid.
         Transient: the file is being replaced, or the system is out of descriptors.
     """
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         yield from _Slicing(key, opened, store, memory, provider).run()
 
 
@@ -105,7 +105,7 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
         return None  # for example after an open last line, which the mark does not cover
     if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
         return None
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         if opened.compressed or opened.stat.size != known.stat.size:
             return None
         rest = _after_the_same(opened, mark)
@@ -125,7 +125,7 @@ def longest_beginning(
     most = max((mark.lines for mark in marks.values()), default=0)
     found: DocumentKey | None = None
     digest = NO_LINES_DIGEST
-    with files.transcripts.opened(key) as opened, suppress(TranscriptDamaged):
+    with files.opened(key) as opened, suppress(TranscriptDamaged):
         for line in islice(opened.lines(), most):
             if not line.ended:
                 break
@@ -136,7 +136,7 @@ def longest_beginning(
 
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
-    named = files.transcripts.named_format(key)
+    named = files.named_format(key)
     mark = store.transcript(key) if named is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != named

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory.redaction.masking import Span
@@ -62,64 +61,45 @@ JOINT = re.compile(
 
 #: Form of a value by the last group of `JOINT`.
 FORMS = {
-    "typed": Form.EQUALS,
-    "compared": Form.LISTED,
-    "tight": Form.SETTING,
-    "equals": Form.EQUALS,
-    "colon": Form.COLON,
-    "verb": Form.VERB,
-    "set": Form.VERB,
-    "dash": Form.BESIDE,
-    "said": Form.VERB,
-    "cell": Form.LISTED,
-    "argument": Form.LISTED,
-    "call": Form.LISTED,
-    "element": Form.SETTING,
-    "default": Form.EQUALS,
-    "paired": Form.EQUALS,
-    "space": Form.BESIDE,
+    group: form
+    for form, groups in {
+        Form.SETTING: "tight element",
+        Form.EQUALS: "typed equals default paired",
+        Form.COLON: "colon",
+        Form.VERB: "verb set said",
+        Form.BESIDE: "dash space",
+        Form.LISTED: "compared cell argument call",
+    }.items()
+    for group in groups.split()
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Core:
     """A core word. `needle` is looked for first, in the text in lower case; `word` is all of it that may be there.
 
     `before` must precede what is no longer than the needle ("pass", "key"), `not_before` must not precede anything.
     """
 
-    needle: bytes
-    word: re.Pattern[bytes] | None
-    family: Family
-    kind: str
-    before: re.Pattern[bytes] | None = None
-    not_before: re.Pattern[bytes] | None = None
+    def __init__(
+        self, needle: str, family: Family, kind: str, *, word: str = "", before: str = "", not_before: str = ""
+    ) -> None:
+        self.needle = needle.encode()
+        self.family = family
+        self.kind = kind
+        self._word = re.compile(word.encode()) if word else None
+        self.before = re.compile(before.encode() + rb"\Z") if before else None
+        self.not_before = re.compile(not_before.encode() + rb"\Z") if not_before else None
 
     def end(self, lowered: bytes, position: int) -> int:
         """Return the end of the word whose needle is at `position`; 0 for another word."""
-        if self.word is None:
+        if self._word is None:
             return position + len(self.needle)
-        found = self.word.match(lowered, position)
+        found = self._word.match(lowered, position)
         return found.end() if found is not None else 0
 
 
-def _core(
-    needle: str,
-    family: Family,
-    kind: str,
-    *,
-    word: str | None = None,
-    before: str | None = None,
-    not_before: str | None = None,
-) -> Core:
-    return Core(
-        needle.encode(),
-        re.compile(word.encode()) if word else None,
-        family,
-        kind,
-        re.compile(before.encode()) if before else None,
-        re.compile(not_before.encode()) if not_before else None,
-    )
+def _passwords(*needles: str) -> list[Core]:
+    return [Core(needle, Family.PASSWORD, "password") for needle in needles]
 
 
 #: Keys that open something. Others are of tables, maps and caches, or public.
@@ -127,68 +107,46 @@ _OPENING = (
     "(?:api|access|secret|private|auth|account|encrypt(?:ion)?|decrypt(?:ion)?|sign(?:ing)?|master|service|client"
     "|admin|bot|webhook|wpa|wifi|wlan|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
     "|recovery|hmac|aes|jwt|cookie|session|root|openai|anthropic|voyage|gemini|google|groq|azure|aws|github|stripe"
-    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?\\Z"
+    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?"
+)
+
+#: Tokens of models, of pages and of counts.
+_NOT_OPENING = (
+    "(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)[_. -]?"
 )
 
 CORES = (
-    _core(
+    Core(
         "pass",
         Family.PASSWORD,
         "password",
         word="pass(?:word|wd|phrase|code|wort|ord)?",
-        before="[_-]\\Z|(?:db|smtp|ftp|user|mysql|pg|root)\\Z",
-        not_before="(?:forgot|reset)[_-]?\\Z",
+        before="(?:[_-]|(?:db|smtp|ftp|user|mysql|pg|root))",
+        not_before="(?:forgot|reset)[_-]?",
     ),
-    _core(
-        "pw",
-        Family.PASSWORD,
-        "password",
-        word="pwd|(?<![a-z0-9])pw(?![a-z0-9])",
-        before="[_-]\\Z",
-        not_before="old\\Z",
-    ),
-    _core("identified by", Family.PASSWORD, "password"),
-    _core("kennwort", Family.PASSWORD, "password"),
-    _core("contrase", Family.PASSWORD, "password", word="contrase(?:\xf1|n)a"),
-    _core("mot de passe", Family.PASSWORD, "password"),
-    _core("wachtwoord", Family.PASSWORD, "password"),
-    _core("secret", Family.SECRET, "secret", word="secrets?"),
-    _core("credential", Family.SECRET, "secret", word="credentials?"),
+    Core("pw", Family.PASSWORD, "password", word="pwd|(?<![a-z0-9])pw(?![a-z0-9])", before="[_-]", not_before="old"),
+    *_passwords("identified by", "kennwort"),
+    Core("contrase", Family.PASSWORD, "password", word="contrase(?:\xf1|n)a"),
+    *_passwords("mot de passe", "wachtwoord"),
+    Core("secret", Family.SECRET, "secret", word="secrets?"),
+    Core("credential", Family.SECRET, "secret", word="credentials?"),
     # kubeconfig's own key is `client-key-data`; other data of keys is public.
-    _core("key", Family.SECRET, "key", word="key(?:(?<=client-key)-data)?", before=_OPENING),
-    _core("_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])\\Z"),
-    _core(
-        "token",
-        Family.TOKEN,
-        "token",
-        not_before="(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)"
-        "[_. -]?\\Z",
-    ),
+    Core("key", Family.SECRET, "key", word="key(?:(?<=client-key)-data)?", before=_OPENING),
+    Core("_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])"),
+    Core("token", Family.TOKEN, "token", not_before=_NOT_OPENING),
 )
 
 #: Only in texts that are not all ASCII; of French and Portuguese hardly any is.
 OTHER_CORES = (
-    _core("mdp", Family.PASSWORD, "password", word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]\\Z"),
-    _core("senha", Family.PASSWORD, "password", not_before="[a-z]\\Z"),
-    _core("密", Family.PASSWORD, "password", word="密(?:码|碼)"),
-    _core("口令", Family.PASSWORD, "password"),
-    _core("パスワード", Family.PASSWORD, "password"),
-    _core("暗証番号", Family.PASSWORD, "password"),
-    _core("비밀번호", Family.PASSWORD, "password"),
-    _core("비번", Family.PASSWORD, "password"),
-    _core("hasło", Family.PASSWORD, "password"),
-    _core("lösenord", Family.PASSWORD, "password", word="lösenord(?:et)?"),
-    _core("şifre", Family.PASSWORD, "password"),
-    _core("mật khẩu", Family.PASSWORD, "password"),
-    _core("كلمة", Family.PASSWORD, "password", word="كلمة (?:المرور|السر)"),
-    _core("पासवर्ड", Family.PASSWORD, "password"),
-    _core("пароль", Family.PASSWORD, "password"),
-    _core("Пароль", Family.PASSWORD, "password"),
-    _core("密钥", Family.SECRET, "key"),
-    _core("密鑰", Family.SECRET, "key"),
-    _core("秘钥", Family.SECRET, "key"),
-    _core("私钥", Family.SECRET, "key"),
-    _core("令牌", Family.TOKEN, "token"),
+    Core("mdp", Family.PASSWORD, "password", word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]"),
+    Core("senha", Family.PASSWORD, "password", not_before="[a-z]"),
+    Core("密", Family.PASSWORD, "password", word="密(?:码|碼)"),
+    *_passwords("口令", "パスワード", "暗証番号", "비밀번호", "비번", "hasło"),
+    Core("lösenord", Family.PASSWORD, "password", word="lösenord(?:et)?"),
+    *_passwords("şifre", "mật khẩu", "पासवर्ड", "пароль", "Пароль"),
+    Core("كلمة", Family.PASSWORD, "password", word="كلمة (?:المرور|السر)"),
+    *(Core(needle, Family.SECRET, "key") for needle in ("密钥", "密鑰", "秘钥", "私钥")),
+    Core("令牌", Family.TOKEN, "token"),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from memory.redaction.masking import Span
 from memory.redaction.values import (
@@ -78,20 +78,47 @@ _PLACEHOLDER = re.compile(
 )
 
 
+def _is_bearer(value: bytes) -> bool:
+    """Return True if the value is a token, not a word as in "bearer authentication", and not a placeholder."""
+    if _PLACEHOLDER.match(value):
+        return False
+    return len(value) >= 24 or _DIGIT.search(value) is not None
+
+
+def _is_user_and_password(value: bytes) -> bool:
+    """Return True if the value decodes to `user:password`; words of the same letters do not."""
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    # A password may have several lines: Google's registries take a file for one.
+    return b":" in decoded and decoded.isascii() and decoded.decode().replace("\n", "").isprintable()
+
+
+def _is_no_placeholder(value: bytes) -> bool:
+    return _PLACEHOLDER.match(value) is None
+
+
+#: A word, what stands right after it, the test of the value, its kind.
+_LABELLED: Sequence[tuple[bytes, re.Pattern[bytes], Callable[[bytes], bool], str]] = (
+    (b"bearer", _BEARER, _is_bearer, "bearer-token"),
+    (b"basic", _BASIC, _is_user_and_password, "basic-auth"),
+    (b"auth", _AUTH, _is_user_and_password, "basic-auth"),
+    (b"sshpass", _SSHPASS, _is_no_placeholder, "password"),
+    (b"echo", _ECHOED, _is_no_placeholder, "password"),
+)
+
+
 def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the credentials of headers and of commands that send them."""
-    for position in _after(lowered, b"bearer"):
-        found = _BEARER.match(data, position)
-        if found is not None and _is_bearer(found[1]):
-            yield _trimmed(data, found, "bearer-token")
-    for position in _after(lowered, b"basic"):
-        found = _BASIC.match(data, position)
-        if found is not None and _is_user_and_password(found[1]):
-            yield Span(*found.span(1), "basic-auth")
-    for position in _after(lowered, b"auth"):
-        found = _AUTH.match(data, position)
-        if found is not None and _is_user_and_password(found[1]):
-            yield Span(*found.span(1), "basic-auth")
+    for word, pattern, is_real, kind in _LABELLED:
+        for position in _after(lowered, word):
+            found = pattern.match(data, position)
+            if found is not None and is_real(found[1]):
+                start, end = found.span(1)
+                yield Span(
+                    start, start + len(data[start:end].rstrip(b".:") if kind == "bearer-token" else found[1]), kind
+                )
     yield from _authorizations(data, lowered)
     for command, pattern in _COMMANDS:
         for position in _after(lowered, command):
@@ -99,11 +126,6 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
                 secret = found.span(found.lastindex or 1)
                 if not _PLACEHOLDER.match(data, *secret):
                     yield Span(*secret, "password")
-    for command, pattern in ((b"sshpass", _SSHPASS), (b"echo", _ECHOED)):
-        for position in _after(lowered, command):
-            found = pattern.match(data, position)
-            if found is not None and not _PLACEHOLDER.match(found[1]):
-                yield Span(*found.span(1), "password")
 
 
 def _authorizations(data: bytes, lowered: bytes) -> Iterator[Span]:
@@ -148,28 +170,6 @@ def _after(lowered: bytes, needle: bytes) -> Iterator[int]:
         position += len(needle)
         yield position
         position = lowered.find(needle, position)
-
-
-def _trimmed(data: bytes, found: re.Match[bytes], kind: str) -> Span:
-    start, end = found.span(1)
-    return Span(start, start + len(data[start:end].rstrip(b".:")), kind)
-
-
-def _is_bearer(value: bytes) -> bool:
-    """Return True if the value is a token, not a word as in "bearer authentication", and not a placeholder."""
-    if _PLACEHOLDER.match(value):
-        return False
-    return len(value) >= 24 or _DIGIT.search(value) is not None
-
-
-def _is_user_and_password(value: bytes) -> bool:
-    """Return True if the value decodes to `user:password`; words of the same letters do not."""
-    try:
-        decoded = base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    # A password may have several lines: Google's registries take a file for one.
-    return b":" in decoded and decoded.isascii() and decoded.decode().replace("\n", "").isprintable()
 
 
 def _command_end(data: bytes, lowered: bytes, position: int, command: bytes) -> int:
@@ -224,25 +224,22 @@ _JUDGED_BYTES = 256
 
 def find_cookies(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of cookies."""
-    position = lowered.find(b"cookie")
-    while position >= 0:
-        position += len(b"cookie")
-        start = _COOKIES_START.match(data, position)
-        if start is not None:
-            position = yield from _cookies(data, lowered, start.end(), len(data))
+    done = 0
+    for position in _after(lowered, b"cookie"):
+        if position < done:
+            continue
+        if (start := _COOKIES_START.match(data, position)) is not None:
+            done = yield from _cookies(data, lowered, start.end(), len(data))
         elif (nameless := _NAMELESS.match(data, position)) is not None:
-            position = nameless.end(1)
+            done = nameless.end(1)
             if _is_secret_cookie(b"", nameless[1]):
                 yield Span(*nameless.span(1), "cookie")
-        position = lowered.find(b"cookie", position)
-    position = lowered.find(b"curl")
-    while position >= 0:
-        following = lowered.find(b"curl", position + 4)
+    for position in _after(lowered, b"curl"):
+        following = lowered.find(b"curl", position)
         end = following if following >= 0 else len(data)
         option = _COOKIE_OPTION.search(data, position, min(end, position + _COMMAND_BYTES))
         if option is not None:
             yield from _cookies(data, lowered, option.end(), end)
-        position = following
 
 
 def _cookies(data: bytes, lowered: bytes, position: int, end: int) -> Generator[Span, None, int]:
@@ -306,45 +303,29 @@ _ADDRESS_PLACEHOLDER = re.compile(rb"[${<*%]|\[[A-Za-z<]|(.)\1*$|[xX]{3}|.{0,32}
 
 def find_addresses(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the secrets of URLs."""
-    position = data.find(b"://")
-    while position >= 0:
-        position += 3
+    for position in _after(data, b"://"):
         user = _USER_INFO.match(data, position)
         is_web = user is None and data[max(0, position - 8) : position].endswith((b"http://", b"https://"))
-        token = _TOKEN_INFO.match(data, position) if is_web else None
         if user is not None and not _ADDRESS_PLACEHOLDER.match(user[1]):
             yield Span(*user.span(1), "password")
-            position = user.end()
-        elif token is not None:
+        elif is_web and (token := _TOKEN_INFO.match(data, position)) is not None:
             yield Span(*token.span(1), "token")
-            position = token.end()
-        position = data.find(b"://", position)
     for name in _SIGNATURE_NAMES:
-        position = lowered.find(name)
-        while position >= 0:
-            end = position + len(name)
-            value = _SIGNATURE.match(data, end)
-            if value is not None and _in_query(data, position) and re.search(rb"[0-9]", value[1]):
+        for position in _after(lowered, name):
+            value = _SIGNATURE.match(data, position)
+            if value is not None and _in_query(data, position - len(name)) and _DIGIT.search(value[1]):
                 yield Span(*value.span(1), "signature")
-                end = value.end()
-            position = lowered.find(name, end)
     for needle, pattern, kind in _WEBHOOKS if b"hook" in lowered else ():
-        position = lowered.find(needle)
-        while position >= 0:
-            end = position + len(needle)
-            secret = pattern.match(data, end)
-            if secret is not None:
+        for position in _after(lowered, needle):
+            if (secret := pattern.match(data, position)) is not None:
                 yield Span(*secret.span(1), kind)
-                end = secret.end()
-            position = lowered.find(needle, end)
     for port in _PGPASS_PORTS:
-        position = data.find(port)
-        while position >= 0:
-            line = data.rfind(b"\n", max(0, position - _PGPASS_HOST_BYTES), position) + 1
-            found = _PGPASS.match(data, line if line else max(0, position - _PGPASS_HOST_BYTES))
+        for position in _after(data, port):
+            first = max(0, position - len(port) - _PGPASS_HOST_BYTES)
+            line = data.rfind(b"\n", first, position - len(port)) + 1
+            found = _PGPASS.match(data, line or first)
             if found is not None and is_secret(Candidate(found[1], Family.PASSWORD, Form.SETTING)):
                 yield Span(*found.span(1), "password")
-            position = data.find(port, position + len(port))
 
 
 def _in_query(data: bytes, position: int) -> bool:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TypeAlias
 
 from memory.search.ranking.overlap import shared
 from memory.search.ranking.snippets import Snippet, make_snippet
@@ -147,18 +148,8 @@ MOST_KEPT = 512
 #: Memory of an answer and of a passage beside its text, in bytes, measured and rounded up.
 _ANSWER_BYTES, _PASSAGE_BYTES = 1_200, 450
 
-#: Fields of `Wanted` that do not decide the results.
-_PASSING = frozenset({"now"})
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Everything that decides the results of a search, except the index."""
-
-    agent: str
-    asked: tuple[Hashable, ...]
-    max_snippet_chars: int
-    embedding: tuple[str, str] | None
+#: Everything that decides the results of a search, except the index.
+Question: TypeAlias = tuple[str, Wanted, int, tuple[str, str] | None]
 
 
 def question_of(
@@ -170,9 +161,7 @@ def question_of(
     """
     if wanted.hybrid.temporal_decay.enabled:
         return None
-    # A new field of `Wanted` decides, too, until it is listed in `_PASSING`.
-    asked = tuple(getattr(wanted, field.name) for field in fields(wanted) if field.name not in _PASSING)
-    return Question(agent, asked, max_snippet_chars, embedding)
+    return agent, replace(wanted, now=0.0), max_snippet_chars, embedding
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def transcript_page(
     from memory.transcripts.rendering import render_lines
 
     start = max(1, first or 1)
-    with files.transcripts.opened(key) as opened:
+    with files.opened(key) as opened:
         shown = render_lines(
             opened.lines(longest=LONGEST_LINE_BYTES),
             first=start,

@@ -15,7 +15,7 @@ from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.engine import AgentSearch, Deadline, late_redactor, search
-from memory.search.freshness import Freshness
+from memory.search.freshness import Freshness, GuardedPendingReader
 from memory.search.get import page, remembered_page, transcript_page
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, resolve_for, session_of
@@ -189,7 +189,7 @@ class SearchManager(SearchableMemory):
                 files=self._files,
                 generations=self.generations,
                 lease=self._reader.visit,
-                pending=self._pending,
+                pending=self._pending or GuardedPendingReader(None),
                 queue_expected=self._pending is not None,
                 choice=embedder.chosen,
                 queries=embedder.choice,

@@ -158,7 +158,7 @@ class ServedAgents:
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
         found = tuple(status for one in map(self.served, agents) if (status := one.status(deep=deep)) is not None)
-        return whole_status(self._settings, found, self._board, sizes=self._sizes or self._look_at_home())
+        return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
         """Look up what costs more with every agent: the state of each index, and the sizes in the home.
@@ -211,7 +211,7 @@ class ServedAgents:
         self.resources.close()
 
     def _look_at_home(self) -> HomeSizes:
-        self._sizes = home_sizes(self._settings, self._board)
+        self._sizes = home_sizes(self._settings, self.queue)
         return self._sizes
 
     def _problems(self) -> list[tuple[str, str]]:

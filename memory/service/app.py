@@ -24,10 +24,21 @@ from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service.overview import dead_letters, queue_view, timeline
 from memory.service.query_service import QueryService
-from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.service import Health, Readiness, Refusal, Tool, ToolList, ToolRequest
+from schemas.service import (
+    DeadLettersAnswer,
+    Health,
+    QueueAnswer,
+    Readiness,
+    Refusal,
+    TermsAnswer,
+    TermsRequest,
+    TimelineAnswer,
+    Tool,
+    ToolList,
+    ToolRequest,
+)
 from schemas.settings import Settings
 from schemas.status import Status
 from schemas.version import recalld_version

@@ -17,8 +17,8 @@ from memory.service.overview import queue_view
 from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.conditions import ConditionCode
-from schemas.overview import AgentQueue
 from schemas.ports import FleetNumbers
+from schemas.service import AgentQueue
 from schemas.status import EndpointCondition
 from schemas.version import recalld_version
 

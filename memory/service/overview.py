@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from memory.documents.roots import note_date
 from memory.service.agents import Probe, ServedAgent, ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of
-from memory.status.answering import no_vectors
 from memory.status.index import dead_letter
+from memory.status.vectors import no_vectors
 from memory.store.reader import IndexCounts
 from schemas.conditions import ConditionCode
 from schemas.documents import MEMORY_SOURCE
 from schemas.errors import RecalldError
-from schemas.overview import (
+from schemas.service import (
     AgentDeadLetter,
     AgentQueue,
     Counts,

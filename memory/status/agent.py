@@ -7,31 +7,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from memory.documents.agent_files import Scan
-from memory.documents.comparison import compare, with_emptied
 from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.index.fingerprint import embedding_of
 from memory.redaction import redact
-from memory.status.answering import answering, no_prefixes, no_vectors
 from memory.status.condition_texts import part_of, text_of
 from memory.status.home import spending
-from memory.status.index import (
-    IndexLook,
-    StatusSources,
-    absent_documents,
-    deep_findings,
-    forgotten_transcripts,
-    look_into_index,
-    with_build,
-)
+from memory.status.index import IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
-from memory.status.vectors import LOOKED_AFTER_SECONDS, vector_progress
+from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
+from schemas.errors import RecalldError
 from schemas.ports import Pending, VectorProgress
-from schemas.search import ConditionState
+from schemas.search import ConditionState, Mode
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState, QueueState, TroubleState
+from schemas.status import (
+    AgentStatus,
+    Availability,
+    EndpointCondition,
+    EndpointStatus,
+    IndexState,
+    QueueState,
+    TroubleState,
+)
 
 #: A mark may be made by another machine, whose clock differs by less than this.
 _CLOCK_SECONDS = 5.0
@@ -45,12 +46,6 @@ BUILD_SECONDS = 900.0
 #: A document that waits for longer than this makes status not ok: work that takes longer is behind, or stuck.
 PENDING_TOO_LONG_SECONDS = 60.0
 
-#: Notes of documents that are listed; the rest is counted.
-_MAX_NOTES = 50
-
-#: Note of a document whose dead letter was dropped.
-_LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
-
 
 def agent_status(
     settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool = False
@@ -61,69 +56,52 @@ def agent_status(
     longer than a minute; when vectors wait and none comes in; and when anything failed, is in trouble or
     could not be looked at.
     """
-    now = time.time()
+    now, choice, queue = time.time(), sources.choice, sources.pending
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
-    pending = sources.pending.pending(agent.id) if sources.pending is not None else None
-    index = look_into_index(settings, agent, sources, deep=deep)
-    scan = sources.files.scan(but=index.known)
-    absent = absent_documents(sources, index.known)
-    scan = with_emptied(scan, sources.files, absent)
+    pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
-    disk = compare(
-        scan,
-        index.known,
-        absent,
-        forgotten_transcripts(sources, absent, scan),
-        sessions=agent.sync.sessions,
-        now=now,
-        watched=watch is not None and watch.mode != "off" and pending is not None,
-        left_out=index.left_out,
-    )
-    endpoint = _endpoint(sources)
-    progress = sources.pending.vector_progress(agent.id) if sources.pending is not None else None
-    found = _conditions(agent, sources, scan, index, now)
-    found += endpoint_conditions(endpoint, progress, found, provider=sources.choice.name, now=now)
+    watched = watch is not None and watch.mode != "off" and pending is not None
+    index = look_into_index(settings, agent, sources, watched=watched, now=now, deep=deep)
+    state, disk, waiting = index.state, index.disk, QueueState.of(pending, now=now)
+    if state.building is not None:
+        with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
+            # Imported transcripts are not in the scan, but in the generation that answers.
+            documents = max(index.scan.count, state.files)
+            build = build_progress(sources.generations, documents=documents, rate=progress.rate)
+            state = state.model_copy(update={"build": build})
+    endpoint = queue.endpoint(choice.provider.account, choice.provider.model) if choice.provider is not None else None
     in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, stuck_since = vector_progress(
-        index.state,
+        state,
         progress,
         agent,
-        sources.choice,
+        choice,
         now,
-        in_batch_jobs=min(in_jobs, index.state.vectors_pending),
+        in_batch_jobs=min(in_jobs, state.vectors_pending),
         # Nothing runs, as far as one can see, or nothing may leave.
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
-    queue = QueueState.of(pending, now=now)
-    state = with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0)
+    found = _conditions(agent, sources, index, now)
+    found += endpoint_conditions(endpoint, progress, found, provider=choice.name, now=now)
     if stuck_since is not None and not any(one.code in EXPLAIN_VECTORS for one in found):
-        params: dict[str, Param] = {
-            "chunks": index.state.vectors_pending,
-            "minutes": round((now - stuck_since) / 60),
-        }
+        params: dict[str, Param] = {"chunks": state.vectors_pending, "minutes": round((now - stuck_since) / 60)}
         found.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))
     found += clock_conditions(pending, now=now)
-    found += build_conditions(state, queue, in_batch_jobs=in_jobs, now=now)
-    mode, lacks = answering(
-        index.state,
-        sources.queries or sources.choice,
+    found += build_conditions(state, waiting, in_batch_jobs=in_jobs, now=now)
+    found += figure_conditions(agent.id, state, waiting, embeds=choice.provider is not None)
+    mode, lacks = _answering(
+        state,
+        sources.queries or choice,
         vectors=index.vector_search,
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
     )
     healthy = (
-        not found
-        and not index.dead_letters
-        and not index.integrity
-        and (index.state.identity_matches or index.state.building is not None)
-        and disk.missing + disk.stale + disk.vanished <= queue.pending
-        and (queue.oldest_seconds or 0.0) <= PENDING_TOO_LONG_SECONDS
-        and (queue.reachable or not sources.queue_expected)
-        # Vectors that wait while nothing runs will wait for ever.
-        and (queue.reachable or not index.state.vectors_pending or sources.choice.provider is None)
+        not (found or index.dead_letters or index.integrity)
+        and disk.missing + disk.stale + disk.vanished <= waiting.pending
+        and (waiting.reachable or not sources.queue_expected)
     )
-    choice = sources.choice
-    advice = no_prefixes(agent.id, agent, choice, chunks=index.state.chunks)
+    advice = no_prefixes(agent.id, agent, choice, chunks=state.chunks)
     return AgentStatus(
         agent=agent.id,
         ok=healthy,
@@ -133,10 +111,10 @@ def agent_status(
         model=choice.provider.model if choice.provider is not None else None,
         provider_reason=choice.error or choice.reason,
         endpoint=endpoint,
-        usage=spending(sources.pending, agent.id, agent) if sources.pending is not None else (),
+        usage=spending(queue, agent.id, agent),
         disk=disk,
         index=state,
-        queue=queue,
+        queue=waiting,
         vectors=vectors,
         vector_search=index.vector_search,
         text_search=index.text_search,
@@ -146,11 +124,11 @@ def agent_status(
         watch=watch.sentence if watch is not None else None,
         watching=watch,
         dead_letters=index.dead_letters,
-        notes=_notes(index),
+        notes=index.notes,
         troubles=tuple(trouble_of(one, now=now) for one in found),
         advice=() if advice is None else (trouble_of(advice, now=now),),
         integrity=index.integrity,
-        deep=deep_findings(sources, index),
+        deep=deep_findings(sources, index.integrity),
     )
 
 
@@ -214,25 +192,22 @@ def build_conditions(index: IndexState, queue: QueueState, *, in_batch_jobs: int
             yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
 
 
-def unreported(status: AgentStatus) -> Iterator[Condition]:
-    """Yield why an agent is not ok, where its figures show it and no trouble of its status says so."""
-    queue, index = status.queue, status.index
+def figure_conditions(agent: str, index: IndexState, queue: QueueState, *, embeds: bool) -> Iterator[Condition]:
+    """Yield what only the figures show: documents wait for long, settings ask for another index, vectors never come."""
     if (queue.oldest_seconds or 0.0) > PENDING_TOO_LONG_SECONDS:
         params: dict[str, Param] = {"documents": queue.pending, "seconds": queue.oldest_seconds or 0.0}
-        yield Condition(ConditionCode.DOCUMENTS_WAIT, status.agent, params=params)
+        yield Condition(ConditionCode.DOCUMENTS_WAIT, agent, params=params)
     if not index.identity_matches and index.building is None:
-        yield Condition(ConditionCode.INDEX_OUTDATED, status.agent)
-    if index.vectors_pending and not queue.reachable and status.model is not None:
-        yield Condition(ConditionCode.VECTORS_UNATTENDED, status.agent, params={"chunks": index.vectors_pending})
+        yield Condition(ConditionCode.INDEX_OUTDATED, agent)
+    if index.vectors_pending and not queue.reachable and embeds:
+        yield Condition(ConditionCode.VECTORS_UNATTENDED, agent, params={"chunks": index.vectors_pending})
 
 
-def _conditions(
-    agent: AgentSettings, sources: StatusSources, scan: Scan, index: IndexLook, now: float
-) -> list[Condition]:
-    reported = sources.pending.conditions(agent.id) if sources.pending is not None else ()
+def _conditions(agent: AgentSettings, sources: StatusSources, index: IndexLook, now: float) -> list[Condition]:
+    reported = sources.pending.conditions(agent.id)
     # Files were looked at just now; their conditions began when a comparison reported them first.
     since = {(one.code, one.subject): one.since for one in reported}
-    found = [replace(one, since=since.get((one.code, redact(one.subject)), now)) for one in scan.problems]
+    found = [replace(one, since=since.get((one.code, redact(one.subject)), now)) for one in index.scan.problems]
     if index.trouble is not None:
         found.append(Condition(ConditionCode.INDEX_UNREADABLE, agent.id, params={"error": index.trouble}))
     elif not index.text_search.available:
@@ -246,27 +221,27 @@ def _conditions(
     return found + [one for one in reported if (one.code, one.subject) not in known]
 
 
-def _endpoint(sources: StatusSources) -> EndpointStatus | None:
-    provider = sources.choice.provider
-    if provider is None or sources.pending is None:
-        return None
-    return sources.pending.endpoint(provider.account, provider.model)
+def _answering(
+    index: IndexState, choice: ProviderChoice, *, vectors: Availability, text: Availability, by_text: bool
+) -> tuple[Mode, tuple[Condition, ...]]:
+    """Return the `mode` of a search now, and what it lacks.
 
-
-def _notes(index: IndexLook) -> tuple[str, ...]:
-    noted = [
-        f"{file.key.path}: {note}" for file in sorted(index.noted, key=lambda file: file.key) for note in file.notes
-    ]
-    failed = {(letter.source, letter.path) for letter in index.dead_letters}
-    out = sorted(key.path for key in index.left_out if (key.source, key.path) not in failed)
-    notes = [*(f"{path}: {_LEFT_OUT}" for path in out), *noted]
-    if len(notes) > _MAX_NOTES:
-        notes = [*notes[:_MAX_NOTES], f"... and {len(notes) - _MAX_NOTES} more"]
-    if index.unfinished is not None:
-        notes.append(index.unfinished)
-    state = index.state
-    if state.vectors_refused:
-        notes.append(f"{state.vectors_refused} chunks were refused by the provider: found by keywords only")
-    if not state.identity_matches and state.building is not None:
-        notes.append("a new generation is being built for changed settings; the old one answers meanwhile")
-    return tuple(notes)
+    `vectors` and `text` tell whether either side can be searched; `by_text` whether keywords are wanted
+    (`query.hybrid.enabled`).
+    """
+    if index.generation is None:
+        return "none", ()
+    lacks: list[Condition] = []
+    near = vectors.available and choice.provider is not None
+    made_by = embedding_of(index.identity)
+    if near and choice.provider is not None and made_by not in {choice.provider.identity, NO_VECTORS}:
+        near = False
+        lacks.append(Condition(ConditionCode.OTHER_MODEL))
+    elif not vectors.available and choice.requested != "none":
+        lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(vectors.reason)}))
+    if not text.available:
+        lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(text.reason)}))
+        return ("vector" if near else "none"), tuple(lacks)
+    if not near or not index.vectors_ready:
+        return "keyword", tuple(lacks)
+    return ("hybrid" if by_text else "vector"), tuple(lacks)

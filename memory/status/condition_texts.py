@@ -124,11 +124,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "`recalld index` goes on with it, `recalld rebuild --force` begins anew",
         "build",
     ),
-    _CODE.KEYWORDS_UNAVAILABLE: Text(
-        "{error}",
-        "",
-        "keywords",
-    ),
+    _CODE.KEYWORDS_UNAVAILABLE: Text("{error}", "", "keywords"),
     _CODE.NO_SPACE: Text("{error}", "", "disk space"),
     _CODE.STORE_FULL: Text("{error}", "", "store"),
     _CODE.JOB_FAILED: Text("{error}", "it is tried again by itself; " + _LOG, "{subject}"),

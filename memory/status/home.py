@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -31,52 +31,15 @@ class HomeSizes:
     disk_use: DiskUse
 
 
-def home_sizes(settings: Settings, pending: PendingReader | None) -> HomeSizes:
-    """Open the embedding cache and walk the home."""
-    return HomeSizes(cache_state(settings, pending), disk_use(settings))
-
-
-def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState:
-    """Return the size of the embedding cache, opened only when it is there, and its hits.
-
-    Raises what `EmbeddingCache` raises.
-    """
-    path = settings.home / "cache" / "embeddings.sqlite"
-    if not settings.cache.enabled or not path.is_file():
-        return CacheState(enabled=settings.cache.enabled)
-    sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
-    fleet = pending.fleet() if pending is not None else None
-    counts = fleet.counts if fleet is not None else ()
-    looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
-    kept = EmbeddingCache(path)
-    try:
-        return CacheState(
-            enabled=True,
-            entries=kept.entries(),
-            disk_bytes=sum(sizes),
-            hits=looks.get(("hit",), 0),
-            misses=looks.get(("miss",), 0),
-        )
-    finally:
-        kept.close()
-
-
-def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
-    """Return the state of the queue's server."""
-    found = pending.broker() if pending is not None else None
-    found = found or BrokerState(reachable=False, private=False)
-    return found.model_copy(update={"private": settings.broker.url is None})
-
-
-def disk_use(settings: Settings) -> DiskUse:
-    """Return the bytes that recalld keeps, and those that are free beside them."""
+def home_sizes(settings: Settings, pending: PendingReader) -> HomeSizes:
+    """Open the embedding cache and walk the home. Raises what `EmbeddingCache` raises."""
     home = settings.home
     models = tree_bytes(home / "cache" / "models")
     try:
-        free: int | None = shutil.disk_usage(_existing(home)).free
+        free: int | None = shutil.disk_usage(next(path for path in (home, *home.parents) if path.exists())).free
     except OSError:
         free = None
-    return DiskUse(
+    disk_use = DiskUse(
         indexes=tree_bytes(settings.indexes_path),
         cache=tree_bytes(home / "cache") - models,
         models=models,
@@ -84,6 +47,39 @@ def disk_use(settings: Settings) -> DiskUse:
         log=tree_bytes(home / "log"),
         free=free,
     )
+    return HomeSizes(_cache_state(settings, pending), disk_use)
+
+
+def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
+    """Return the size of the embedding cache, opened only when it is there, and its hits."""
+    path = settings.home / "cache" / "embeddings.sqlite"
+    if not settings.cache.enabled or not path.is_file():
+        return CacheState(enabled=settings.cache.enabled)
+    fleet = pending.fleet()
+    counts = fleet.counts if fleet is not None else ()
+    looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
+    with closing(EmbeddingCache(path)) as kept:
+        return CacheState(
+            enabled=True,
+            entries=kept.entries(),
+            disk_bytes=sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists()),
+            hits=looks.get(("hit",), 0),
+            misses=looks.get(("miss",), 0),
+        )
+
+
+def broker_state(settings: Settings, pending: PendingReader) -> BrokerState:
+    """Return the state of the queue's server."""
+    found = pending.broker() or BrokerState(reachable=False, private=False)
+    return found.model_copy(update={"private": settings.broker.url is None})
+
+
+@cache
+def _sqlite_vec_version() -> str | None:
+    try:
+        return version("sqlite-vec")
+    except PackageNotFoundError:
+        return None
 
 
 def versions(broker: BrokerState) -> Versions:
@@ -95,14 +91,6 @@ def versions(broker: BrokerState) -> Versions:
         sqlite_vec=_sqlite_vec_version(),
         broker=broker.server,
     )
-
-
-@cache
-def _sqlite_vec_version() -> str | None:
-    try:
-        return version("sqlite-vec")
-    except PackageNotFoundError:
-        return None
 
 
 def tree_bytes(folder: Path) -> int:
@@ -122,47 +110,29 @@ def tree_bytes(folder: Path) -> int:
     return total
 
 
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
     """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
 
     Dollars are the tokens' cost by `memory`'s price or the list price outside batches; None without a price.
     """
-    today = reader.usage(agent, day=datetime.now(UTC).date())
+
+    def spent(usage: Usage) -> Spent:
+        price = price_of(memory, usage.provider, usage.model)
+        return Spent(
+            requests=usage.requests,
+            failed=usage.failed,
+            inputs=usage.inputs,
+            tokens=usage.tokens,
+            dollars=round(usage.tokens / 1_000_000 * price, 6) if price is not None else None,
+        )
+
+    today = {(one.provider, one.model): one for one in reader.usage(agent, day=datetime.now(UTC).date())}
     return tuple(
         UsageState(
-            provider=usage.provider,
-            model=usage.model,
-            total=_spent(usage, memory),
-            today=_spent(_same(usage, today), memory),
+            provider=one.provider,
+            model=one.model,
+            total=spent(one),
+            today=spent(today.get((one.provider, one.model), Usage(one.provider, one.model))),
         )
-        for usage in reader.usage(agent)
-    )
-
-
-def _same(usage: Usage, others: Sequence[Usage]) -> Usage:
-    for other in others:
-        if (other.provider, other.model) == (usage.provider, usage.model):
-            return other
-    return Usage(usage.provider, usage.model)
-
-
-def _spent(usage: Usage, memory: MemorySettings) -> Spent:
-    price = price_of(memory, usage.provider, usage.model)
-    return Spent(
-        requests=usage.requests,
-        failed=usage.failed,
-        inputs=usage.inputs,
-        tokens=usage.tokens,
-        dollars=round(usage.tokens / 1_000_000 * price, 6) if price is not None else None,
+        for one in reader.usage(agent)
     )

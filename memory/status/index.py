@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import left_out
+from memory.documents.comparison import compare, forgotten, left_out, with_emptied
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile, StoreReader
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, IndexState, SourceCount
+from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, DiskState, IndexState, SourceCount
+
+#: Notes of documents that are listed; the rest is counted.
+_MAX_NOTES = 50
+
+#: Note of a document whose dead letter was dropped.
+_LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
 
 Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 
@@ -27,15 +34,15 @@ Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 class StatusSources:
     """Sources of an agent's status.
 
-    `lease` opens the answering generation. `pending` is None when this process cannot ask the queue. With
-    `queue_expected`, a queue that does not answer is a trouble. `choice` is the provider of the settings, `queries` the
-    provider that embeds queries now (None: the same one). `provider_failure` is the reason why queries skip it now.
+    `lease` opens the answering generation. With `queue_expected`, a queue that does not answer is a trouble. `choice`
+    is the provider of the settings, `queries` the provider that embeds queries now (None: the same one).
+    `provider_failure` is the reason why queries skip it now.
     """
 
     files: AgentFiles
     generations: Generations
     lease: Lease
-    pending: PendingReader | None
+    pending: PendingReader
     queue_expected: bool
     choice: ProviderChoice
     queries: ProviderChoice | None = None
@@ -44,36 +51,50 @@ class StatusSources:
 
 @dataclass(frozen=True, slots=True)
 class IndexLook:
-    """Findings of a look. `noted` are the documents with remarks. `integrity` is None unless it was asked for.
+    """Findings of a look. `integrity` is None unless it was asked for, and its check ended.
 
-    `trouble` is the reason why the index cannot be read, `unfinished` why its check did not end. `left_out` are
-    documents whose dead letters the user dropped.
+    `trouble` is the reason why the index cannot be read. `scan` is of the disk, and `disk` compares it with the index.
     """
 
     state: IndexState
-    known: KnownFiles
-    noted: tuple[IndexedFile, ...]
-    dead_letters: tuple[DeadLetter, ...]
+    scan: Scan
+    disk: DiskState
     vector_search: Availability
     text_search: Availability
-    integrity: tuple[Flaw, ...] | None
-    trouble: str | None
-    unfinished: str | None = None
-    left_out: frozenset[DocumentKey] = frozenset()
+    dead_letters: tuple[DeadLetter, ...] = ()
+    notes: tuple[str, ...] = ()
+    integrity: tuple[Flaw, ...] | None = None
+    trouble: str | None = None
 
 
-def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> IndexLook:
-    broken = Availability(available=False, reason="the index cannot be read")
+def look_into_index(
+    settings: Settings, agent: AgentSettings, sources: StatusSources, *, watched: bool, now: float, deep: bool
+) -> IndexLook:
+    """Look into the answering index and compare it with the disk, which is looked at last.
+
+    A document that is indexed in between looks up to date. `watched`: producers follow the files.
+    """
+    counted = partial(compare, sessions=agent.sync.sessions, now=now, watched=watched)
+    trouble: RecalldError | None = None
     try:
         with sources.lease() as reader:
-            if reader is None:
-                nothing = Availability(available=True)
-                return IndexLook(_no_index(sources), KnownFiles(), (), (), nothing, nothing, () if deep else None, None)
-            return _look(settings, agent, sources, reader, deep=deep)
+            if reader is not None:
+                return _look(settings, agent, sources, reader, counted, deep=deep)
     except RecalldError as error:
-        return IndexLook(
-            _no_index(sources), KnownFiles(), (), (), broken, broken, (Flaw(error),) if deep else None, str(error)
-        )
+        trouble = error
+    known = KnownFiles()
+    scan = sources.files.scan(but=known)
+    either = Availability(available=trouble is None, reason=None if trouble is None else "the index cannot be read")
+    flaws = () if trouble is None else (Flaw(trouble),)
+    return IndexLook(
+        state=_no_index(sources),
+        scan=scan,
+        disk=counted(scan, known, [], []),
+        vector_search=either,
+        text_search=either,
+        integrity=flaws if deep else None,
+        trouble=None if trouble is None else str(trouble),
+    )
 
 
 def _no_index(sources: StatusSources) -> IndexState:
@@ -83,19 +104,14 @@ def _no_index(sources: StatusSources) -> IndexState:
         return IndexState()  # the pointers cannot be read: that is the trouble to tell
 
 
-def with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: float) -> IndexState:
-    if state.building is None:
-        return state
-    try:
-        # Imported transcripts are not in the scan, but in the generation that answers.
-        documents = max(scan.count, state.files)
-        return state.model_copy(update={"build": build_progress(sources.generations, documents=documents, rate=rate)})
-    except RecalldError:
-        return state  # a worker sets it aside and begins anew
-
-
 def _look(
-    settings: Settings, agent: AgentSettings, sources: StatusSources, reader: StoreReader, *, deep: bool
+    settings: Settings,
+    agent: AgentSettings,
+    sources: StatusSources,
+    reader: StoreReader,
+    counted: Callable[..., DiskState],
+    *,
+    deep: bool,
 ) -> IndexLook:
     counts = reader.counts()
     provider = sources.choice.provider
@@ -103,6 +119,7 @@ def _look(
     noted: list[IndexedFile] = []
     known = KnownFiles(_telling(reader.files(), noted))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
+    out = left_out(reader, sources.files)
     state = IndexState(
         files=counts.files,
         chunks=counts.chunks,
@@ -124,18 +141,41 @@ def _look(
             integrity = tuple(reader.check())
         except CheckUnfinished as error:
             unfinished = str(error)
+    text_search = _text_search(reader)
+    scan = sources.files.scan(but=known)
+    absent = known.absent(reader.files())
+    scan = with_emptied(scan, sources.files, absent)
+    transcripts = [key for key in absent if key.is_transcript]
+    gone = forgotten(sources.files, transcripts, scan, reader) if transcripts else []
+    failed = {(letter.source, letter.path) for letter in dead_letters}
+    dropped = sorted(key.path for key in out if (key.source, key.path) not in failed)
     return IndexLook(
         state=state,
-        known=known,
-        noted=tuple(noted),
-        dead_letters=dead_letters,
+        scan=scan,
+        disk=counted(scan, known, absent, gone, left_out=out),
         vector_search=_vector_search(settings, sources),
-        text_search=_text_search(reader),
+        text_search=text_search,
+        dead_letters=dead_letters,
+        notes=tuple(_notes(state, noted, dropped, unfinished)),
         integrity=integrity,
-        trouble=None,
-        unfinished=unfinished,
-        left_out=frozenset(left_out(reader, sources.files)),
     )
+
+
+def _notes(
+    state: IndexState, noted: Iterable[IndexedFile], dropped: Iterable[str], unfinished: str | None
+) -> Iterator[str]:
+    """Yield remarks on documents, of which many are only counted, and on the index."""
+    remarks = [f"{file.key.path}: {note}" for file in sorted(noted, key=lambda file: file.key) for note in file.notes]
+    remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *remarks]
+    yield from remarks[:_MAX_NOTES]
+    if len(remarks) > _MAX_NOTES:
+        yield f"... and {len(remarks) - _MAX_NOTES} more"
+    if unfinished is not None:
+        yield unfinished
+    if state.vectors_refused:
+        yield f"{state.vectors_refused} chunks were refused by the provider: found by keywords only"
+    if not state.identity_matches and state.building is not None:
+        yield "a new generation is being built for changed settings; the old one answers meanwhile"
 
 
 def dead_letter(row: DeadLetterRow) -> DeadLetter:
@@ -149,29 +189,6 @@ def dead_letter(row: DeadLetterRow) -> DeadLetter:
         first_at=row.first_at,
         last_at=row.last_at,
     )
-
-
-def absent_documents(sources: StatusSources, known: KnownFiles) -> list[DocumentKey]:
-    """Return documents that the index knew and the disk does not have; none when the index cannot be read any more."""
-    if not known.absentees:
-        return []
-    try:
-        with sources.lease() as reader:
-            return known.absent(reader.files()) if reader is not None else []
-    except RecalldError:
-        return []
-
-
-def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
-    """Return the absent transcripts that are to be forgotten; none when the index cannot be read any more."""
-    transcripts = [key for key in absent if key.is_transcript]
-    if not transcripts:
-        return []
-    try:
-        with sources.lease() as reader:
-            return sources.files.transcripts.forgotten(transcripts, scan, reader) if reader is not None else []
-    except RecalldError:
-        return []
 
 
 def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator[IndexedFile]:
@@ -207,16 +224,13 @@ def _text_search(reader: StoreReader) -> Availability:
     return Availability(available=True)
 
 
-def deep_findings(sources: StatusSources, index: IndexLook) -> DeepFindings | None:
+def deep_findings(sources: StatusSources, integrity: Sequence[Flaw] | None) -> DeepFindings | None:
     """Return the counts of a deep look; None without one."""
-    if index.integrity is None:
+    if integrity is None:
         return None
     unused, damaged = sources.generations.leftovers()
-    return DeepFindings(
-        orphan_rows=sum(flaw.rows for flaw in index.integrity),
-        unused_files=len(unused),
-        damaged_files=len(damaged),
-    )
+    orphans = sum(flaw.rows for flaw in integrity)
+    return DeepFindings(orphan_rows=orphans, unused_files=len(unused), damaged_files=len(damaged))
 
 
 def build_progress(generations: Generations, *, documents: int, rate: float) -> BuildState | None:

@@ -85,12 +85,6 @@ class Pulses:
         """Return the steps that have taken `LONG_SECONDS` and more, in words: no problem yet."""
         return [f"{step} for {seconds:.0f} s" for _, step, seconds in self._steps(longer_than=LONG_SECONDS)]
 
-    def forgive(self, seconds: float) -> None:
-        """Leave out a time in which the process stood still (a laptop slept)."""
-        for pulse in self._open():
-            if pulse.doing is not None:
-                pulse.doing = pulse.doing[0] + seconds, pulse.doing[1]
-
     def close(self) -> None:
         """Report that the threads are asked to end: their ends are no problem from now on."""
         with self._lock:

@@ -16,12 +16,7 @@ from memory.status.agent import agent_status, trouble_of
 from memory.status.home import HomeSizes, broker_state, home_sizes, spending, versions
 from memory.status.index import StatusSources
 from memory.status.private_broker import frozen_pid
-from memory.status.processes import (
-    known_processes,
-    not_watched,
-    outdated_conditions,
-    process_conditions,
-)
+from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from memory.status.run_files import read_hooks_state
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
@@ -30,7 +25,7 @@ from schemas.status import AgentStatus, BrokerState, Status, TroubleState
 from schemas.version import recalld_version
 
 
-def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:
+def build_status(settings: Settings, pending: PendingReader, *, deep: bool = False) -> Status:
     """Return the status of all agents in `settings`, for a process that looks once and ends.
 
     Nothing needs to run for it to be ok: a queue that does not answer is shown, and no trouble by itself.
@@ -44,7 +39,7 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
 def whole_status(
     settings: Settings,
     agents: tuple[AgentStatus, ...],
-    pending: PendingReader | None,
+    pending: PendingReader,
     *,
     sizes: HomeSizes,
     broker: BrokerState | None = None,
@@ -52,12 +47,9 @@ def whole_status(
     """Join the agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
     broker = broker or broker_state(settings, pending)
-    processes = known_processes(pending) if pending is not None else ()
+    processes = known_processes(pending)
     now = time.time()
-    shared = [
-        *process_conditions(processes),
-        *outdated_conditions(processes, version=recalld_version(), now=now),
-    ]
+    shared = [*process_conditions(processes), *outdated_conditions(processes, version=recalld_version(), now=now)]
     if not broker.writable:
         shared.append(read_only_broker(broker.warning))
     elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:
@@ -70,7 +62,7 @@ def whole_status(
         version=recalld_version(),
         home=str(settings.home),
         agents=agents,
-        usage=spending(pending, "*", settings) if pending is not None and everybody else (),
+        usage=spending(pending, "*", settings) if everybody else (),
         cache=sizes.cache,
         processes=tuple(processes),
         broker=broker,
@@ -92,7 +84,7 @@ def _with(agent: AgentStatus, unwell: Sequence[TroubleState], *, watched: bool) 
     return agent.model_copy(update={"ok": False, "troubles": (*agent.troubles, *unwell), "watch": watch})
 
 
-def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:
+def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader, *, deep: bool) -> AgentStatus:
     generations = Generations.of(settings, agent.id)
     choice = provider_of(settings, agent)
     reader = SharedReader(generations)

@@ -1,10 +1,13 @@
-"""Time until all vectors are there, and advice for a faster way. Pure."""
+"""Vectors of an index: time until all are there, why there are none, what a rebuild would better. Pure."""
 
 from __future__ import annotations
 
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
+from memory.status.condition_texts import counted
+from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import VectorProgress
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, MemorySettings
 from schemas.status import IndexState, VectorState
 
 #: Longer waits come with advice.
@@ -73,3 +76,36 @@ def _advice(agent: AgentSettings, choice: ProviderChoice) -> str:
     if choice.name not in {"local", "none"}:
         faster.append("raise remote.concurrency, or provider = local needs no network")
     return f"Keyword search does not wait for them. Faster: {'; or '.join(faster)}."
+
+
+def no_vectors(
+    agent: str, choice: ProviderChoice, *, files: int = 0, ready: int = 0, pending: int = 0
+) -> Condition | None:
+    """Return why an agent's documents are found by keyword only; None when they are embedded, or keywords were chosen.
+
+    `files`, and the vectors that are `ready` and `pending`, are those of its index.
+    """
+    if choice.lacking is None:
+        return None
+    documents = counted(files, "document") if files else "new documents"
+    if ready:
+        documents = counted(pending, "chunk") if pending else "new documents"
+    params = {"documents": documents, "reason": choice.lacking.reason, "remedy": choice.lacking.remedy}
+    return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
+
+
+def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
+    """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
+    if choice.rebuilt is None or not chunks:
+        return None
+    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, choice.rebuilt.model)
+    dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
+    cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
+    params: dict[str, Param] = {
+        "model": choice.rebuilt.model,
+        "texts": counted(chunks, "text"),
+        "cost": cost,
+        "minutes": max(1, round(chunks / choice.rebuilt.limits.chunks_per_second / 60)),
+    }
+    code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
+    return Condition(code, agent, params=params)

@@ -1,10 +1,8 @@
-"""Dead letters of documents with refused chunks, and the memory of retried letters."""
+"""Dead letters of documents with refused chunks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from memory.store.reader import DeadLetterRow, RefusedChunk
 from schemas.documents import DocumentKey, FileStat
@@ -46,35 +44,3 @@ def _reason(refused: Sequence[RefusedChunk]) -> str:
     first, *more = refused
     others = f"; and {len(more)} more chunk{'' if len(more) == 1 else 's'}" if more else ""
     return f"{lines_of(first.start_line, first.end_line)}: {first.reason}{others}"
-
-
-#: Entry of `meta`: a JSON array of [source, path, error class, attempts, Unix time of the first failure].
-RETRIED = "retried"
-
-#: Number of remembered letters, the most recently retried ones.
-MOST_RETRIED = 1000
-
-
-def remembered(raw: str | None, letter: DeadLetterRow) -> str:
-    """Return the entry with a letter that is about to be removed."""
-    rest = [one for one in _read(raw) if one[:2] != [letter.key.source, letter.key.path]]
-    row = [letter.key.source, letter.key.path, letter.error_class, letter.attempts, letter.first_at]
-    return json.dumps([*rest, row][-MOST_RETRIED:])
-
-
-def taken(raw: str | None, key: DocumentKey) -> tuple[str, DeadLetterRow] | None:
-    """Return the entry without a document and the letter that it held; None without one."""
-    rows = _read(raw)
-    row = next((one for one in rows if one[:2] == [key.source, key.path]), None)
-    if row is None:
-        return None
-    _, _, error_class, attempts, first_at = row
-    letter = DeadLetterRow(
-        key=key, reason="", error_class=error_class, attempts=attempts, first_at=first_at, last_at=first_at
-    )
-    return json.dumps([one for one in rows if one is not row]), letter
-
-
-def _read(raw: str | None) -> list[list[Any]]:
-    found: list[list[Any]] = json.loads(raw) if raw else []
-    return found

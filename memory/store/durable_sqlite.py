@@ -90,15 +90,8 @@ class DurableSqlite:
     def transaction(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a function in a transaction."""
         connection = self.connection()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return result
+        with committed(connection):
+            return work(connection)
 
     def disk_bytes(self) -> int:
         """Return the bytes on disk, including the write-ahead log."""
@@ -159,8 +152,8 @@ class DurableSqlite:
             )
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
-        made = f"{self._kind.tables} PRAGMA user_version = {self._kind.version};"
-        connection.execute(f"BEGIN IMMEDIATE; {made} COMMIT")
+        with committed(connection):
+            connection.execute(f"{self._kind.tables} PRAGMA user_version = {self._kind.version};")
 
     def _replace_damaged(self, error: Exception) -> None:
         damaged = self._inode
@@ -202,6 +195,20 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
             yield True
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def committed(connection: apsw.Connection) -> Iterator[None]:
+    """Commit what is done in this context, or nothing of it after an error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk has rolled back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def parts(path: Path) -> tuple[Path, Path, Path]:

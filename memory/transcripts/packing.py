@@ -82,18 +82,21 @@ def beginnings(texts: Iterable[str]) -> Iterator[str]:
 class Packer:
     """The chunk under way, and the chunks closed since the last `take`.
 
-    `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them.
+    `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them. With the `state` of another
+    packer it goes on where that one stopped, with nothing to take yet.
     """
 
-    def __init__(self, *, tokens: int, overlap: int, max_bytes: int) -> None:
+    def __init__(self, *, tokens: int, overlap: int, max_bytes: int, state: dict[str, Any] | None = None) -> None:
         # A byte weighs at least 2, so that half the weight bounds the bytes.
         self._budget = min(tokens * 8, max_bytes * 2)
         self._overlap = min(overlap * 8, self._budget // 2)
         #: Chunks that never change, the taken ones included.
-        self.closed = 0
+        self.closed: int = state["closed"] if state else 0
         self._taken: list[FoldedChunk] = []
         self._parts: list[Part] = []
         self._weight = 0
+        for line, said_at, text in state["parts"] if state else ():
+            self._append(_part(line, said_at, text))
 
     def add(self, line: int, said_at: float | None, label: str, text: str) -> None:
         """Add the message `text` (not empty) of JSONL line `line`; `label` holds its speaker and time."""
@@ -114,23 +117,9 @@ class Packer:
         """Return the chunk under way, if there is one."""
         return [self._chunk()] if self._parts else []
 
-    def copy(self) -> Packer:
-        """Return an independent packer in the same state, with nothing to take yet."""
-        copied = object.__new__(Packer)
-        copied._budget, copied._overlap = self._budget, self._overlap
-        copied.closed, copied._taken = self.closed, []
-        copied._parts, copied._weight = list(self._parts), self._weight
-        return copied
-
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, as JSON values: the text of at most one chunk."""
+        """Return the state to go on from, as JSON values: the text of at most one chunk."""
         return {"closed": self.closed, "parts": [[part.line, part.said_at, part.text] for part in self._parts]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on where the packer of that state stopped; there is nothing to take yet."""
-        self.closed = state["closed"]
-        for line, said_at, text in state["parts"]:
-            self._append(_part(line, said_at, text))
 
     @property
     def _weight_before_next(self) -> int:

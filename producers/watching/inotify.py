@@ -2,7 +2,7 @@
 
 watchdog's own Observer starts a thread per root and watches all below it, node_modules included. This source uses only
 its reader (`InotifyFD`). The kernel watches inodes, not paths: a moved folder keeps its watch and reports under its old
-name, and two paths of one inode share a watch. The tables map paths to watches.
+name, and two paths of one inode share a watch, with a callback each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LIMITS = {
 }
 
 
-class InotifySource(ChangeSource, WatchCallback):
+class InotifySource(ChangeSource):
     """Changes of one inotify instance."""
 
     recursive = False
@@ -70,92 +70,89 @@ class InotifySource(ChangeSource, WatchCallback):
                 raise WatchLimitReached(_limit_reason(error)) from error
             raise
         self._lock = threading.Lock()
-        self._watches: dict[str, WatchDescriptor] = {}
-        self._paths: dict[WatchDescriptor, tuple[CallbackId, set[str]]] = {}
+        self._watches: dict[str, _FolderWatch] = {}
         self._ids = itertools.count(1)
-        self._changes = ChangeSet()
         self._closed = False
+        #: Changes of the events that are read now.
+        self.found = ChangeSet()
 
     def watch(self, folder: str, *, recursive: bool = False) -> bool:  # noqa: ARG002 - a watch is of one folder
+        watch = _FolderWatch(self, folder, CallbackId(next(self._ids)))
         with self._lock:
-            identity = CallbackId(next(self._ids))
             try:
-                descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, self, identity)
+                watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
             except OSError as error:
                 if error.errno in _LIMIT_ERRNOS:
                     raise WatchLimitReached(_limit_reason(error)) from error
-                self._drop(folder)
+                self._drop(self._watches.pop(folder, None))
                 return True  # it is gone, or no folder any more
-            if descriptor == -1:
-                # watchdog swallows EACCES and books the callback under the descriptor -1.
-                self._inotify.remove_callbacks([(descriptor, identity)])
-                self._drop(folder)
-                return False
-            if descriptor in self._paths:
-                # One callback a watch is enough; a second one would double every event.
-                self._inotify.remove_callbacks([(descriptor, identity)])
+            known = self._watches.pop(folder, None)
+            # watchdog swallows EACCES and books the callback under the descriptor -1.
+            is_permitted = watch.descriptor != -1
+            if is_permitted and known is not None and known.descriptor == watch.descriptor:
+                known, watch = watch, known  # one callback is enough; a second one would double every event
+            if is_permitted:
+                self._watches[folder] = watch
             else:
-                self._paths[descriptor] = identity, set()
-            if self._watches.get(folder, descriptor) != descriptor:
-                self._drop(folder)  # another folder took its place
-            self._watches[folder] = descriptor
-            self._paths[descriptor][1].add(folder)
-            return True
+                self._drop(watch)
+            self._drop(known)  # of another folder that had this name
+            return is_permitted
 
     def unwatch(self, folder: str) -> None:
         with self._lock:
-            self._drop(folder)
+            self._drop(self._watches.pop(folder, None))
 
     def changes(self) -> Iterator[ChangeSet]:
         while not self._closed:
-            self._changes = ChangeSet()
+            self.found = ChangeSet()
             for event in self._inotify.read_events():
                 self._inotify.handle_event(event)
-            yield self._changes
+            yield self.found
 
     def close(self) -> None:
         self._closed = True
         self._inotify.close()
 
-    # Called by `handle_event`
+    def forget(self, watch: _FolderWatch) -> None:
+        """Forget a watch that the kernel ended."""
+        with self._lock:
+            if self._watches.get(watch.folder) is watch:
+                del self._watches[watch.folder]
+
+    def _drop(self, watch: _FolderWatch | None) -> None:
+        if watch is not None:
+            self._inotify.remove_callbacks([(watch.descriptor, watch.identity)])
+
+
+class _FolderWatch(WatchCallback):
+    """Watch of one folder under one name. It puts its events into the changes of its source."""
+
+    __slots__ = ("_source", "descriptor", "folder", "identity")
+
+    def __init__(self, source: InotifySource, folder: str, identity: CallbackId) -> None:
+        self._source = source
+        self.folder = folder
+        self.identity = identity
+        self.descriptor = WatchDescriptor(-1)
 
     def on_event(self, event: InotifyEvent) -> None:
-        """Record an event below a watched folder."""
-        mask, name = event.mask, os.fsdecode(event.name)
-        with self._lock:
-            folders = [*self._paths[event.wd][1]] if event.wd in self._paths else []
-        for folder in folders:
-            path = os.path.join(folder, name)  # noqa: PTH118 - plain strings, many times
-            if mask & (_SELF_GONE | InotifyConstants.IN_UNMOUNT):
-                self._changes.folders[folder, ""] = None
-            elif mask & InotifyConstants.IN_ISDIR:
-                self._changes.folders[folder, name] = None
-            elif may_be_document(name):
-                self._changes.documents[folder, path] = None
-            elif mask & _CAME and os.path.islink(path):  # noqa: PTH114 - as above
-                self._changes.folders[folder, name] = None  # a root may be a link
+        mask, name, changes = event.mask, os.fsdecode(event.name), self._source.found
+        path = os.path.join(self.folder, name)  # noqa: PTH118 - plain strings, many times
+        if mask & (_SELF_GONE | InotifyConstants.IN_UNMOUNT):
+            changes.folders[self.folder, ""] = None
+        elif mask & InotifyConstants.IN_ISDIR:
+            changes.folders[self.folder, name] = None
+        elif may_be_document(name):
+            changes.documents[self.folder, path] = None
+        elif mask & _CAME and os.path.islink(path):  # noqa: PTH114 - as above
+            changes.folders[self.folder, name] = None  # a root may be a link
 
-    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Record the end of a watch: its folder was deleted or unmounted."""
-        with self._lock:
-            _, folders = self._paths.pop(wd, (None, set()))
-            for folder in folders:
-                del self._watches[folder]
-                self._changes.folders[folder, ""] = None
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:  # noqa: ARG002 - the interface's signature
+        self._source.forget(self)
+        self._source.found.folders[self.folder, ""] = None
 
     def on_queue_overflow(self) -> None:
-        """Record that the kernel dropped events."""
-        self._changes.overflowed = True
-
-    def _drop(self, folder: str) -> None:
-        descriptor = self._watches.pop(folder, None)
-        if descriptor is None:
-            return
-        identity, folders = self._paths[descriptor]
-        folders.discard(folder)
-        if not folders:
-            del self._paths[descriptor]
-            self._inotify.remove_callbacks([(descriptor, identity)])
+        self._source.found.overflowed = True
 
 
 def _limit_reason(error: OSError) -> str:

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from memory.documents.roots import is_folder_name
+from memory.documents.roots import existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
-from memory.documents.source import existing_folder
 from memory.status.pulses import Pulse
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient

@@ -1,11 +1,38 @@
-"""`recalld jobs`: what providers and workers are busy with."""
+"""`recalld jobs`: batch jobs at embedding providers, and the queue."""
 
 from __future__ import annotations
 
-import click
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
 
+import click
+import redis
+
+from memory.embedding.batch_jobs.batch_api import batch_api_of
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
+from memory.index.provider_fallback import provider_of
+from memory.status.condition_texts import duration, stop_text
+from memory.status.private_broker import frozen_pid
+from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
-from schemas.errors import UserError
+from recalld.terminal_text import print_json
+from recalld.up.lock import anybody_runs
+from recalld.wiring import open_broker
+from schemas.conditions import StopReason
+from schemas.errors import BrokerUnavailable, RecalldError, UserError
+from schemas.settings import Settings
+from workers.queue.connection import refusal
+from workers.queue.job_queue import queued_jobs
+from workers.queue.names import POLL_BATCH_JOBS
+from workers.queue.private_server import AWAY
+
+#: Seconds for which a batch job that is over is still shown to a person.
+_SHOWN_SECONDS = 86_400.0
+
+NOTHING_FOUND = 3
 
 
 @click.group("jobs", invoke_without_command=True)
@@ -18,19 +45,23 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from recalld.logs import configure_logs
-    from recalld.runs.jobs import jobs_answer, jobs_lines
-    from recalld.terminal_text import print_json
-
-    configure_logs(level=40)
-    answer = jobs_answer(ctx.ensure_object(Invocation))
+    logs.configure_logs(level=40)
+    invocation = ctx.ensure_object(Invocation)
+    settings, ids = invocation.settings, [agent.id for agent in invocation.agents()]
+    # Without --agent also those of agents that are not configured any more.
+    found = [_body(job) for job in batch_jobs_of(settings.home) if invocation.agent is None or job.agent in ids]
+    queue, problem = None, None
+    try:
+        queue = _queue(settings, ids)
+    except redis.RedisError as error:
+        problem = _problem(settings, error)
     if as_json:
-        print_json(answer)
+        print_json({"batchJobs": found, "queue": queue, "queueProblem": problem})
     else:
-        for line in jobs_lines(answer):
+        for line in (*_job_lines(found), *_queue_lines(queue, problem)):
             click.echo(to_type(line))
-    if answer["queueProblem"] is not None:
-        raise UserError(answer["queueProblem"])
+    if problem is not None:
+        raise UserError(problem)
 
 
 @jobs.command("cancel")
@@ -42,6 +73,121 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     What it did by then is kept and not paid for again; its other texts are embedded the normal way. Leaves with exit
     code 3 when there is no such job.
     """
-    from recalld.runs.jobs import cancel_job
+    settings = invocation.settings
+    job = next((one for one in batch_jobs_of(settings.home) if one.reference == reference), None)
+    if job is None:
+        raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
+    if not job.open:
+        raise UserError(f"the batch job {reference} is over ({job.stage.value})")
+    with BatchLedger(ledger_path(settings.home)) as ledger:
+        if not ledger.stop(reference, StopReason.CANCELLED.value):
+            click.echo(f"{reference} is being stopped already")
+            return
+        later = _ask_provider(settings, job)
+        if later is None:
+            ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
+    # Without the broker, the next worker that starts polls the job.
+    with open_broker(settings) as broker, suppress(BrokerUnavailable):
+        broker.queue.request(POLL_BATCH_JOBS, job.agent)
+    click.echo(
+        f"{reference}: {later or f'{job.provider} was asked to stop it'}; what it did is kept, its other texts are "
+        "embedded the normal way as soon as workers run"
+    )
 
-    click.echo(cancel_job(invocation, reference))
+
+def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
+    """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
+    agent = next((one for one in settings.agents if one.id == job.agent), None)
+    provider = provider_of(settings, agent).provider if agent is not None else None
+    api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
+    if provider is None or api is None or job.job_id is None:
+        return "the next look at it stops it"
+    try:
+        api.cancel(job.job_id)
+    except RecalldError as error:
+        return f"{job.provider} did not take it now ({error}) and is asked again"
+    finally:
+        provider.close()
+    return None
+
+
+def _body(job: BatchJob) -> dict[str, Any]:
+    return {
+        "reference": job.reference,
+        "jobId": job.job_id,
+        "agent": job.agent,
+        "provider": job.provider,
+        "model": job.model,
+        "state": job.stage.value,
+        "texts": job.texts,
+        "completed": job.completed,
+        "failed": job.failed,
+        "taken": job.taken,
+        "madeAt": job.made_at,
+        "lookedAt": job.looked_at or None,
+        "endedAt": job.ended_at,
+        "message": job.message or stop_text(job.stop_reason),
+    }
+
+
+def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
+    """Return what waits and runs, by agent. Raises `redis.RedisError`."""
+    with open_broker(settings) as broker:
+        messages = queued_jobs(broker.client, broker.keys)
+        waiting = {agent: asdict(broker.queue.marks.waiting(agent)) for agent in agents}
+    return [
+        {
+            "agent": agent,
+            **waiting[agent],
+            "work": [
+                {"what": job.work, "state": job.state.value, "dueAt": job.due_at}
+                for job in messages
+                if job.agent == agent
+            ],
+        }
+        for agent in agents
+    ]
+
+
+def _problem(settings: Settings, error: redis.RedisError) -> str | None:
+    """Return why the queue cannot be asked and what to do; None for a private broker while nothing runs."""
+    if settings.broker.url is not None:
+        return refusal(error) or AWAY
+    frozen = frozen_pid(settings.home)
+    if frozen is not None:
+        return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
+    if not anybody_runs(settings.home):
+        return None
+    return (
+        f"recalld runs and its private broker does not answer: look into {settings.home / 'broker' / 'valkey.log'}; "
+        "`recalld up` starts it again when it is gone"
+    )
+
+
+def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:
+    now = time.time()
+    shown = [job for job in jobs if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
+    yield click.style("batch jobs", bold=True) + ("" if shown else ": none")
+    for job in shown:
+        age = duration(max(0.0, now - job["madeAt"]))
+        if job["endedAt"] is not None:
+            state = f"{job['state']}: {job['taken']:,} of {job['texts']:,} texts have their vectors ({age} ago)"
+        elif job["state"] == Stage.SUBMITTING.value:
+            state = f"{job['texts']:,} texts are being submitted (for {age})"
+        else:
+            state = f"{job['state']}: {job['completed']:,} of {job['texts']:,} texts done (for {age})"
+        yield f"  {job['reference']}  {job['agent']}  {job['provider']} {job['model']}  {state}"
+        if job["message"]:
+            yield f"    {job['message']}"
+
+
+def _queue_lines(queue: list[dict[str, Any]] | None, problem: str | None) -> Iterator[str]:
+    busy = [one for one in queue or () if one["live"] or one["backfill"] or one["running"] or one["work"]]
+    away = "not known" if problem else "nothing runs; `recalld up` starts everything"
+    yield click.style("queue", bold=True) + ("" if busy else f": {away if queue is None else 'empty'}")
+    for agent in busy:
+        waiting = agent["live"] + agent["backfill"]
+        yield f"  {agent['agent']}: {waiting:,} notes wait, {agent['running']:,} are being indexed"
+        for work in agent["work"]:
+            left = max(0.0, work["dueAt"] - time.time()) if work["dueAt"] is not None else None
+            yield f"    {work['what']}: {work['state']}" + (f", again in {duration(left)}" if left is not None else "")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_utf8
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
 from recalld.discover.memories import (
-    Deadline,
     Discovery,
     Found,
     absolute_path,
     count_markdown,
     count_notes,
     count_transcripts,
+    is_over,
     with_unique_names,
 )
 from recalld.discover.openclaw import find_openclaw
@@ -43,17 +43,17 @@ _VAULT = ".obsidian"
 
 def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
     """Return every memory of the machine, named by agents' ids. `here` is the current folder."""
-    deadline = Deadline(seconds)
+    until = time.monotonic() + seconds
     everything = (
-        find_openclaw(folders.openclaw, folders.openclaw_config, deadline=deadline)
-        + _claude_code(folders.claude_code, deadline)
-        + Discovery(tuple(_codex(folders.codex, deadline)))
-        + Discovery(tuple(_vaults(folders.obsidian, folders.vault_places, here, deadline)))
-        + Discovery(tuple(_folders_of_notes(here, deadline)))
+        find_openclaw(folders.openclaw, folders.openclaw_config, until=until)
+        + _claude_code(folders.claude_code, until)
+        + Discovery(tuple(_codex(folders.codex, until)))
+        + Discovery(tuple(_vaults(folders.obsidian, folders.vault_places, here, until)))
+        + Discovery(tuple(_folders_of_notes(here, until)))
     )
     problems = list(everything.problems)
     found = []
-    for one in _one_for_each_folder(everything.found, deadline):
+    for one in _one_for_each_folder(everything.found, until):
         if all(map(is_utf8, (str(one.workspace), *one.sessions))):
             found.append(one)
         else:
@@ -61,7 +61,7 @@ def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_S
     return Discovery(with_unique_names(found), tuple(problems))
 
 
-def _one_for_each_folder(found: Sequence[Found], deadline: Deadline) -> Iterator[Found]:
+def _one_for_each_folder(found: Sequence[Found], until: float) -> Iterator[Found]:
     """Leave out folders and vaults that are the workspace of an agent.
 
     Claude Code works in all of a vault, so its workspace gets all notes of that vault. OpenClaw's settings name the
@@ -73,13 +73,13 @@ def _one_for_each_folder(found: Sequence[Found], deadline: Deadline) -> Iterator
         place = os.path.realpath(one.workspace)
         if one.program not in ("folder", "obsidian") or place not in known:
             whole = one.program == "claude-code" and place in vaults
-            yield _with_vault(one, vaults[place], deadline) if whole else one
+            yield _with_vault(one, vaults[place], until) if whole else one
         known.add(place)
 
 
-def _with_vault(one: Found, vault: Found, deadline: Deadline) -> Found:
+def _with_vault(one: Found, vault: Found, until: float) -> Found:
     own = one.settings.get("extra_paths", [])
-    notes = sum((count_markdown(Path(folder), deadline=deadline) for folder in own), vault.notes)
+    notes = sum((count_markdown(Path(folder), until=until) for folder in own), vault.notes)
     return replace(one, notes=notes, settings={**one.settings, "extra_paths": [*vault.settings["extra_paths"], *own]})
 
 
@@ -88,7 +88,7 @@ def _with_vault(one: Found, vault: Found, deadline: Deadline) -> Found:
 # project lie in `memory/` of its folder (code.claude.com/docs/en/memory).
 
 
-def _claude_code(folder: Path, deadline: Deadline) -> Discovery:
+def _claude_code(folder: Path, until: float) -> Discovery:
     """Return all projects with sessions or notes, the latest first."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder / "projects") if entry.is_dir())
@@ -96,12 +96,12 @@ def _claude_code(folder: Path, deadline: Deadline) -> Discovery:
         return Discovery()
     except OSError as error:
         return Discovery(problems=(f"{folder / 'projects'} cannot be listed ({error.strerror})",))
-    found = [one for name in names if (one := _project(folder / "projects" / name, deadline)) is not None]
+    found = [one for name in names if (one := _project(folder / "projects" / name, until)) is not None]
     return Discovery(tuple(sorted(found, key=lambda one: -one.newest)))
 
 
-def _project(project: Path, deadline: Deadline) -> Found | None:
-    transcripts = count_transcripts((str(project),), deadline=deadline)
+def _project(project: Path, until: float) -> Found | None:
+    transcripts = count_transcripts((str(project),), until=until)
     notes = project / "memory"
     if not transcripts.files and not notes.is_dir() and transcripts.complete:
         return None
@@ -119,7 +119,7 @@ def _project(project: Path, deadline: Deadline) -> Found | None:
         title=f"Claude Code in {cwd or project}",
         workspace=workspace,
         sessions=(str(project),),
-        notes=count_notes(workspace, extra, deadline=deadline),
+        notes=count_notes(workspace, extra, until=until),
         transcripts=transcripts,
         settings=_extra_paths(extra),
         remarks=(remark,) if remark else (),
@@ -164,12 +164,12 @@ def _cwd(session: Path) -> Path | None:
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes
 
 
-def _codex(folder: Path, deadline: Deadline) -> Iterator[Found]:
+def _codex(folder: Path, until: float) -> Iterator[Found]:
     """Yield one memory of all sessions."""
     sessions = tuple(str(folder / name) for name in ("sessions", "archived_sessions") if (folder / name).is_dir())
-    transcripts = count_transcripts(sessions, deadline=deadline)
+    transcripts = count_transcripts(sessions, until=until)
     extra = [str(folder / "memories")] if (folder / "memories").is_dir() else []
-    notes = count_notes(folder, extra, deadline=deadline)
+    notes = count_notes(folder, extra, until=until)
     if transcripts.files or notes.files or not transcripts.complete:
         yield Found(
             name="codex",
@@ -186,16 +186,16 @@ def _codex(folder: Path, deadline: Deadline) -> Iterator[Found]:
 # Obsidian: all Markdown files of a vault are notes; its settings and its trash are in hidden folders
 
 
-def _vaults(lists: Iterable[Path], places: Iterable[Path], here: Path, deadline: Deadline) -> Iterator[Found]:
+def _vaults(lists: Iterable[Path], places: Iterable[Path], here: Path, until: float) -> Iterator[Found]:
     """Yield the vaults of Obsidian's own lists, those around the current folder and those in the usual places."""
     seen: set[str] = set()
     for folder in _perhaps_vaults(lists, places, here):
-        if deadline.is_over():
+        if is_over(until):
             return
         if not (folder / _VAULT).is_dir() or (real := os.path.realpath(folder)) in seen:
             continue
         seen.add(real)
-        notes = count_markdown(folder, deadline=deadline)
+        notes = count_markdown(folder, until=until)
         if notes.files or not notes.complete:
             yield Found(
                 name=folder.name,
@@ -230,13 +230,13 @@ def _listed(file: Path) -> Iterator[Path]:
 # Folders of notes
 
 
-def _folders_of_notes(here: Path, deadline: Deadline) -> Iterator[Found]:
+def _folders_of_notes(here: Path, until: float) -> Iterator[Found]:
     """Yield the current folder, its parents and its folders that have MEMORY.md or Markdown files in memory/."""
     for folder in _around(here):
-        if deadline.is_over():
+        if is_over(until):
             return
         if any((folder / name).exists() for name in ("memory", *LONG_TERM_NAMES)):
-            notes = count_notes(folder, deadline=deadline)
+            notes = count_notes(folder, until=until)
             if notes.files:
                 yield Found(
                     name=folder.name, program="folder", title=f"Notes in {folder}", workspace=folder, notes=notes

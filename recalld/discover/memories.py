@@ -11,25 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name
-from memory.documents.scan import ScanProblems, file_stat
-from memory.documents.session_roots import is_transcript_name
-from memory.documents.walk import FolderRules, walk
+from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name, is_transcript_name
+from memory.documents.scan import ScanProblems, file_stat, walk
 from schemas.settings import AGENT_ID_PATTERN
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME_CHARS = 40
-
-
-class Deadline:
-    """Moment after which no more files are counted."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def is_over(self) -> bool:
-        """Return True if the moment has passed."""
-        return time.monotonic() >= self._end
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +39,11 @@ class Counted:
 
 
 NOTHING = Counted()
+
+
+def is_over(until: float) -> bool:
+    """Return True from this moment (of the monotonic clock) on: then no more files are counted."""
+    return time.monotonic() >= until
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +106,20 @@ def absolute_path(value: object) -> Path | None:
     return Path(os.path.normpath(text)) if text.startswith("/") else None
 
 
-def count_transcripts(folders: Iterable[str], *, deadline: Deadline) -> Counted:
+def count_transcripts(folders: Iterable[str], *, until: float) -> Counted:
     """Count the transcripts below these folders."""
-    return sum((_count(folder, is_transcript_name, deadline) for folder in folders), NOTHING)
+    return sum((_count(folder, is_transcript_name, until) for folder in folders), NOTHING)
 
 
-def count_markdown(folder: Path, *, deadline: Deadline) -> Counted:
+def count_markdown(folder: Path, *, until: float) -> Counted:
     """Count all Markdown files below a folder."""
-    return _count(str(folder), is_note_name, deadline)
+    return _count(str(folder), is_note_name, until)
 
 
-def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadline) -> Counted:
+def count_notes(workspace: Path, extra: Iterable[str] = (), *, until: float) -> Counted:
     """Count the notes of a workspace and of further folders."""
-    found = sum((_count(str(folder), is_note_name, deadline) for folder in (workspace / "memory", *extra)), NOTHING)
-    found += _count(str(workspace / USERS_FOLDER), lambda name: name == LONG_TERM_NAMES[2], deadline)
+    found = sum((_count(str(folder), is_note_name, until) for folder in (workspace / "memory", *extra)), NOTHING)
+    found += _count(str(workspace / USERS_FOLDER), lambda name: name == LONG_TERM_NAMES[2], until)
     # One file has two of these names where a file system ignores case.
     files = {}
     for name in LONG_TERM_NAMES:
@@ -137,16 +129,16 @@ def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadlin
     return sum(map(_counted, files.values()), found)
 
 
-def _count(folder: str, wanted: Callable[[str], bool], deadline: Deadline) -> Counted:
-    rules, found, complete = FolderRules(wanted), NOTHING, True
+def _count(folder: str, wanted: Callable[[str], bool], until: float) -> Counted:
+    found, complete = NOTHING, True
 
     def goes_on(_: str) -> bool:
         nonlocal complete
-        complete = not deadline.is_over()
+        complete = not is_over(until)
         return complete
 
     # A folder that cannot be listed has nothing that could be indexed.
-    for _, entry in walk(folder, "", lambda _: rules, ScanProblems(), goes_on=goes_on):
+    for _, entry in walk(folder, "", wanted, ScanProblems(), goes_on=goes_on):
         found += _counted(entry)
     return replace(found, complete=complete)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recalld.discover.memories import Deadline, Discovery, Found, absolute_path, count_notes, count_transcripts
+from recalld.discover.memories import Discovery, Found, absolute_path, count_notes, count_transcripts
 from recalld.discover.memory_search import Translation, is_for_all_agents, translate
 from recalld.discover.openclaw_settings import OpenClawAgent, OpenClawSettings, filled, read_settings
 from recalld.discover.settings_file import accepted
@@ -26,7 +26,7 @@ _PRIVATE_SCOPE = [{"action": "deny", "chat_type": "group"}, {"action": "deny", "
 _OLD_WORKSPACE = "~/clawd"
 
 
-def find_openclaw(states: tuple[Path, ...], config: Path | None, *, deadline: Deadline) -> Discovery:
+def find_openclaw(states: tuple[Path, ...], config: Path | None, *, until: float) -> Discovery:
     """Return all agents of all state folders that exist.
 
     `config`: the settings file of the first one, where it is not in its state folder.
@@ -34,16 +34,16 @@ def find_openclaw(states: tuple[Path, ...], config: Path | None, *, deadline: De
     found = Discovery()
     for number, state in enumerate(states):
         if state.is_dir():
-            found += _find(state, config if number == 0 else None, deadline)
+            found += _find(state, config if number == 0 else None, until)
     return found
 
 
-def _find(state: Path, config: Path | None, deadline: Deadline) -> Discovery:
+def _find(state: Path, config: Path | None, until: float) -> Discovery:
     problems: list[str] = []
     configured = read_settings(state, config, problems)
     found = []
     for agent in _agents(state, configured):
-        one = _found(state, agent, configured, deadline)
+        one = _found(state, agent, configured, until)
         if one is not None:
             found.append(one)
         elif configured.agents:
@@ -51,7 +51,7 @@ def _find(state: Path, config: Path | None, deadline: Deadline) -> Discovery:
     return Discovery(tuple(found), tuple(problems))
 
 
-def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, deadline: Deadline) -> Found | None:
+def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, until: float) -> Found | None:
     home = _folder(state, agent)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
     remarks = list(configured.remarks)
@@ -82,8 +82,8 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, dead
         title=f"OpenClaw agent {agent.id}",
         workspace=workspace,
         sessions=sessions,
-        notes=count_notes(workspace, places, deadline=deadline),
-        transcripts=count_transcripts(sessions, deadline=deadline),
+        notes=count_notes(workspace, places, until=until),
+        transcripts=count_transcripts(sessions, until=until),
         settings=settings,
         shared=shared,
         remarks=tuple(dict.fromkeys(remarks)),

@@ -12,7 +12,7 @@ import click
 
 from memory.redaction import REWRITING, is_costly
 from memory.search.freshness import GuardedPendingReader
-from memory.status.agent import condition_of, unreported
+from memory.status.agent import condition_of
 from memory.status.condition_texts import part_of
 from memory.status.summary import build_status
 from recalld.doctor import home, machine, services
@@ -80,7 +80,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield Finding("home", Level.PROBLEM, str(error), "see above")
         return
     with side:
-        yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
+        yield machine.clock(broker_seconds_ahead=services.seconds_ahead(side))
         # Before anything is healed: the findings below are of this state.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
@@ -132,8 +132,7 @@ def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Find
     for agent in status.agents:
         problems = [one for one in said if one.level is Level.PROBLEM and one.may_concern(agent.agent)]
         covered = {code for one in problems for code in one.covers}
-        conditions = [*map(condition_of, agent.troubles), *([] if agent.ok else unreported(agent))]
-        for condition in conditions:
+        for condition in map(condition_of, agent.troubles):
             if condition.code not in covered:
                 check = "provider" if condition.code in _OF_ENDPOINTS else part_of(condition)
                 yield Finding.of(check, Level.PROBLEM, condition, agent=agent.agent)

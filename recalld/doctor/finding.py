@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from memory.status.condition_texts import remedy_of, what_happened
 from schemas.conditions import Condition, ConditionCode
 
 #: What to do about a condition whose own words do not say it.
 _LOOK = "`recalld status` says when it is over; the folder log in the home says more"
+
+#: Agents that a sentence names; the others are counted. The answer in JSON has them all.
+_NAMED = 5
 
 
 class Level(StrEnum):
@@ -40,13 +44,9 @@ class Finding:
     agents: tuple[str, ...] = ()
     condition: Condition | None = field(default=None, compare=False)
 
-    def is_about(self, agent: str) -> bool:
-        """Return True if the finding names this agent."""
-        return agent == self.agent or agent in self.agents
-
     def may_concern(self, agent: str) -> bool:
         """Return True if the finding names this agent, or no agent."""
-        return self.is_about(agent) or (self.agent is None and not self.agents)
+        return agent in (self.agent, *self.agents) or (self.agent is None and not self.agents)
 
     @classmethod
     def fine(cls, check: str, message: str) -> Finding:
@@ -70,8 +70,9 @@ class Finding:
         )
 
 
-#: Agents that a sentence names; the others are counted. The answer in JSON has them all.
-_NAMED = 5
+def of_check(check: str, *, agent: str | None = None) -> tuple[Callable[..., Finding], Callable[..., Finding]]:
+    """Return the functions that make the warnings and the problems of one check."""
+    return partial(Finding, check, Level.WARNING, agent=agent), partial(Finding, check, Level.PROBLEM, agent=agent)
 
 
 def in_common(findings: Iterable[Finding]) -> Iterator[Finding]:

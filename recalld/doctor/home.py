@@ -21,10 +21,10 @@ from memory.status.local_processes import is_alive
 from memory.status.private_broker import socket_path
 from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
-from recalld.doctor.finding import Finding, Level
+from recalld.doctor.finding import Finding, Level, of_check
 from recalld.invocation import Invocation
 from recalld.up.lock import daemon_pid, pids_of
-from schemas.conditions import OF_FILES, Condition, ConditionCode
+from schemas.conditions import OF_FILES, Condition, ConditionCode, Param
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
@@ -48,43 +48,40 @@ _OF_BUILDS = frozenset({ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK
 
 def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
     """Yield the findings on the indexes of all agents of this deep status."""
-    for agent in status.agents:
-        found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent, first=_first(status)))
-        yield from found or [
-            Finding.fine(
-                "index", f"{agent.agent}: {agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
-            )
-        ]
-
-
-def _first(status: Status) -> str | None:
-    """Return what to do before anything can be indexed; None if every process is well."""
     unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
-    return f"first see to {' and '.join(unwell)}, as above; indexing then goes on by itself" if unwell else None
+    # What to do before anything can be indexed.
+    first = f"first see to {' and '.join(unwell)}, as above; indexing then goes on by itself" if unwell else None
+    for agent in status.agents:
+        found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent, first=first))
+        said = f"{agent.agent}: {agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
+        yield from found or [Finding.fine("index", said)]
 
 
 def _agent(
     invocation: Invocation, agent: AgentSettings, status: AgentStatus, *, first: str | None
 ) -> Iterator[Finding]:
     settings, name = invocation.settings, agent.id
-    problem = partial(Finding, "index", Level.PROBLEM, agent=name)
-    warning = partial(Finding, "index", Level.WARNING, agent=name)
+    warning, problem = of_check("index", agent=name)
     if not agent.workspace.is_dir():
         covers = frozenset({*OF_FILES, ConditionCode.FILES_NOT_COMPARED})
         message = f"{name}: the workspace {agent.workspace} is not there"
         yield problem(message, "make it, or correct `workspace` in the settings", covers=covers)
         return
-    damaged = _is_damaged(settings, agent)
-    sound = not damaged and not status.integrity
-    flaws = "; ".join(status.integrity or ())
+    indexing, generations = partial(_indexing, invocation, agent), GenerationWriter.at(settings, name)
+    damaged, flaws = _is_damaged(generations), "; ".join(status.integrity or ())
     if status.integrity is None:
         action = "try again when the machine has less to do"
         yield warning(f"{name}: the check of the index did not end in time", action)
     if damaged:
+
+        def set_aside() -> str:
+            names = ", ".join(path.name for path in generations.set_aside_damaged()) or "nothing any more"
+            return f"{name}: set aside {names}; {indexing(did='built again from files and cache')}"
+
         yield problem(
             f"{name}: the index is damaged and cannot be read ({flaws})",
             "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache",
-            heal=_setting_aside(invocation, agent),
+            heal=set_aside,
             covers=frozenset({ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}),
         )
     elif status.integrity:
@@ -92,34 +89,17 @@ def _agent(
         yield problem(
             f"{name}: the index does not hold together ({orphans} orphan rows: {flaws})",
             "`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
-            heal=_indexing(invocation, agent, fresh=True, did="built anew from files, cache and what it held"),
+            heal=partial(indexing, fresh=True, did="built anew from files, cache and what it held"),
         )
-    disk, behind = status.disk, status.disk.missing + status.disk.stale + status.disk.vanished
-    if sound and behind > len(status.dead_letters) + status.queue.pending:
-        known = status.queue.reachable or first is None
-        yield problem(
-            f"{name}: {disk.missing} document{' is' if disk.missing == 1 else 's are'} missing in the index, "
-            f"{disk.stale} stale, {disk.vanished} vanished, and "
-            f"{'nothing is queued for them' if known else 'what is queued is not known'}",
-            first or "`recalld doctor --fix` or `recalld index` brings it up to date",
-            heal=_indexing(invocation, agent, fresh=False, did="brought up to date") if first is None else None,
-        )
-    elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
-        stands_still = any(trouble.code in _OF_BUILDS for trouble in status.troubles)
-        yield (problem if stands_still else warning)(
-            f"{name}: the build of a new generation was abandoned",
-            "`recalld doctor --fix` or `recalld up` goes on with it",
-            heal=_indexing(invocation, agent, fresh=False, did="finished"),
-            covers=_OF_BUILDS,
-        )
+    else:
+        yield from _progress(status, warning, problem, indexing, first, runs=daemon_pid(settings.home) is not None)
+        if (alike := alike_condition(name, beginnings(_newest_texts(generations)))) is not None:
+            yield Finding.of("transcripts", Level.WARNING, alike, agent=name)
     if status.dead_letters:
         failed = f"{name}: {counted(len(status.dead_letters), 'document')} failed"
         action = "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`"
         yield Finding("documents", Level.PROBLEM, failed, action, agent=name)
-    if sound and (alike := alike_condition(name, beginnings(_newest_texts(settings, agent)))) is not None:
-        yield Finding.of("transcripts", Level.WARNING, alike, agent=name)
-    generations = _writer(settings, agent)
-    unused, set_aside = generations.leftovers()
+    unused, set_aside_before = generations.leftovers()
     old = [path for path in unused if _age(path) > UNUSED_SECONDS]
     if old:
 
@@ -129,9 +109,40 @@ def _agent(
 
         message = f"{name}: {len(old)} index files are left of builds that were abandoned or replaced"
         yield warning(message, "`recalld doctor --fix` removes them; so do workers after a while", heal=sweep)
-    if set_aside:
-        message = f"{name}: {len(set_aside)} damaged index files were set aside ({set_aside[-1].name})"
+    if set_aside_before:
+        newest = set_aside_before[-1].name
+        message = f"{name}: {len(set_aside_before)} damaged index files were set aside ({newest})"
         yield warning(message, "delete them when you have looked, or when everything is found again")
+
+
+def _progress(
+    status: AgentStatus,
+    warning: Callable[..., Finding],
+    problem: Callable[..., Finding],
+    indexing: Callable[..., str],
+    first: str | None,
+    *,
+    runs: bool,
+) -> Iterator[Finding]:
+    """Yield that a sound index lacks documents, or its build stands still."""
+    name, disk, queue = status.agent, status.disk, status.queue
+    if disk.missing + disk.stale + disk.vanished > len(status.dead_letters) + queue.pending:
+        known = queue.reachable or first is None
+        yield problem(
+            f"{name}: {disk.missing} document{' is' if disk.missing == 1 else 's are'} missing in the index, "
+            f"{disk.stale} stale, {disk.vanished} vanished, and "
+            f"{'nothing is queued for them' if known else 'what is queued is not known'}",
+            first or "`recalld doctor --fix` or `recalld index` brings it up to date",
+            heal=partial(indexing, did="brought up to date") if first is None else None,
+        )
+    elif not queue.pending and status.index.building is not None and not runs:
+        stands_still = any(trouble.code in _OF_BUILDS for trouble in status.troubles)
+        yield (problem if stands_still else warning)(
+            f"{name}: the build of a new generation was abandoned",
+            "`recalld doctor --fix` or `recalld up` goes on with it",
+            heal=partial(indexing, did="finished"),
+            covers=_OF_BUILDS,
+        )
 
 
 def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
@@ -143,34 +154,28 @@ def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
     beginning, found = counts.most_common(1)[0]
     if found <= total * _ALIKE_SHARE:
         return None
-    params: dict[str, str | int | float] = {
-        "beginning": beginning,
-        "percent": round(100 * found / total),
-        "messages": total,
-    }
+    params: dict[str, Param] = {"beginning": beginning, "percent": round(100 * found / total), "messages": total}
     return Condition(ConditionCode.MESSAGES_ALIKE, agent, params=params)
 
 
-def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
+def _newest_texts(generations: GenerationWriter) -> Iterator[str]:
     """Yield the chunks of the newest transcripts in the answering index, as far as it can be read."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.suppress(RecalldError))
-        reader = _writer(settings, agent).open_reader()
+    with contextlib.suppress(RecalldError):
+        reader = generations.open_reader()
         if reader is None:
             return
-        stack.callback(reader.close)
-        transcripts = [file for file in reader.files() if file.key.is_transcript]
-        room = _NEWEST_CHUNKS
-        for file in sorted(transcripts, key=lambda file: file.stat.mtime_ns, reverse=True):
-            rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)[:room]])
-            yield from (row.text for row in rows.values())
-            room -= len(rows)
-            if room <= 0:
-                return
+        with contextlib.closing(reader):
+            transcripts = [file for file in reader.files() if file.key.is_transcript]
+            room = _NEWEST_CHUNKS
+            for file in sorted(transcripts, key=lambda file: file.stat.mtime_ns, reverse=True):
+                rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)[:room]])
+                yield from (row.text for row in rows.values())
+                room -= len(rows)
+                if room <= 0:
+                    return
 
 
-def _is_damaged(settings: Settings, agent: AgentSettings) -> bool:
-    generations = _writer(settings, agent)
+def _is_damaged(generations: GenerationWriter) -> bool:
     for pointed in (generations.current, generations.next):
         try:
             name = pointed()
@@ -184,33 +189,15 @@ def _is_damaged(settings: Settings, agent: AgentSettings) -> bool:
     return False
 
 
-def _setting_aside(invocation: Invocation, agent: AgentSettings) -> Callable[[], str]:
-    index = _indexing(invocation, agent, fresh=False, did="built again from files and cache")
+def _indexing(invocation: Invocation, agent: AgentSettings, *, did: str, fresh: bool = False) -> str:
+    from recalld.runs.index import run_index
 
-    def heal() -> str:
-        moved = _writer(invocation.settings, agent).set_aside_damaged()
-        names = ", ".join(path.name for path in moved) or "nothing any more"
-        return f"{agent.id}: set aside {names}; {index()}"
-
-    return heal
-
-
-def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did: str) -> Callable[[], str]:
-    def heal() -> str:
-        from recalld.runs.index import run_index
-
-        # Progress goes to the user, the doctor's findings to the reader of the output.
-        with contextlib.redirect_stdout(sys.stderr):
-            code = run_index(replace(invocation, agent=agent.id), fresh=fresh, as_json=False)
-        if code:
-            raise UserError(f"{agent.id}: not everything could be indexed; `recalld status` says what")
-        return f"{agent.id}: {did}"
-
-    return heal
-
-
-def _writer(settings: Settings, agent: AgentSettings) -> GenerationWriter:
-    return GenerationWriter.at(settings, agent.id)
+    # Progress goes to the user, the doctor's findings to the reader of the output.
+    with contextlib.redirect_stdout(sys.stderr):
+        code = run_index(replace(invocation, agent=agent.id), fresh=fresh, as_json=False)
+    if code:
+        raise UserError(f"{agent.id}: not everything could be indexed; `recalld status` says what")
+    return f"{agent.id}: {did}"
 
 
 def _age(path: Path) -> float:
@@ -222,21 +209,21 @@ def _age(path: Path) -> float:
 
 def leftovers(settings: Settings) -> Iterator[Finding]:
     """Yield a finding on each stale file of the home; healing removes the file."""
-    warning, found = partial(Finding, "leftovers", Level.WARNING), False
-    for path, what in _stale(settings):
-        found = True
-        yield warning(f"{path} is {what}", "`recalld doctor --fix` removes it", heal=_removing(settings, path))
+    warning, _ = of_check("leftovers")
+    stale = dict(_stale(settings))
+    for path, what in stale.items():
+        yield warning(f"{path} is {what}", "`recalld doctor --fix` removes it", heal=partial(_remove, settings, path))
     aside = settings.home / "spool" / "damaged"
-    if kept := len(list(aside.glob("*.json"))):
-        found = True
+    kept = len(list(aside.glob("*.json")))
+    if kept:
         action = "look at them and delete them; what they were about is found by comparing files and index"
         yield warning(f"{kept} events that could not be read were set aside in {aside}", action)
-    if not found:
+    if not stale and not kept:
         yield Finding.fine("leftovers", "no stale locks, sockets or drafts")
 
 
 def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
-    run = settings.home / "run"
+    run, broker = settings.home / "run", settings.home / "broker"
     for name, what in (
         ("service.json", "of a query service that is gone"),
         ("watch.json", "of a watcher that is gone"),
@@ -245,52 +232,38 @@ def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
         pids = pids_of(run / name)
         if pids and not any(map(is_alive, pids)):
             yield run / name, what
-    if settings.broker.url is None:
-        path = settings.home / "broker" / "valkey.sock"
-        if path.parent.is_dir():
-            path = socket_path(settings.home)
+    if settings.broker.url is None and broker.is_dir():
+        path = socket_path(settings.home)
         if path.is_socket() and not _listens(path):
             yield path, "a socket without a listener"
     for folder, pattern in ((run, ".*.json.*"), (settings.home / "spool", ".*.json"), (settings.home, "namespace.*")):
-        for draft in sorted(folder.glob(pattern)) if folder.is_dir() else ():
-            with contextlib.suppress(OSError):
-                if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
-                    yield draft, "a draft of a process that died"
+        for draft in sorted(folder.glob(pattern)):
+            if _age(draft) > _ABANDONED_SECONDS:
+                yield draft, "a draft of a process that died"
 
 
 def _listens(path: Path) -> bool:
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
             return False
         except OSError:
-            return True  # a listener may be busy
+            pass  # a listener may be busy
         return True
 
 
-def _removing(settings: Settings, path: Path) -> Callable[[], str]:
-    def remove() -> str:
-        # The process that starts a broker holds this lock until the socket exists.
-        with _held(settings.home / "broker" / "lock") as ours:
-            if not ours or path not in dict(_stale(settings)):
-                return f"left {path}: it is in use again"
-            path.unlink(missing_ok=True)
-        return f"removed {path}"
-
-    return remove
-
-
-@contextlib.contextmanager
-def _held(lock: Path) -> Iterator[bool]:
-    if not lock.exists():
-        yield True
-        return
-    with lock.open("w") as handle:
+def _remove(settings: Settings, path: Path) -> str:
+    lock = settings.home / "broker" / "lock"
+    with lock.open("w") if lock.exists() else contextlib.nullcontext() as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if handle is not None:
+                # The process that starts a broker holds this lock until the socket exists.
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            yield False
-        else:
-            yield True
+            return f"left {path}: it is in use again"
+        if path not in dict(_stale(settings)):
+            return f"left {path}: it is in use again"
+        path.unlink(missing_ok=True)
+    return f"removed {path}"

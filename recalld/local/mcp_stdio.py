@@ -104,6 +104,9 @@ class HomeMemory(SearchableMemory):
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.
 LAST_ANSWERS_SECONDS = 20.0
 
+#: Seconds between two looks at the requests without an answer, after the input's end.
+_LOOK_SECONDS = 0.05
+
 Messages = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
 
@@ -117,61 +120,36 @@ async def answered_to_the_end(
     """
     to_server, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     from_server, to_client = anyio.create_memory_object_stream[SessionMessage](0)
-    asked = _Asked()
+    asked: set[object] = set()
 
     async def read() -> None:
         async with to_server, incoming:
             async for message in incoming:
-                if isinstance(message, SessionMessage) and lacks_id(message.message):
+                content = message.message if isinstance(message, SessionMessage) else None
+                if content is not None and lacks_id(content):
                     await outgoing.send(SessionMessage(JSONRPCError.model_validate(NO_ID)))
                     continue
-                asked.came(message)
+                if isinstance(content, JSONRPCRequest):
+                    asked.add(content.id)
+                elif isinstance(content, JSONRPCNotification) and content.method == "notifications/cancelled":
+                    cancelled = (content.params or {}).get("requestId")
+                    asked.difference_update({cancelled} if isinstance(cancelled, str | int) else ())
                 try:
                     await to_server.send(message)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the server has ended by itself
             with anyio.move_on_after(LAST_ANSWERS_SECONDS):
-                await asked.all_answered()
+                while asked:
+                    await anyio.sleep(_LOOK_SECONDS)
 
     async def write() -> None:
         async with to_client, outgoing:
             async for message in to_client:
                 await outgoing.send(message)
-                asked.went(message)
+                if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+                    asked.discard(message.message.id)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
         tasks.start_soon(write)
         yield for_server, from_server
-
-
-class _Asked:
-    """Numbers of the requests without an answer."""
-
-    def __init__(self) -> None:
-        self._open: set[object] = set()
-        self._changed = anyio.Event()
-
-    def came(self, message: SessionMessage | Exception) -> None:
-        """Count a message of the client: a request, or the cancellation of one."""
-        content = message.message if isinstance(message, SessionMessage) else None
-        if isinstance(content, JSONRPCRequest):
-            self._open.add(content.id)
-        elif isinstance(content, JSONRPCNotification) and content.method == "notifications/cancelled":
-            self._closed((content.params or {}).get("requestId"))
-
-    def went(self, message: SessionMessage) -> None:
-        """Count a message of the server."""
-        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
-            self._closed(message.message.id)
-
-    async def all_answered(self) -> None:
-        """Wait until no request is open."""
-        while self._open:
-            self._changed = anyio.Event()
-            await self._changed.wait()
-
-    def _closed(self, number: object) -> None:
-        if isinstance(number, str | int):
-            self._open.discard(number)
-        self._changed.set()

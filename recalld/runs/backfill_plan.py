@@ -15,10 +15,8 @@ from typing import Any
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import ImportedFolder, imported_folders, imports_path
-from memory.documents.roots import is_utf8
-from memory.documents.scan import ScanProblems, file_stat, printable
-from memory.documents.session_roots import COMPRESSED, document_name, is_transcript_name
-from memory.documents.walk import FolderRules, walk
+from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
+from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate
 from memory.index.transcript_slices import is_read_otherwise
@@ -33,8 +31,6 @@ from schemas.settings import AgentSettings, Settings
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
 _TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
-
-_RULES = FolderRules(is_transcript_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def find_transcripts(
         elif stat.S_ISDIR(result.st_mode):
             whole[path] = None
             conditions = ScanProblems()
-            below = walk(path, path.rstrip(os.sep) + os.sep, lambda _: _RULES, conditions)
+            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, conditions)
             files.update((path, file_stat(result)) for path, result in below)
             found = conditions.conditions()
             problems += [text_of(one) for one in found if {one.code, one.params.get("kind")} & _TOLD]

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import NOTED, file_state, left_out, noted
-from memory.documents.session_roots import COMPRESSED
+from memory.documents.roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader

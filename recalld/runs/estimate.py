@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.comparison import forgets
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
@@ -100,7 +101,7 @@ def _documents(settings: Settings, agent: AgentSettings, files: AgentFiles, *, f
         return documents
     with closing(reader):
         known = [file.key for file in reader.files()]
-        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
+        absent = [key for key in known if key not in scan.documents and forgets(files, key, reader)]
     return documents + [key for key in absent if not scan.hides(files.path_of(key))]
 
 

@@ -12,8 +12,8 @@ from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
+from memory.status.vectors import no_prefixes, no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_json, printable_name
@@ -114,20 +114,13 @@ class AgentIndex:
         reader = self.reader()
         return {letter.key: letter.reason for letter in reader.dead_letters()} if reader is not None else {}
 
-    def outcome(
-        self,
-        *,
-        condition: Condition | None = None,
-        in_jobs: bool = False,
-        spent: Sequence[tuple[Usage, str]] = (),
-    ) -> Outcome:
+    def outcome(self, *, condition: Condition | None = None, in_jobs: bool = False) -> Outcome:
         """Return the present state; `condition` is a reason that is known already."""
         counts, choice = self.counts(), self.choice
         return Outcome(
             agent=self.agent.id,
             counts=counts,
             failed=self.failed(),
-            spent=spent,
             in_jobs=in_jobs,
             condition=condition or self.lack(counts, choice) or self._made_otherwise(choice),
             advice=no_prefixes(self.agent.id, self.agent, choice, chunks=counts.chunks),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.selection import ProviderChoice
@@ -156,6 +156,8 @@ class Run:
         else:
             with _workers(self.settings) as works:
                 outcomes = self.until_done(works=works)
+        # Workers that end write down what they used.
+        outcomes = [replace(one, spent=self._spending.of(one.agent)) for one in outcomes]
         return Report(outcomes, time.monotonic() - self._begun, interrupted=self._stop.is_set())
 
     def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
@@ -186,7 +188,7 @@ class Run:
             agent.index.close()
 
     def _outcomes(self) -> list[Outcome]:
-        return [agent.outcome(still_seconds=self._still_seconds, spending=self._spending) for agent in self._agents]
+        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents]
 
     def _look(self) -> list[_View]:
         views = [agent.look() for agent in self._agents]
@@ -277,14 +279,10 @@ class _AgentWait:
         if self.index.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 
-    def outcome(self, *, still_seconds: float | None, spending: Spending) -> Outcome:
+    def outcome(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
         view = self.look()
-        return self.index.outcome(
-            condition=view.unable or self._condition(view, still_seconds),
-            in_jobs=view.in_jobs,
-            spent=spending.of(self.agent.id),
-        )
+        return self.index.outcome(condition=view.unable or self._condition(view, still_seconds), in_jobs=view.in_jobs)
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""

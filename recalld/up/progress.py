@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ import redis
 
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_of
-from memory.status.condition_texts import duration, what_happened
+from memory.status.condition_texts import counted, duration, what_happened
 from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
@@ -28,7 +28,7 @@ from schemas.status import IndexState
 _LINE_SECONDS = 10.0
 
 #: Agents that are named with a reason; the others are counted.
-SHOWN_AGENTS = 3
+_SHOWN_AGENTS = 3
 
 
 def say(message: str, *, nl: bool = True) -> None:
@@ -45,14 +45,14 @@ def say(message: str, *, nl: bool = True) -> None:
             sys.stdout.flush()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sum:
     """Progress of the indexes of all agents together.
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
     from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
-    `embeds` tells that at least one agent has a provider. `held_up` are the reasons why vectors do not come, with their
-    agents.
+    At least one agent `embeds`. `held_up` are the reasons why vectors do not come, with their agents. It is `settled`
+    when nothing was committed since it was counted.
     """
 
     files: int = 0
@@ -63,9 +63,10 @@ class Sum:
     uncounted: int = 0
     rate: float = 0.0
     eta_seconds: float | None = None
-    held_up: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    held_up: dict[str, list[str]] = field(default_factory=dict)
     advice: str | None = None
     embeds: bool = True
+    settled: bool = True
 
 
 def line(known: Sum) -> str:
@@ -74,11 +75,11 @@ def line(known: Sum) -> str:
     remarks = f"; {known.failed:,} failed: see `recalld dead list`" if known.failed else ""
     if known.uncounted:
         are = "is" if known.uncounted == 1 else "are"
-        remarks += f"; {_counted(known.uncounted, 'agent')} {are} not counted: see `recalld status`"
+        remarks += f"; {counted(known.uncounted, 'agent')} {are} not counted: see `recalld status`"
     if not (known.behind or lacking):
-        vectors = f"{_counted(ready, 'chunk')} with vectors" if known.embeds or ready else "by keyword only"
-        return f"up to date: {_counted(files, 'document')}, {vectors}{remarks}"
-    text = f"{_counted(files, 'document')} searchable by keyword"
+        vectors = f"{counted(ready, 'chunk')} with vectors" if known.embeds or ready else "by keyword only"
+        return f"up to date: {counted(files, 'document')}, {vectors}{remarks}"
+    text = f"{counted(files, 'document')} searchable by keyword"
     text += f", {known.behind:,} to go" if known.behind else ""
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
     if lacking and known.eta_seconds is not None:
@@ -117,67 +118,60 @@ class Progress:
         known = self._board.indexing()
         if known is None:
             return
-        agents = [agent for agent in self._settings.agents if agent.enabled]
-        total = self._sum(agents, known)
-        settled = all(one.settled for one in map(known.get, (agent.id for agent in agents)) if one is not None)
-        self._busy = bool(total.behind or total.lacking) or not settled
-        if total.behind or total.lacking or settled:
+        total = self._sum(known)
+        self._busy = bool(total.behind or total.lacking) or not total.settled
+        if total.behind or total.lacking or total.settled:
             self._tell(total)
 
-    def _sum(self, agents: Sequence[AgentSettings], known: Mapping[str, Indexing]) -> Sum:
-        states = [(agent, known.get(agent.id, Indexing())) for agent in agents]
-        counted = [(agent, one.figures) for agent, one in states if one.figures is not None]
-        waiting = [
-            (agent, one, one.figures)
-            for agent, one in states
-            if one.figures is not None and one.figures.vectors_pending and self._choice(agent).name != "none"
-        ]
-        foreseen = [
-            vector_progress(
+    def _sum(self, known: Mapping[str, Indexing]) -> Sum:
+        total = Sum(embeds=False)
+        for agent in self._settings.agents:
+            if not agent.enabled:
+                continue
+            one, choice = known.get(agent.id, Indexing()), self._choice(agent)
+            embeds, figures = choice.name != "none", one.figures
+            total.behind += one.pending
+            total.embeds |= embeds
+            total.settled &= one.settled
+            if figures is None:
+                total.uncounted += 1
+                continue
+            total.files += figures.files
+            total.vectors_ready += figures.vectors_ready
+            total.failed += figures.dead_letters
+            if not (embeds and figures.vectors_pending):
+                continue
+            total.lacking += figures.vectors_pending
+            foreseen, _ = vector_progress(
                 IndexState(vectors_pending=figures.vectors_pending, last_commit_at=figures.last_commit_at),
                 one.progress,
                 agent,
-                self._choice(agent),
+                choice,
                 time.time(),
                 in_batch_jobs=int(agent.remote.batch.enabled),
                 held_back=one.held_up is not None,
-            )[0]
-            for agent, one, figures in waiting
-        ]
-        held_up: dict[str, list[str]] = {}
-        for agent, one, _ in waiting:
+            )
+            total.rate += foreseen.rate or 0.0
+            total.eta_seconds = max(filter(None, [total.eta_seconds, foreseen.eta_seconds]), default=None)
+            total.advice = total.advice or foreseen.advice
             if one.held_up is not None:
-                held_up.setdefault(what_happened(one.held_up), []).append(agent.id)
-        etas = [state.eta_seconds for state in foreseen if state.eta_seconds is not None]
-        return Sum(
-            files=sum(figures.files for _, figures in counted),
-            vectors_ready=sum(figures.vectors_ready for _, figures in counted),
-            failed=sum(figures.dead_letters for _, figures in counted),
-            behind=sum(one.pending for _, one in states),
-            lacking=sum(figures.vectors_pending for _, _, figures in waiting),
-            uncounted=len(states) - len(counted),
-            rate=sum(state.rate or 0.0 for state in foreseen),
-            eta_seconds=max(etas, default=None),
-            held_up=held_up,
-            advice=next((state.advice for state in foreseen if state.advice is not None), None),
-            embeds=any(self._choice(agent).name != "none" for agent, _ in states),
-        )
+                total.held_up.setdefault(what_happened(one.held_up), []).append(agent.id)
+        return total
 
     def _choice(self, agent: AgentSettings) -> ProviderChoice:
         """Return the agent's provider, which is looked up once."""
-        choice = self._choices.get(agent.id)
-        if choice is None:
-            choice = self._choices[agent.id] = provider_of(self._settings, agent)
-        return choice
+        if agent.id not in self._choices:
+            self._choices[agent.id] = provider_of(self._settings, agent)
+        return self._choices[agent.id]
 
     def _tell(self, total: Sum) -> None:
         for reason, agents in total.held_up.items():
             if reason not in self._told:
                 self._told.add(reason)
-                others = f" and {_counted(len(agents) - SHOWN_AGENTS, 'other')}" if len(agents) > SHOWN_AGENTS else ""
+                others = f" and {counted(len(agents) - _SHOWN_AGENTS, 'other')}" if len(agents) > _SHOWN_AGENTS else ""
                 # These lines often end in a log, where a provider's words may quote memory. Status has them.
                 ours = to_type(without_foreign_words(reason), agent=agents[0])
-                say(f"{', '.join(agents[:SHOWN_AGENTS])}{others}: {printable_name(ours)}")
+                say(f"{', '.join(agents[:_SHOWN_AGENTS])}{others}: {printable_name(ours)}")
         text = to_type(line(total))
         now = time.monotonic()
         if text == self._said or (
@@ -192,10 +186,6 @@ class Progress:
         if total.advice and not self._advised:
             self._advised = True
             say(total.advice)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _rate(a_second: float) -> str:

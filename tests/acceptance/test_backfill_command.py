@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment
+from memory.store.reader import StoreReader
+from recalld.wiring import closed
+from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, message_line, transcript
 from tests.waiting import wait_until
@@ -59,25 +60,10 @@ def wait_until_it_sends(command: subprocess.Popen[str], server: EmbeddingServer)
     wait_until(lambda: server.requests > before or command.poll() is not None)
 
 
-def chunks(home: Path) -> int:
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return 0
-    try:
-        return reader.counts().chunks
-    finally:
-        reader.close()
-
-
-def finds(home: Path, word: str) -> bool:
-    """Whether a keyword search would find the word now."""
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return False
-    try:
-        return bool(reader.search_text(word, 5))
-    finally:
-        reader.close()
+def read(home: Path, what: Callable[[StoreReader], int]) -> int:
+    """A figure of the index that answers; 0 without one."""
+    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
+        return what(reader) if reader is not None else 0
 
 
 def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_left(
@@ -114,7 +100,7 @@ def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
         body = json.loads(line)
         assert command.returncode in {0, 130}, out + err
         assert body["interrupted"] == (command.returncode == 130)
-        assert no_process_of(home)
+        assert not processes_of(home)
         interrupted += body["interrupted"]
     assert interrupted > 0
     last = daemon.run("backfill", str(old), "--json")
@@ -139,7 +125,7 @@ def test_kill_9_costs_no_more_than_what_was_in_flight(
     largest = max(len(request.inputs) for request in server.log)
     in_flight = 4  # remote.concurrency
     assert server.inputs - server.distinct <= kills * in_flight * largest
-    assert no_process_of(home)
+    assert not processes_of(home)
 
 
 @pytest.mark.long
@@ -155,29 +141,13 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     with daemon:
         command = started(daemon, str(large))
         try:
-            wait_until(lambda: chunks(home) > 1_000, what="the backfill is under way")
+            wait_until(
+                lambda: read(home, lambda reader: reader.counts().chunks) > 1_000, what="the backfill is under way"
+            )
             daemon.write("memory/urgent.md", "The okapi cannot wait.\n")
-            wait_until(lambda: finds(home, "okapi"))
+            wait_until(lambda: read(home, lambda reader: len(reader.search_text("okapi", 5))))
             waiting = daemon.status()["queue"]["pending"]
         finally:
             command.send_signal(signal.SIGINT)
             command.communicate(timeout=60)
     assert waiting > 50, "the backfill was over before the note was found"
-
-
-@pytest.mark.long
-def test_the_daemon_must_have_batches_switched_on_itself(daemon: Daemon, old: Path) -> None:
-    with daemon:
-        answer = daemon.run("backfill", str(old), "--batch-api")
-    assert answer.returncode == 1
-    assert "remote.batch.enabled = true" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
-
-
-def no_process_of(home: Path) -> bool:
-    """Whether nothing that names the home runs."""
-    return not [
-        pid
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208 - names only
-        if any(str(home) in word for word in arguments_of(pid))
-    ]

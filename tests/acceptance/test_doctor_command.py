@@ -86,23 +86,6 @@ def test_a_missing_index_is_found_and_made_again(indexed: Path, doctor: Doctor, 
 
 
 @pytest.mark.long
-def test_a_damaged_index_is_set_aside_kept_and_built_again(
-    indexed: Path, doctor: Doctor, home: Path, tmp_path: Path
-) -> None:
-    index = indexed / (indexed / "CURRENT").read_text().strip()
-    for sidecar in indexed.glob("*.sqlite-*"):
-        sidecar.unlink()
-    index.write_bytes(b"\x00garbage\xff" * 5000)
-    assert "is damaged and cannot be read" in problems(doctor(code=4))[0]
-    [did] = healed(doctor("--fix"))
-    assert "built again from files and cache" in did
-    [aside] = indexed.glob("*.corrupt-*")
-    assert aside.read_bytes().startswith(b"\x00garbage")
-    assert finds(home, tmp_path, "gateway port 18789", "MEMORY.md")
-    assert problems(doctor()) == []
-
-
-@pytest.mark.long
 def test_orphan_rows_are_counted_and_healed_by_building_the_index_anew_beside_the_old_one(
     indexed: Path, doctor: Doctor, home: Path, workspace: Path, tmp_path: Path
 ) -> None:

@@ -15,15 +15,9 @@ from pathlib import Path
 import pytest
 
 from memory.status.run_files import read_watch_state
-from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
+from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, processes_of, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
-
-
-def alive(home: Path) -> list[int]:
-    """Processes that have to do with this home, this one aside."""
-    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in numbers if pid != os.getpid() and any(str(home) in word for word in arguments_of(pid))]
 
 
 def started(home: Path, workspace: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -101,15 +95,15 @@ def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
     process.send_signal(signal.SIGTERM)
     assert heard_until(systemd, "STOPPING=1") == ["STOPPING=1"]
     assert ended(process) == 0
-    assert not alive(home)
+    assert not processes_of(home)
 
 
 def test_up_that_is_stopped_before_it_is_up_leaves_no_process(home: Path, workspace: Path) -> None:
     process = started(home, workspace, "up", "--port", "0")
-    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in alive(home)))
+    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in processes_of(home)))
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
-    assert not alive(home)
+    assert not processes_of(home)
 
 
 @pytest.mark.long
@@ -125,7 +119,7 @@ def test_a_command_that_is_stopped_at_any_moment_leaves_no_process(
     process.send_signal(signal.SIGTERM)
     # Before anything listens for signals there is nothing to end in order.
     assert ended(process) in {0, 130, -signal.SIGTERM}
-    wait_until(lambda: not alive(home))
+    wait_until(lambda: not processes_of(home))
 
 
 @pytest.mark.long
@@ -147,7 +141,7 @@ def test_up_on_a_terminal_that_is_closed_ends_in_order(home: Path, workspace: Pa
             said += os.read(master, 4096)
         os.close(master)
         assert ended(process) == 0
-    assert not alive(home)
+    assert not processes_of(home)
 
 
 ON_ITS_TERMINAL = """
@@ -176,7 +170,7 @@ def test_up_goes_on_when_the_reader_of_its_output_has_gone(home: Path, workspace
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 0
         assert process.stderr.read() == b""
-    assert not alive(home)
+    assert not processes_of(home)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +207,7 @@ def test_tools_over_stdio_end_at_once_and_leave_no_process(home: Path, number: s
         assert process.stdout.readline()
         process.send_signal(number)
         assert ended(process) == -number
-    assert not alive(home)
+    assert not processes_of(home)
 
 
 def held_up(home: Path, workspace: Path, server: EmbeddingServer, *command: str) -> subprocess.Popen[bytes]:
@@ -244,7 +238,7 @@ def test_a_second_signal_is_immediate_and_leaves_no_process(home: Path, workspac
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 128 + signal.SIGTERM
         assert server.in_flight, "nobody waited for the provider"
-        wait_until(lambda: not alive(home))
+        wait_until(lambda: not processes_of(home))
 
 
 def test_a_second_signal_ends_up_and_all_its_processes_at_once(home: Path, workspace: Path) -> None:
@@ -258,4 +252,4 @@ def test_a_second_signal_ends_up_and_all_its_processes_at_once(home: Path, works
     daemon.process.send_signal(signal.SIGINT)
     assert daemon.process.wait(60) == 128 + signal.SIGINT
     daemon.process = None
-    wait_until(lambda: not alive(home))
+    wait_until(lambda: not processes_of(home))

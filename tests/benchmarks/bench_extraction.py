@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import is_transcript_name
 from memory.transcripts.lines import lines_in
 from memory.transcripts.rendering import render_lines
 

@@ -25,6 +25,7 @@ from memory.store.options import StoreOptions
 from producers.reconciler import reconcile
 from recalld.wiring import fingerprint_of, indexed_by
 from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
 from tests.recording import RecordingQueue
 
 _INSERT = """
@@ -78,7 +79,7 @@ def fill(folder: Path, count: int) -> None:
 
 
 def status(settings: Settings) -> str:
-    disk = build_status(settings, None).agents[0].disk
+    disk = build_status(settings, QuietBoard()).agents[0].disk
     assert not disk.missing + disk.stale + disk.vanished
     return f"status of {disk.files:,} notes"
 

@@ -1,8 +1,8 @@
-"""Secrets that are found and false alarms, megabytes of text redacted a second, and the cost of the worst inputs.
+"""Secrets that are found and look-alikes masked in vain, megabytes redacted a second, and the cost of the worst inputs.
 
-Run: python -m tests.benchmarks.bench_redaction [--megabytes 8]
+Run: python -m tests.benchmarks.bench_redaction [--megabytes 8] [--findings]
 
-With `pip install detect-secrets` its findings in the same lines stand beside.
+With `pip install detect-secrets`, the table of findings has its row for the same lines.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import memory
@@ -153,17 +154,19 @@ def code(megabytes: float) -> list[str]:
 
 
 def findings() -> None:
-    """Print how many of the sample lines are judged rightly: with secrets of a known look, of a label only, without."""
+    """Print a table: how many sample lines with secrets are found, and how many look-alikes are masked in vain."""
     source = random.Random(1)
     samples = [written(line, source) for line in WITH_SECRETS]
     has_look = [secret not in redact(f"say {secret} now") for _, secret, _ in samples]
     with_secrets = [before + secret + after for before, secret, after in samples]
     found = [not redact(text).startswith(b + s) for text, (b, s, _) in zip(with_secrets, samples, strict=True)]
-    _print_findings("recalld", has_look, found, [redact(line) != line for line in WITHOUT_SECRETS])
+    print("| | secrets of a known look | secrets after a label | look-alikes masked in vain |")
+    print("|---|---|---|---|")
+    _print_row("recalld", has_look, found, [redact(line) != line for line in WITHOUT_SECRETS])
     try:
         import detect_secrets
     except ImportError:
-        print("detect-secrets is not installed: `pip install detect-secrets` shows what it finds in the same lines")
+        print("detect-secrets is not installed: `pip install detect-secrets` adds its row")
         return
 
     def judged(texts: Sequence[str]) -> list[bool]:
@@ -177,21 +180,25 @@ def findings() -> None:
                 results.append(bool(secrets))
         return results
 
-    _print_findings("detect-secrets", has_look, judged(with_secrets), judged(WITHOUT_SECRETS))
+    _print_row(f"detect-secrets {version('detect-secrets')}", has_look, judged(with_secrets), judged(WITHOUT_SECRETS))
 
 
-def _print_findings(name: str, has_look: Sequence[bool], found: Sequence[bool], alarms: Sequence[bool]) -> None:
+def _print_row(name: str, has_look: Sequence[bool], found: Sequence[bool], alarms: Sequence[bool]) -> None:
     looks = [hit for hit, look in zip(found, has_look, strict=True) if look]
     labels = [hit for hit, look in zip(found, has_look, strict=True) if not look]
-    print(f"{name}: {sum(looks)}/{len(looks)} tokens of a known look, {sum(labels)}/{len(labels)} labelled secrets,")
-    print(f"{'':{len(name)}}  {sum(alarms)} false alarms in {len(alarms)} lines")
+    cells = [f"{sum(hits)} of {len(hits)} ({100 * sum(hits) / len(hits):.0f} %)" for hits in (looks, labels, alarms)]
+    print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=8.0)
-    megabytes = parser.parse_args().megabytes
+    parser.add_argument("--findings", action="store_true", help="print the table of findings alone")
+    options = parser.parse_args()
+    megabytes = options.megabytes
     findings()
+    if options.findings:
+        return
     for label, texts in (
         ("notes, English", notes(megabytes, share_of_chinese=0.0)),
         ("notes, mixed", notes(megabytes, share_of_chinese=0.2)),

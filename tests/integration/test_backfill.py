@@ -160,15 +160,6 @@ def test_a_format_that_is_named_holds_also_below_a_configured_folder_and_for_wha
     assert found(commands, "serval") == ["sessions/a.jsonl"]
 
 
-def test_with_several_agents_one_has_to_be_named(commands: CommandLine, workspace: Path, old: Path) -> None:
-    add_setting(workspace, f'[[agents]]\nid = "second"\nworkspace = "{workspace.parent / "second"}"')
-    (workspace.parent / "second").mkdir()
-    code, out, err = commands.run("backfill", str(old))
-    assert (code, out) == (2, "")
-    assert err == "recalld: there are several agents; say which with --agent (one of main, second)\n"
-    assert commands.json("backfill", str(old), "--agent", "second")["agent"] == "second"
-
-
 # What goes wrong --------------------------------------------------------------------------------------
 
 
@@ -193,14 +184,6 @@ def test_a_damaged_file_is_one_line_and_keeps_what_was_read_and_the_rest_is_done
     assert body["result"]["failed"][0]["path"] == str(old / "damaged.jsonl")
     damaged.write_bytes(compress(whole))
     assert commands.json("backfill", str(old))["result"]["indexed"] == 1
-
-
-def test_a_path_that_is_not_there_is_said_and_the_rest_is_done(commands: CommandLine, old: Path) -> None:
-    code, out, err = commands.run("backfill", str(old / "nowhere"), str(old), "--json")
-    body = json.loads(out)
-    assert (code, body["ok"], body["result"]["indexed"]) == (1, False, len(FORMATS))
-    assert body["problems"] == [f"{old / 'nowhere'} is not there"]
-    assert f"recalld: {old / 'nowhere'} is not there" in err
 
 
 def test_two_transcripts_of_one_name_are_not_taken_for_each_other(
@@ -253,13 +236,6 @@ def test_json_is_one_object_also_when_reading_is_interrupted(
     assert not home.exists()
 
 
-def test_an_agent_without_transcripts_says_so(commands: CommandLine, workspace: Path, old: Path) -> None:
-    add_setting(workspace, 'sources = ["memory"]')
-    code, _, err = commands.run("backfill", str(old))
-    assert code == 2
-    assert '"sessions"' in err
-
-
 # Providers --------------------------------------------------------------------------------------------
 
 
@@ -300,11 +276,3 @@ def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     assert (code, body["ok"], body["result"]["indexed"]) == (1, False, len(FORMATS))
     assert body["result"]["vectorsPending"] == body["result"]["chunks"]
     assert "Connection refused" in body["result"]["stopped"]
-
-
-def test_the_bundled_model_is_waited_for(commands: CommandLine, tmp_path: Path) -> None:
-    commands.set("RECALLD_PROVIDER", "local")
-    small = tmp_path / "small.jsonl"
-    small.write_bytes(transcript("plain", turns=10))
-    done = commands.json("backfill", str(small))
-    assert done["result"]["vectorsReady"] == done["result"]["chunks"] == done["estimate"]["toEmbed"] > 0

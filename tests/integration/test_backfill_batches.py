@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.batch_jobs import batch_step
+from recalld.up.lock import only_daemon
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
@@ -107,3 +108,11 @@ def test_it_is_refused_where_it_would_not_be_used(
     assert len(err.splitlines()) == 1
     assert not home.exists()
     assert not server.calls
+
+
+def test_a_daemon_must_have_batches_switched_on_itself(commands: CommandLine, old: Path, home: Path) -> None:
+    with only_daemon(home):
+        code, _, err = commands.run("backfill", str(old), "--batch-api")
+    assert code == 1
+    assert "remote.batch.enabled = true" in err
+    assert len(err.splitlines()) == 1

@@ -43,22 +43,15 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: float) -> None:
 FULL, POLLS = ConditionCode.STORE_FULL, ConditionCode.WATCH_POLLS
 
 
-def test_a_condition_is_there_until_it_is_over(board: HealthStore) -> None:
-    board.report(FULL, agent="main", error="the disk is full")
-    [found] = board.conditions("main")
-    assert (found.code, found.subject, found.params) == (FULL, "", {"error": "the disk is full"})
-    assert found.since == pytest.approx(time.time(), abs=5)
-    board.resolve(FULL, agent="main")
-    assert board.conditions("main") == []
-
-
 def test_another_process_sees_the_condition_and_can_end_it(board: HealthStore, settings: Settings, keys: Keys) -> None:
     board.report(FULL, agent="main", error="the disk is full")
+    board.report(POLLS, agent="*", reason="the limit is reached")
     with connect(settings) as other_client:
         other = HealthStore(other_client, keys)
-        assert [one.code for one in other.conditions("main")] == [FULL]
+        assert {one.code for one in other.conditions("main")} == {FULL, POLLS}
         other.resolve(FULL, agent="main")
-    assert board.conditions("main") == []
+        other.resolve(FULL, agent="main")
+    assert [one.code for one in board.conditions("main")] == [POLLS]
 
 
 def test_a_condition_began_when_it_was_first_reported(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,15 +65,6 @@ def test_a_condition_began_when_it_was_first_reported(board: HealthStore, monkey
     assert board.conditions("main", reported_since=2000.1) == []
 
 
-def test_a_condition_that_comes_back_begins_anew(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    at(monkeypatch, 1000.0)
-    board.report(FULL, agent="main", error="the disk is full")
-    board.resolve(FULL, agent="main")
-    at(monkeypatch, 2000.0)
-    board.report(FULL, agent="main", error="the disk is full")
-    assert board.conditions("main")[0].since == 2000.0
-
-
 def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
     board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,15 +75,6 @@ def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
         board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error="failed")
     assert [one.subject for one in board.conditions("main")] == ["new", "shared", "old"]
     assert [one.subject for one in board.conditions("other")] == ["strange", "shared"]
-
-
-def test_ending_one_condition_leaves_the_others(board: HealthStore) -> None:
-    board.report(FULL, agent="main", error="the disk is full")
-    board.report(FULL, agent="other", error="the disk is full")
-    board.report(POLLS, agent="main", reason="the limit is reached")
-    board.resolve(FULL, agent="main")
-    assert [one.code for one in board.conditions("main")] == [POLLS]
-    assert [one.code for one in board.conditions("other")] == [FULL]
 
 
 def test_all_conditions_of_some_codes_are_replaced_each_with_its_own_beginning(
@@ -125,11 +100,6 @@ def test_what_another_version_wrote_is_forgotten(board: HealthStore, client: red
     client.hset(keys.conditions("main"), mapping={name: json.dumps(body) for name, body in kept.items()})
     client.hset(keys.conditions("main"), "odd", "no JSON")
     assert [one.code for one in board.conditions("main")] == [FULL]
-
-
-def test_ending_what_never_began_is_nothing(board: HealthStore) -> None:
-    board.resolve(FULL, agent="main")
-    assert board.conditions("main") == []
 
 
 def test_times_to_searchable_are_counted_below_the_bound_they_reach(
@@ -173,11 +143,6 @@ def test_the_rate_is_that_of_all_who_work_on_it(board: HealthStore, monkeypatch:
         at(monkeypatch, 1000.0 + turn)
         board.record_vectors("main", count=100, seconds=2.0)
     assert board.vector_progress("main").rate == pytest.approx(100, rel=0.01)
-
-
-def test_a_round_that_took_no_time_has_a_rate_nevertheless(board: HealthStore) -> None:
-    board.record_vectors("main", count=5, seconds=0.0)
-    assert board.vector_progress("main").rate == 5000.0
 
 
 def test_the_board_tells_how_far_an_agent_is_behind(board: HealthStore, client: redis.Redis, keys: Keys) -> None:

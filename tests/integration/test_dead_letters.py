@@ -9,8 +9,10 @@ import pytest
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
+from memory.store.reader import IndexCounts
 from recalld.settings.load import load
 from recalld.up.lock import only_daemon
+from recalld.wiring import closed
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
@@ -195,32 +197,21 @@ def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLi
     assert "okapi" in commands.say("search", "okapi")
 
 
-def test_a_dropped_letter_comes_back_when_the_file_changes_and_fails_again(
-    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 10)
-    (workspace / "memory" / "mixed.md").unlink()
-    (workspace / "memory" / "good.md").write_text("Large.\n")
-    note = workspace / "memory" / "large.md"
-    note.write_text("The okapi is large.\n")
-    assert indexed(commands) == (1, 1)
-    commands.say("dead", "drop", "memory/large.md")
-    assert commands.json("dead", "list") == {"deadLetters": []}
-    note.write_text("The okapi is very large.\n")
-    assert indexed(commands) == (1, 1)
-    note.unlink()
-    assert indexed(commands) == (0, 0), "what is gone does not fail any more"
-
-
-def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
-    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A note that is too large, beside one that is not."""
     monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 30)
     (workspace / "memory" / "mixed.md").unlink()
     (workspace / "memory" / "good.md").write_text("The okapi.\n")
     note = workspace / "memory" / "large.md"
     note.write_text("The okapi is large, very large.\n")
     assert indexed(commands) == (1, 1)
+    return note
+
+
+def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
+    commands: CommandLine, large: Path
+) -> None:
     assert "dropped; the file is left out until it changes" in commands.say("dead", "drop", "memory/large.md")
     assert indexed(commands) == (0, 0), "no comparison tries it again, and none misses it"
     [agent] = commands.json("status")["agents"]
@@ -233,7 +224,7 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
     assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
     assert indexed(commands) == (1, 1)
     commands.say("dead", "drop", "memory/large.md")
-    note.write_text("The okapi is small.\n")
+    large.write_text("The okapi is small.\n")
     assert indexed(commands) == (0, 0)
     assert "large.md" in commands.say("search", "small")
     [agent] = commands.json("status")["agents"]
@@ -241,35 +232,23 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
 
 
 def test_a_file_that_was_mended_before_its_letter_was_dropped_is_not_left_out(
-    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    commands: CommandLine, large: Path
 ) -> None:
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 30)
-    (workspace / "memory" / "mixed.md").unlink()
-    (workspace / "memory" / "good.md").write_text("The okapi.\n")
-    note = workspace / "memory" / "large.md"
-    note.write_text("The okapi is large, very large.\n")
-    assert indexed(commands) == (1, 1)
-    note.write_text("The okapi is small.\n")
+    large.write_text("The okapi is small.\n")
     assert commands.say("dead", "drop", "memory/large.md") == "main: memory/large.md: dropped\n"
     assert indexed(commands) == (0, 0)
     assert "large.md" in commands.say("search", "small")
 
 
 def test_a_new_index_tries_again_what_was_left_out(
-    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (workspace / "memory" / "mixed.md").unlink()
-    note = workspace / "memory" / "large.md"
-    note.write_text("The okapi is large.\n")
-    with monkeypatch.context() as smaller:
-        smaller.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 10)
-        (workspace / "memory" / "good.md").write_text("Large.\n")
-        assert indexed(commands) == (1, 1)
-        commands.say("dead", "drop", "memory/large.md")
+    commands.say("dead", "drop", "memory/large.md")
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000)
     assert indexed(commands) == (0, 0)
     assert commands.run("rebuild", "--json")[0] == 0
     assert commands.json("status")["agents"][0]["disk"]["leftOut"] == 0
-    assert "large.md" in commands.say("search", "okapi")
+    assert "large.md" in commands.say("search", "large")
 
 
 def test_letters_of_several_agents_are_told_apart(
@@ -321,22 +300,12 @@ def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
 
 
 def meta(home: Path, name: str) -> str | None:
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return None
-    try:
-        return reader.meta(name)
-    finally:
-        reader.close()
+    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
+        return reader.meta(name) if reader is not None else None
 
 
 def counts(home: Path) -> tuple[int, int, int, int]:
     """Chunks, and how many are ready, pending and refused, in the index that answers."""
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    if reader is None:
-        return (0, 0, 0, 0)
-    try:
-        found = reader.counts()
-    finally:
-        reader.close()
+    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
+        found = reader.counts() if reader is not None else IndexCounts()
     return found.chunks, found.vectors_ready, found.vectors_pending, found.vectors_refused

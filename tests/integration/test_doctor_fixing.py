@@ -97,6 +97,8 @@ def test_what_was_damaged_is_found_healed_and_costs_nothing(
     for name in ("walrus", "ibex", "okapi"):
         assert f"memory/{name}.md" in commands.say("search", name)
     assert server.inputs == paid, "the cache holds them all"
+    kept = [file.read_bytes()[:8] for file in folder.glob("*.corrupt-*")]
+    assert kept == [b"\x00garbage"] * (damage is unreadable)
 
 
 @pytest.mark.parametrize("damaged", [pytest.param(False, marks=pytest.mark.long), True])

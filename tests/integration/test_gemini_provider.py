@@ -17,7 +17,7 @@ from memory.embedding.providers.remote import Oversized
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes
+from memory.status.vectors import no_prefixes
 from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane

@@ -17,6 +17,7 @@ from memory.documents.agent_files import AgentFiles
 from producers.watching.watcher import Watcher, WatchMode
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
+from tests.recording import Heard
 from tests.waiting import wait_until
 
 if sys.platform != "linux":
@@ -25,24 +26,6 @@ if sys.platform != "linux":
 import ctypes
 
 from watchdog.observers import inotify_c
-
-
-class Heard:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.changes: list[tuple[str, str]] = []
-        self.overflows = 0
-        self.uncertain: list[str] = []
-
-    def on_change(self, agent: str, key: DocumentKey) -> None:
-        self.changes.append((agent, key.path))
-
-    def on_overflow(self) -> None:
-        self.overflows += 1
-
-    def on_uncertain(self, agent: str) -> None:
-        self.uncertain.append(agent)
 
 
 class Desk:
@@ -109,12 +92,6 @@ def test_writing_appending_and_deleting_are_heard(desk: Desk) -> None:
     note.unlink()
     desk.wait_for("memory/a.md")
     assert desk.settle() == {"memory/a.md"}
-
-
-def test_the_long_term_memory_beside_the_folder_is_heard(desk: Desk) -> None:
-    desk.watch()
-    write(desk.workspace / "MEMORY.md")
-    desk.wait_for("MEMORY.md")
 
 
 def test_an_atomic_save_is_heard(desk: Desk) -> None:
@@ -209,16 +186,6 @@ def test_the_memory_folder_may_be_deleted_and_made_anew_again_and_again(desk: De
     wait_until(lambda: desk.directories() == [".", "memory", "memory/deep"])
 
 
-def test_a_memory_folder_created_after_the_start_is_watched(desk: Desk) -> None:
-    desk.memory.rmdir()
-    desk.watch()
-    write(desk.memory / "deep/a.md")
-    desk.wait_for("memory/deep/a.md")
-    desk.settle()
-    write(desk.memory / "deep/b.md")
-    assert desk.settle() == {"memory/deep/b.md"}
-
-
 def test_a_workspace_created_after_the_start_is_watched(desk: Desk) -> None:
     workspace = desk.root / "not/yet/there"
     desk.watch(workspace=workspace)
@@ -255,14 +222,6 @@ def test_a_workspace_that_went_away_asks_for_a_comparison_and_calls_nothing_dele
     desk.wait_for("memory/deep/kept.md")
 
 
-def test_a_memory_folder_moved_away_asks_for_a_comparison(desk: Desk) -> None:
-    write(desk.memory / "deep/gone.md")
-    desk.watch()
-    desk.memory.rename(desk.root / "aside")
-    wait_until(lambda: "main" in desk.heard.uncertain)
-    wait_until(lambda: desk.directories() == ["."])
-
-
 def test_a_replaced_folder_above_the_workspace_is_noticed_by_the_next_refresh(desk: Desk) -> None:
     workspace = desk.root / "above/workspace"
     write(workspace / "memory/old.md")
@@ -292,14 +251,6 @@ def test_ignored_folders_get_no_watch(desk: Desk) -> None:
     assert desk.directories() == [".", "memory", "memory/kept", "memory/later"]
 
 
-def test_folders_of_the_workspace_beside_the_memory_get_no_watch(desk: Desk) -> None:
-    write(desk.workspace / "src/deep/readme.md")
-    desk.watch()
-    write(desk.workspace / "build/out.md")
-    assert desk.settle() == set()
-    assert desk.directories() == [".", "memory"]
-
-
 def test_a_symlinked_folder_is_not_followed(desk: Desk) -> None:
     target = desk.root / "elsewhere"
     write(target / "secret.md")
@@ -319,15 +270,6 @@ def test_extra_folders_and_files_are_heard_present_and_to_come(desk: Desk) -> No
     write(desk.workspace / "single.md")
     write(desk.workspace / "later/c.md")
     desk.wait_for("notes/deep/b.md", "single.md", "later/c.md")
-
-
-def test_opened_and_read_files_cause_no_event(desk: Desk) -> None:
-    note = write(desk.memory / "a.md")
-    desk.watch()
-    for _ in range(3):
-        note.read_bytes()
-        list(desk.memory.iterdir())
-    assert desk.settle() == set()
 
 
 def test_files_that_are_no_notes_cause_no_event(desk: Desk) -> None:
@@ -593,14 +535,6 @@ def test_a_watcher_that_settled_has_reported_all_that_was_written_before(desk: D
             write(desk.workspace / path)
         assert desk.watcher.settle("main")
         assert {("main", path) for path in written} <= set(desk.heard.changes)
-
-
-def test_an_agent_that_is_not_watched_does_not_settle(desk: Desk) -> None:
-    assert not desk.watcher.settle("main")
-    desk.watch()
-    assert desk.watcher.settle("main")
-    desk.watcher.close()
-    assert not desk.watcher.settle("main")
 
 
 def test_what_is_known_of_the_user_and_of_people_who_come_later_is_heard(desk: Desk) -> None:

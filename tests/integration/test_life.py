@@ -52,26 +52,6 @@ def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: HealthStore
         wait_until(lambda: build_status(settings, board).ok)
 
 
-def test_after_the_machine_slept_no_step_has_taken_too_long(
-    board: HealthStore, settings: Settings, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    pulses = Pulses(stalled_after_seconds=60.0, clock=lambda: now[0])
-    pulses.of("job").busy("embeds")
-    slept = threading.Event()
-
-    def clock() -> float:
-        if slept.is_set():
-            now[0] = 3600.0
-        return now[0]
-
-    monkeypatch.setattr(module.time, "monotonic", clock)
-    with Heartbeat(settings, "work", pulses, beat_seconds=0.05):
-        slept.set()
-        wait_until(lambda: any(one.awoke_seconds is not None for one in read_beats(client, keys)))
-        assert [(one.condition, one.stuck) for one in board.processes()] == [("well", ())]
-
-
 def test_a_process_that_begins_forgets_the_dead_of_its_role_on_this_machine(
     board: HealthStore, settings: Settings, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,55 +64,11 @@ def test_a_process_that_begins_forgets_the_dead_of_its_role_on_this_machine(
                 pass
         monkeypatch.undo()
         process.kill()
-    assert [(one.role, one.born) for one in read_beats(client, keys)] == [("watch", when), ("work", when)]
+    assert [(one.state.role, one.born) for one in read_beats(client, keys)] == [("watch", when), ("work", when)]
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0):
         assert sorted(one.role for one in board.processes() if one.pid == process.pid) == ["watch"]
-    assert [one.role for one in forget_dead(client, keys, role=None)] == ["watch"]
+    assert [one.state.role for one in forget_dead(client, keys, role=None)] == ["watch"]
     assert read_beats(client, keys) == []
-
-
-@pytest.fixture
-def dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The id of a process that was a worker and a producer, and ended without a word."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        with monkeypatch.context() as pretending:
-            pretending.setattr(module.os, "getpid", lambda: process.pid)
-            pretending.setattr(module, "_forget", lambda *_: None)
-            for role in ("work", "watch"):
-                with Heartbeat(settings, role, Pulses(), beat_seconds=60.0):
-                    pass
-        process.kill()
-    return process.pid
-
-
-def test_a_dead_worker_is_forgotten_after_a_while_by_one_that_lives_and_a_dead_producer_is_not(
-    board: HealthStore, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As if all of them had started before it died.
-    monkeypatch.setattr(module, "forget_dead", lambda *arguments, **options: [])
-    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
-    living = (Heartbeat(settings, role, Pulses(), beat_seconds=0.02) for role in ("work", "serve"))
-    with next(living), next(living):
-        monkeypatch.setattr(module, "forget_dead", forget_dead)
-        heard = [sign.heard_at for sign in board.processes() if sign.pid != dead]
-        # It is told of for a minute.
-        wait_until(lambda: all(one.heard_at > max(heard) + 0.2 for one in board.processes() if one.pid != dead))
-        assert sorted(sign.role for sign in board.processes() if sign.pid == dead) == ["watch", "work"]
-        monkeypatch.setattr(module, "MISSED_SECONDS", 0.1)
-        wait_until(lambda: [sign.role for sign in board.processes() if sign.pid == dead] == ["watch"])
-
-
-def test_a_dead_worker_stays_told_while_nobody_else_works(
-    board: HealthStore, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MISSED_SECONDS", 0.0)
-    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
-    with Heartbeat(settings, "serve", Pulses(), beat_seconds=0.02):
-        [first] = [sign for sign in board.processes() if sign.role == "serve"]
-        wait_until(
-            lambda: any(one.role == "serve" and one.heard_at > first.heard_at + 0.2 for one in board.processes())
-        )
-        assert sorted(sign.role for sign in board.processes() if sign.pid == dead) == ["watch", "work"]
 
 
 def test_workers_give_signs_of_life_and_their_consumers_take_turns(

@@ -10,24 +10,10 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from producers.reconciler import reconcile
 from producers.watching.watcher import Watcher
-from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
-from tests.recording import RecordingQueue, RememberedFiles, as_reader
+from tests.recording import Heard, RecordingQueue, RememberedFiles, as_reader
 
 FOLDERS, FILES = 200, 100
-
-
-class _Deaf:
-    """Listens to nothing."""
-
-    def on_change(self, agent: str, key: DocumentKey) -> None:
-        pass
-
-    def on_overflow(self) -> None:
-        pass
-
-    def on_uncertain(self, agent: str) -> None:
-        pass
 
 
 @pytest.mark.long
@@ -59,7 +45,7 @@ def test_a_great_many_files_and_folders_cost_little_each(tmp_path: Path) -> None
     assert peak < 260 * report.on_disk, "neither the disk's nor the index's documents are held, only digests"
 
     before = _descriptors()
-    watcher = Watcher(_Deaf())
+    watcher = Watcher(Heard())
     try:
         watcher.add("main", files)
         assert len(watcher.folders()) >= FOLDERS + 10_000

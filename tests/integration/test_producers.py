@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
 import threading
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watchdog.observers import inotify_c
 
 from memory.documents.agent_files import AgentFiles
 from memory.store.reader import StoreReader
@@ -169,20 +166,6 @@ def test_a_comparison_counts_the_index_and_one_that_cannot_be_read_is_not_counte
     house.index_error = RecalldError("the index cannot be read")
     house.inbox.put(Event(kind="reconcile", agent="main"))
     wait_until(lambda: house.figures.kept == {"main": None})
-
-
-def test_an_edited_note_reaches_the_live_queue_and_its_neighbours_do_not(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.write("main/memory/b.md")
-    house.remember()
-    house.start()
-    assert house.queue.calls == []
-    house.write("main/memory/a.md", "more")
-    house.wait_for("main", "memory/a.md")
-    assert house.queue.marked("main") == ["memory/a.md"]
-    assert house.queue.calls[0][2] is Lane.LIVE
-    wait_until(lambda: house.watch_json()["main"]["lastEventAt"])
 
 
 def test_a_change_during_the_first_comparison_is_not_missed(house: House) -> None:
@@ -513,22 +496,6 @@ def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) 
     wait_until(lambda: not house.file_conditions())
     house.index["main"] = RememberedFiles(dict(AgentFiles(house.agents[0]).scan().documents))
     house.queue.clear()
-    append(path)
-    house.wait_for("main", "sessions/a.jsonl")
-
-
-def test_transcripts_of_agents_that_are_polled_are_noticed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> int:
-        ctypes.set_errno(errno.EMFILE)
-        return -1
-
-    monkeypatch.setattr(inotify_c, "inotify_init", refuse)
-    house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0.05))
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    wait_until(quiet(house))
-    assert house.watch_json()["main"]["mode"] == "polling"
     append(path)
     house.wait_for("main", "sessions/a.jsonl")
 

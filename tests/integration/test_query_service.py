@@ -116,16 +116,6 @@ def test_unknown_and_wrong_fields_are_refused_in_one_sentence(http: httpx.Client
     assert http.get("/v1/search").status_code == 405
 
 
-def test_a_huge_body_is_refused(http: httpx.Client):
-    assert http.post("/v1/search", content=b" " * 1_100_000).status_code == 413
-
-    def chunks() -> Iterator[bytes]:
-        for _ in range(20):
-            yield b" " * 100_000
-
-    assert http.post("/v1/search", content=chunks()).status_code == 413
-
-
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:7373", "127.0.0.1.evil.example", "10.0.0.5", "user@localhost"]
 )
@@ -309,15 +299,6 @@ def test_the_token_for_metrics_opens_everybodys_numbers_and_nothing_else(two_age
         assert 'recalld_chunks{agent="bob"}' in text
         assert client.post("/v1/search", json={"query": "x"}, headers=collector).status_code == 401
         assert client.get("/v1/status", headers=collector).status_code == 401
-
-
-def test_a_trusted_loopback_names_the_agent_instead(two_agents: Settings):
-    trusting = two_agents.model_copy(update={"auth": two_agents.auth.model_copy(update={"trust_loopback": True})})
-    with running(trusting) as client:
-        assert "bob" in search(client, "password", agent="bob")["results"][0]["snippet"]
-        unnamed = client.post("/v1/search", json={"query": "password"})
-        assert (unnamed.status_code, unnamed.json()) == (400, {"error": "say which agent: ada, bob"})
-        assert len(client.get("/v1/status").json()["agents"]) == 2
 
 
 def test_beyond_loopback_nothing_listens_without_tokens(settings: Settings):

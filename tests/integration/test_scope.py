@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -14,8 +13,6 @@ import httpx
 import pytest
 import structlog
 
-from memory.search.manager import get_search_manager
-from memory.search.tools import call_tool
 from recalld.settings import load as configuration
 from schemas.ports import Pending
 from schemas.settings import Settings
@@ -176,21 +173,3 @@ def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(scoped: Settings,
 
     assert cli.json("search", "dentist")["results"]
     assert cli.run("search", "dentist", "--session-key", "agent:main:main")[0] == 3
-
-
-def test_tools_answer_in_the_session_that_the_door_knows(scoped: Settings):
-    manager, _ = get_search_manager(scoped, "main")
-    assert manager is not None
-
-    def call(name: str, session_key: str | None, **arguments: Any) -> dict[str, Any]:
-        return asyncio.run(call_tool(manager, name, arguments, session_key=session_key))
-
-    denied = call("memory_search", DENIED, query="dentist")
-    assert {**denied, "tookMs": 0} == {**NOTHING, "tookMs": 0}
-    assert call("memory_get", DENIED, path="memory/friday.md")["text"] == ""
-    assert call("memory_get", GROUP, path="MEMORY.md")["text"] == ""
-    assert "Basalt" in call("memory_get", None, path="MEMORY.md")["text"]
-    owner, group = (call("memory_search", key, query="dentist")["results"][0] for key in (None, GROUP))
-    assert owner["snippet"] == "The dentist appointment moved to nine.\n\nSource: memory/friday.md#L1"
-    assert group["snippet"] == "The dentist appointment moved to nine."
-    manager.close()

@@ -122,23 +122,6 @@ def test_what_the_loop_did_wrong_is_no_answer_for_a_model(service: httpx.Client)
     assert service.post("/v1/tools", json={"name": "memory_search", "agent": "other"}).status_code == 404
 
 
-def test_the_loops_session_decides_what_is_seen(service: httpx.Client):
-    asked = {"query": "build server Basalt", "minScore": 0}
-    everything = call(service, "memory_search", asked)
-    in_a_group = call(service, "memory_search", asked, sessionKey=f" {GROUP} ")
-    assert "MEMORY.md" in {hit["path"] for hit in everything["results"]}
-    assert "MEMORY.md" not in {hit["path"] for hit in in_a_group["results"]}
-    assert in_a_group["citations"] is False
-    assert "unknown argument sessionKey" in call(service, "memory_search", {**asked, "sessionKey": GROUP})["error"]
-
-
-def test_a_memory_that_is_switched_off_is_an_answer(settings: Settings):
-    agent = settings.agents[0].model_copy(update={"enabled": False})
-    with running(settings.model_copy(update={"agents": (agent,)})) as service:
-        answer = call(service, "memory_get", {"path": "MEMORY.md"})
-    assert (answer["path"], answer["disabled"], answer["unavailable"]) == ("MEMORY.md", True, True)
-
-
 def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Settings):
     with Client(url=str(service.base_url), session_key=GROUP) as client:
         hit = client.search("dentist appointment", max_results=1)["results"][0]

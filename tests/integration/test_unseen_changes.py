@@ -15,7 +15,7 @@ import pytest
 
 from memory.documents import content, notes, transcripts
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import compare
+from memory.documents.comparison import compare, forgotten
 from memory.documents.content import OpenTranscript
 from memory.documents.scan import KnownFiles
 from memory.embedding.cache import EmbeddingCache
@@ -112,8 +112,8 @@ class World:
         scan = self.files.scan(but=known)
         absent = known.absent(store.files())
         transcripts = [key for key in absent if key.source == "sessions"]
-        forgotten = self.files.transcripts.forgotten(transcripts, scan, store)
-        return compare(scan, known, absent, forgotten, sessions=sessions, now=time.time(), watched=watched)
+        gone = forgotten(self.files, transcripts, scan, store)
+        return compare(scan, known, absent, gone, sessions=sessions, now=time.time(), watched=watched)
 
     def close(self) -> None:
         self.indexer.supply.close()

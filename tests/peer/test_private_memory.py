@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.comparison import forgets
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.documents import DocumentKey
@@ -130,7 +131,7 @@ def test_a_person_who_is_forgotten_and_one_who_comes_are_noticed(settings: Setti
     (people / "users" / "bob").rmdir()
 
     assert files.stat(DocumentKey("memory", BOB)) is None
-    assert files.forgets(DocumentKey("memory", BOB))
+    assert forgets(files, DocumentKey("memory", BOB))
 
 
 def test_a_folder_of_people_that_is_a_link_is_not_followed(settings: Settings, workspace: Path, tmp_path: Path):

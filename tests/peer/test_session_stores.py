@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.comparison import forgets
+from memory.documents.roots import is_transcript_name
 from memory.documents.session_stores import STORE, kinds_of
 from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import Said
@@ -184,12 +185,12 @@ def test_a_session_whose_kind_becomes_known_leaves_the_index(sessions: Path) -> 
     write(sessions, "run.jsonl", "talk.jsonl")
     files = files_of(sessions)
     assert found(files) == {"run.jsonl", "talk.jsonl"}
-    assert not files.forgets(key("run.jsonl"))
+    assert not forgets(files, key("run.jsonl"))
     store(sessions, STORED)
     assert found(files) == {"talk.jsonl"}
-    assert files.forgets(key("run.jsonl"))
-    assert not files.forgets(key("talk.jsonl"))
-    assert files.transcripts.left_out([key("run.jsonl"), key("talk.jsonl")]) == {key("run.jsonl")}
+    assert forgets(files, key("run.jsonl"))
+    assert not forgets(files, key("talk.jsonl"))
+    assert files.left_out([key("run.jsonl"), key("talk.jsonl")]) == {key("run.jsonl")}
 
 
 def test_a_file_of_a_persons_session_and_of_a_machines_is_the_persons(sessions: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from datetime import date
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import redis
 import structlog
@@ -28,11 +28,32 @@ from workers.queue.pending import MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
 
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
+
 #: Seconds over which the published rate is averaged, with exponentially less weight for older vectors.
 _RATE_SECONDS = 20.0
 
 #: Seconds without a vector after which the rate is measured anew.
 _RATE_PAUSE_SECONDS = 30.0
+
+
+def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
+    """Return a decorator: without the broker, the method returns `answer`."""
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R | A]:
+        @wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R | A:
+            try:
+                return method(*args, **kwargs)
+            except redis.RedisError as error:
+                log.debug("board_unreachable", error=str(error))
+                return answer
+
+        return call
+
+    return decorate
 
 
 class HealthStore:
@@ -50,102 +71,89 @@ class HealthStore:
         #: Counters of this process, summed in the broker.
         self.counters = counters or FleetCounters(client, keys)
 
+    @_else(None)
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's backlog; None if the broker does not answer."""
-        try:
-            return self._marks.pending(agent)
-        except redis.RedisError:
-            return None
+        return self._marks.pending(agent)
 
+    @_else(None)
     def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
         """Return the documents marked until Unix time `at` that still wait; None if the broker does not answer."""
-        try:
-            return self._marks.marked_before(agent, at)
-        except redis.RedisError:
-            return None
+        return self._marks.marked_before(agent, at)
 
+    @_else(0.0)
     def stalled_seconds(self) -> float:
         """Return the seconds for which work waits and no worker finishes any; 0 without the broker."""
-        try:
-            return self._movement.stalled_seconds()
-        except redis.RedisError:
-            return 0.0
+        return self._movement.stalled_seconds()
 
+    @_else(None)
     def ask_again(self, account: str, model: str) -> None:
         """Let requests to a provider's account leave at once, despite the backoff after failures.
 
         A retry time that the provider named is kept.
         """
-        with self._quietly():
-            Account(self._client, account, model).forget_backoff()
+        Account(self._client, account, model).forget_backoff()
 
+    @_else(VectorProgress())
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate of new vectors."""
-        try:
-            rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
-        except redis.RedisError:
-            return VectorProgress()
-        return _progress(rate, at)
+        return _progress(*self._client.hmget(self._keys.progress(agent), "rate", "at"))
 
+    @_else(None)
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
         """Record `count` new vectors in the index, after `seconds` of work on them.
 
         The rate covers all workers: it divides by the time since the previous report, not by this worker's own time.
         """
         self.moved()
-        with self._quietly():
-            before, now = self.vector_progress(agent), time.time()
-            since = max(now - before.at, 1e-3)
-            if before.rate <= 0 or since > _RATE_PAUSE_SECONDS:
-                rate = count / max(seconds, 1e-3)
-            else:
-                kept = math.exp(-since / _RATE_SECONDS)
-                rate = kept * before.rate + (1 - kept) * count / since
-            self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
+        before, now = self.vector_progress(agent), time.time()
+        since = max(now - before.at, 1e-3)
+        if before.rate <= 0 or since > _RATE_PAUSE_SECONDS:
+            rate = count / max(seconds, 1e-3)
+        else:
+            kept = math.exp(-since / _RATE_SECONDS)
+            rate = kept * before.rate + (1 - kept) * count / since
+        self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
+    @_else(None)
     def committed(self, agent: str) -> None:
         """Record a change of an index before its marks are removed: its figures must be counted anew."""
-        with self._quietly():
-            self._client.hincrby(self._keys.commits, agent, 1)
+        self._client.hincrby(self._keys.commits, agent, 1)
 
+    @_else(0)
     def commits(self, agent: str) -> int:
         """Return the number of commits; 0 without the broker."""
-        try:
-            return int(self._client.hget(self._keys.commits, agent) or 0)
-        except redis.RedisError:
-            return 0
+        return int(self._client.hget(self._keys.commits, agent) or 0)
 
+    @_else(None)
     def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
         """Keep the figures of an index with this number of `commits`; None if it cannot be read."""
-        with self._quietly():
-            if figures is None:
-                self._client.hdel(self._keys.figures, agent)
-            else:
-                self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
+        if figures is None:
+            self._client.hdel(self._keys.figures, agent)
+        else:
+            self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
 
+    @_else(None)
     def indexing(self) -> dict[str, Indexing] | None:
         """Return the state of every known agent's index; None if the broker does not answer.
 
         Two round trips for any number of agents.
         """
-        try:
-            marked = self._marks.agents()
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hgetall(self._keys.figures)
-                pipe.hgetall(self._keys.commits)
-                for agent in marked:
-                    pipe.hlen(self._keys.sequence(agent))
-                counted, commits, *pending = pipe.execute()
-            known = {agent.decode(): json.loads(raw) for agent, raw in counted.items()}
-            figures = {agent: IndexFigures(*rest) for agent, (_, *rest) in known.items()}
-            lacking = [agent for agent, one in figures.items() if one.vectors_pending]
-            with self._client.pipeline(transaction=False) as pipe:
-                for agent in lacking:
-                    pipe.hmget(self._keys.progress(agent), "rate", "at")
-                    pipe.hvals(self._keys.conditions(agent))
-                told = pipe.execute()
-        except redis.RedisError:
-            return None
+        marked = self._marks.agents()
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(self._keys.figures)
+            pipe.hgetall(self._keys.commits)
+            for agent in marked:
+                pipe.hlen(self._keys.sequence(agent))
+            counted, commits, *pending = pipe.execute()
+        known = {agent.decode(): json.loads(raw) for agent, raw in counted.items()}
+        figures = {agent: IndexFigures(*rest) for agent, (_, *rest) in known.items()}
+        lacking = [agent for agent, one in figures.items() if one.vectors_pending]
+        with self._client.pipeline(transaction=False) as pipe:
+            for agent in lacking:
+                pipe.hmget(self._keys.progress(agent), "rate", "at")
+                pipe.hvals(self._keys.conditions(agent))
+            told = pipe.execute()
         waiting = dict(zip(marked, pending, strict=True))
         progress = {agent: _progress(*told[2 * place]) for place, agent in enumerate(lacking)}
         held_up = {agent: _held_up(told[2 * place + 1]) for place, agent in enumerate(lacking)}
@@ -160,44 +168,38 @@ class HealthStore:
             for agent in {*known, *marked}
         }
 
+    @_else(None)
     def moved(self) -> None:
         """Record that a worker finished something."""
-        with self._quietly():
-            self._movement.moved()
+        self._movement.moved()
 
+    @_else(())
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
         """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
-        found: list[Condition] = []
-        try:
-            for scope in (agent, "*"):
-                kept = self._client.hvals(self._keys.conditions(scope))
-                found += filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
-        except redis.RedisError:
-            return ()
+        kept = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
+        found = filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
 
+    @_else(False)  # noqa: FBT003 - an answer
     def has_conditions(self, agent: str) -> bool:
         """Return True if there are conditions of this agent; False without the broker."""
-        try:
-            return bool(self._client.exists(self._keys.conditions(agent)))
-        except redis.RedisError:
-            return False
+        return bool(self._client.exists(self._keys.conditions(agent)))
 
+    @_else(None)
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
         """Report a condition; its first report is its beginning. Secrets are masked."""
-        with self._quietly():
-            self._put([Condition(code, subject, params=params)], agent)
+        self._put([Condition(code, subject, params=params)], agent)
 
     def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
         """Remove conditions, in one command."""
         self._over([_field(code, subject) for code in codes], agent)
 
+    @_else(None)
     def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
         """Report all conditions of an agent with these codes, and remove its other ones with these codes."""
-        with self._quietly():
-            there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
-            put = self._put(conditions, agent)
-            self._over([field for field in there if field.split(" ")[0] in codes and field not in put], agent)
+        there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
+        put = self._put(conditions, agent)
+        self._over([field for field in there if field.split(" ")[0] in codes and field not in put], agent)
 
     def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
         """Write conditions, and return their fields. Raises `redis.RedisError`."""
@@ -217,30 +219,24 @@ class HealthStore:
             self._client.hset(key, mapping=bodies)
         return masked.keys()
 
+    @_else(None)
     def _over(self, fields: Sequence[str], agent: str) -> None:
         for field in fields:
             self._said.pop((agent, field), None)
-        with self._quietly():
-            if fields and self._client.hdel(self._keys.conditions(agent), *fields):
-                log.info("conditions_over", conditions=fields, agent=agent)
+        if fields and self._client.hdel(self._keys.conditions(agent), *fields):
+            log.info("conditions_over", conditions=fields, agent=agent)
 
+    @_else(())
     def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
         """Return the usage of an agent (see `FleetCounters.usage`); nothing without the broker."""
-        try:
-            return self.counters.usage(agent, day=day, queries=queries)
-        except redis.RedisError:
-            return ()
+        return self.counters.usage(agent, day=day, queries=queries)
 
+    @_else(())
     def processes(self) -> Sequence[ProcessState]:
         """Return the states of all processes; none if the broker takes no heartbeats."""
-        try:
-            beats = read_beats(self._client, self._keys)
-            silent = any(beat.silent_seconds > 2 * BEAT_SECONDS for beat in beats)
-            if silent and not broker_facts(self._client).writable:
-                return ()
-        except redis.RedisError:
-            return ()
-        return process_states(beats)
+        beats = read_beats(self._client, self._keys)
+        silent = any(beat.silent_seconds > 2 * BEAT_SECONDS for beat in beats)
+        return () if silent and not broker_facts(self._client).writable else process_states(beats)
 
     def broker(self) -> BrokerState | None:
         """Return the facts of the server that holds the queue, or its refusal; None if it does not answer."""
@@ -250,6 +246,7 @@ class HealthStore:
             why = refusal(error)
             return BrokerState(reachable=False, private=False, warning=why, writable=False) if why is not None else None
 
+    @_else(None)
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of a provider's account, with a request that has waited long for its answer.
 
@@ -257,37 +254,25 @@ class HealthStore:
         """
         if not account:
             return None
-        try:
-            state = Account(self._client, account, model).status()
-            return _unanswered(state, read_beats(self._client, self._keys), account, model)
-        except redis.RedisError:
-            return None
+        state = Account(self._client, account, model).status()
+        return _unanswered(state, read_beats(self._client, self._keys), account, model)
 
+    @_else(None)
     def fleet(self) -> FleetNumbers | None:
         """Return the counts of all processes; None if the broker does not answer."""
-        try:
-            counts = self.counters.read()
-            fresh = self._client.hgetall(self._keys.freshness())
-            with self._client.pipeline(transaction=False) as pipe:
-                for queue in QUEUES:
-                    pipe.hlen(self._keys.messages(queue))
-                    pipe.hlen(self._keys.delayed_messages(queue))
-                lengths = pipe.execute()
-        except redis.RedisError:
-            return None
+        counts = self.counters.read()
+        fresh = self._client.hgetall(self._keys.freshness())
+        with self._client.pipeline(transaction=False) as pipe:
+            for queue in QUEUES:
+                pipe.hlen(self._keys.messages(queue))
+                pipe.hlen(self._keys.delayed_messages(queue))
+            lengths = pipe.execute()
         return FleetNumbers(
             counts=tuple(counts),
             freshness={bound: int(fresh.get(str(bound).encode(), 0)) for bound in (*FRESHNESS_BUCKETS, math.inf)},
             freshness_sum=float(fresh.get(b"sum", 0.0)),
             queues={queue: int(sum(lengths[2 * i : 2 * i + 2])) for i, queue in enumerate(QUEUES)},
         )
-
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        try:
-            yield
-        except redis.RedisError as error:
-            log.debug("board_unreachable", error=str(error))
 
 
 def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:

@@ -35,26 +35,17 @@ log = structlog.get_logger(__name__)
 #: Seconds between two heartbeats.
 BEAT_SECONDS = 3.0
 
-#: Seconds of delay of a heartbeat after which the process, or the machine, stood still.
-STOOD_STILL_SECONDS = 3.0
-
 #: Seconds after which a process of this machine that does not exist any more is gone: it owes one heartbeat.
 GONE_SECONDS = 4.0
 
 #: Seconds without a heartbeat after which a process is silent.
 SILENT_SECONDS = 10.0
 
-#: Seconds that every process gets for its next heartbeat after the machine slept.
-AWAKENING_SECONDS = 5.0
-
 #: Seconds after which a heartbeat from another machine is forgotten.
 FORGOTTEN_AFTER_SECONDS = 3600.0
 
-#: Seconds for which status shows a crashed worker of this machine while other workers run.
-MISSED_SECONDS = 60.0
-
-#: Seconds between two looks of a worker for dead workers to forget.
-FORGET_SECONDS = 15.0
+#: Fields of a heartbeat that are fields of its `ProcessState`.
+_OF_STATE = ("role", "host", "pid", "startedAt", "stuck", "doing", "version", "outdated")
 
 _SAY: Final = """
 -- KEYS: processes, heard; ARGV: process, JSON
@@ -94,7 +85,6 @@ class Heartbeat:
         self._started_at = time.time()
         self._id = f"{role}:{socket.gethostname()}:{os.getpid()}:{int(self._started_at * 1000)}"
         self._stop = threading.Event()
-        self._awoke: float | None = None
         self._refused: str | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -123,23 +113,9 @@ class Heartbeat:
         self._client.close()
 
     def _run(self) -> None:
-        beat_at = forgot_at = time.monotonic()
         while not self._stop.wait(self._beat_seconds):
-            stood_still = time.monotonic() - beat_at - self._beat_seconds
-            if stood_still > STOOD_STILL_SECONDS:
-                log.info("stood_still", seconds=round(stood_still, 1))
-                self._awoke = time.monotonic()
-                self._pulses.forgive(stood_still)
-                self._asking.forgive(stood_still)
             self._beat()
             self._flush()
-            beat_at = time.monotonic()
-            if self._role == "work" and beat_at - forgot_at >= FORGET_SECONDS:
-                forgot_at = beat_at
-                # Their jobs went back to the queue. Without a living worker the record stays.
-                with suppress(redis.RedisError):
-                    for gone in forget_dead(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
-                        log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
 
     def _beat(self) -> None:
         outdated = self._outdated()
@@ -149,7 +125,7 @@ class Heartbeat:
             "pid": os.getpid(),
             "born": born(os.getpid()),
             "startedAt": self._started_at,
-            "awokeSeconds": time.monotonic() - self._awoke if self._awoke is not None else None,
+            "awokeSeconds": None,  # read by earlier versions
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
             "unanswered": [asdict(one) for one in self._asking.unanswered()],
@@ -169,76 +145,55 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Last heartbeat of a process, `silent_seconds` ago; `born` tells it from another process of the same `pid`.
+    """Last heartbeat of a process, `silent_seconds` ago, with its `state` as the process itself sees it.
 
-    `awoke_seconds` is the time since the process found that it had stood still, None without that.
+    `born` tells it from another process of the same id.
     """
 
     name: str
-    role: str
-    host: str
-    pid: int
     born: str | None
-    started_at: float
     silent_seconds: float
-    awoke_seconds: float | None = None
-    stuck: tuple[str, ...] = ()
-    doing: tuple[str, ...] = ()
+    state: ProcessState
     unanswered: tuple[Unanswered, ...] = ()
-    version: str | None = None
-    outdated: OutdatedState | None = None
 
     @property
     def is_here(self) -> bool:
         """Return True if the process runs on this machine."""
-        return self.host == socket.gethostname()
+        return self.state.host == socket.gethostname()
 
     @property
     def is_old(self) -> bool:
         """Return True if the process of another machine is to be forgotten."""
         return self.silent_seconds > FORGOTTEN_AFTER_SECONDS and not self.is_here
 
-    def condition(self, *, awake: bool) -> str:
-        """Return the condition of the process; right after the machine was asleep (`awake`), none is silent."""
+    def condition(self) -> str:
+        """Return the condition of the process as others see it."""
         if self.is_here and self.silent_seconds > GONE_SECONDS:
-            if not is_the_same(self.pid, self.born):
+            if not is_the_same(self.state.pid, self.born):
                 return "gone"
-            if is_stopped(self.pid):
+            if is_stopped(self.state.pid):
                 return "stopped"
-        if self.silent_seconds > SILENT_SECONDS and not awake:
+        if self.silent_seconds > SILENT_SECONDS:
             return "silent"
-        return "stuck" if self.stuck else "well"
+        return "stuck" if self.state.stuck else "well"
 
 
 def process_states(beats: list[Beat]) -> list[ProcessState]:
-    """Return the state of every process that should run. Killed workers of a command that ends by itself are left out.
+    """Return the state of every process that should run.
 
-    When all are silent, the machine may have slept until now.
+    Killed workers of a command that ends by itself are left out.
     """
-    awake = any(beat.awoke_seconds is not None and beat.awoke_seconds < AWAKENING_SECONDS for beat in beats)
-    states = [_state(beat, beat.condition(awake=awake)) for beat in beats]
+    states = [_seen(beat, beat.condition()) for beat in beats]
     return [state for state in states if state.role != "index" or state.condition != "gone"]
 
 
-def _state(beat: Beat, condition: str) -> ProcessState:
-    outdated = beat.outdated if condition != "gone" else None
+def _seen(beat: Beat, condition: str) -> ProcessState:
+    state, told = beat.state, {"condition": condition, "code": PROCESS_CODES.get(condition)}
+    outdated = state.outdated if condition != "gone" else None
     if outdated is not None and not beat.is_here:
-        outdated = replace(outdated, file=f"{outdated.file} on {beat.host}")
-    state = ProcessState(
-        role=beat.role,
-        host=beat.host,
-        pid=beat.pid,
-        started_at=beat.started_at,
-        # In this machine's time, like all times of status.
-        heard_at=time.time() - beat.silent_seconds,
-        condition=condition,
-        code=PROCESS_CODES.get(condition),
-        stuck=beat.stuck if condition == "stuck" else (),
-        doing=beat.doing if condition in {"well", "stuck"} else (),
-        version=beat.version,
-        outdated=outdated,
-    )
-    return with_problem(state)
+        outdated = replace(outdated, file=f"{outdated.file} on {state.host}")
+    doing = {} if condition in {"well", "stuck"} else {"doing": (), "stuck": ()}
+    return with_problem(state.model_copy(update={**told, **doing, "outdated": outdated}))
 
 
 def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:
@@ -246,24 +201,16 @@ def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:
     return [beat for beat in _read(client, keys) if not beat.is_old]
 
 
-def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[Beat]:
+def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None) -> list[Beat]:
     """Forget dead processes of this machine, of one role or of all, and processes not heard of for an hour.
-
-    Dead processes are forgotten after `silent_seconds` without a heartbeat.
 
     Returns the forgotten ones. Raises `redis.RedisError`.
     """
-    gone = [
-        beat
-        for beat in _read(client, keys)
-        if beat.is_old
-        or (
-            role in (None, beat.role)
-            and beat.is_here
-            and beat.silent_seconds >= silent_seconds
-            and not is_the_same(beat.pid, beat.born)
-        )
-    ]
+
+    def is_dead(beat: Beat) -> bool:
+        return beat.is_here and role in (None, beat.state.role) and not is_the_same(beat.state.pid, beat.born)
+
+    gone = [beat for beat in _read(client, keys) if beat.is_old or is_dead(beat)]
     _forget(client, keys, *(beat.name for beat in gone))
     return gone
 
@@ -279,26 +226,12 @@ def _read(client: redis.Redis, keys: Keys) -> list[Beat]:
     found = []
     for name, raw in bodies.items():
         body, silent = json.loads(raw), max(0.0, now - times.get(name, 0.0))
-        awoke, outdated = body["awokeSeconds"], body.get("outdated")
-        found.append(
-            Beat(
-                name=name.decode(),
-                role=body["role"],
-                host=body["host"],
-                pid=body["pid"],
-                born=body["born"],
-                started_at=body["startedAt"],
-                silent_seconds=silent,
-                awoke_seconds=awoke + silent if awoke is not None else None,
-                stuck=tuple(body["stuck"]),
-                # A process that was started before an upgrade does not send these.
-                doing=tuple(body.get("doing", ())),
-                unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
-                version=body.get("version"),
-                outdated=OutdatedState(**outdated) if outdated else None,
-            )
-        )
-    return sorted(found, key=lambda beat: (beat.role, beat.host, beat.started_at))
+        # A process that was started before an upgrade does not send all of these. Times are this machine's.
+        told = {field: body[field] for field in _OF_STATE if field in body}
+        state = ProcessState.model_validate({**told, "heardAt": time.time() - silent, "condition": "well"})
+        unanswered = tuple(Unanswered(**one) for one in body.get("unanswered", ()))
+        found.append(Beat(name.decode(), body["born"], silent, state, unanswered))
+    return sorted(found, key=lambda beat: (beat.state.role, beat.state.host, beat.state.started_at))
 
 
 def _forget(client: redis.Redis, keys: Keys, *names: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import redis
 
@@ -18,11 +17,6 @@ from workers.queue.pending import PendingSet
 #: Seconds between two records of finished work.
 _NOTE_SECONDS = 1.0
 
-_MOVED: Final = """
-local time = redis.call('TIME')
-redis.call('SET', KEYS[1], string.format('%.3f', time[1] + time[2] / 1000000))
-"""
-
 
 class StallDetector:
     """Time of the last finished work, by the broker's clock, shared by all workers of a namespace."""
@@ -30,18 +24,14 @@ class StallDetector:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self._note = client.register_script(_MOVED)
-        self._lock = threading.Lock()
         self._noted_at = -_NOTE_SECONDS
 
     def moved(self) -> None:
         """Record that a document or a batch of vectors was finished. Raises `redis.RedisError`."""
         now = time.monotonic()
-        with self._lock:
-            if now - self._noted_at < _NOTE_SECONDS:
-                return
+        if now - self._noted_at >= _NOTE_SECONDS:
             self._noted_at = now
-        self._note(keys=[self._keys.moved])
+            self._client.set(self._keys.moved, f"{self._now():.3f}")
 
     def refusal(self) -> str | None:
         """Return the reason why the broker takes no new work, None if it does. Raises `redis.RedisError`."""
@@ -54,13 +44,14 @@ class StallDetector:
         Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not. Raises
         `redis.RedisError`.
         """
-        seconds, micros = self._client.time()
-        now = seconds + micros / 1e6
-        since = self._waiting_since()
+        now, since = self._now(), self._waiting_since()
         if since is None:
             return 0.0
-        moved = float(self._client.get(self._keys.moved) or 0.0)
-        return float(max(0.0, now - max(moved, since)))
+        return max(0.0, now - max(float(self._client.get(self._keys.moved) or 0.0), since))
+
+    def _now(self) -> float:
+        seconds, micros = self._client.time()
+        return float(seconds + micros / 1e6)
 
     def _waiting_since(self) -> float | None:
         marks = PendingSet(self._client, self._keys)

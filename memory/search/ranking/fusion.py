@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 #: Share of the question that any place may hold by chance.
@@ -123,14 +123,6 @@ def fuse_weighted(
         score = share * (vector or 0.0) + (1 - share) * (text or 0.0)
         fused.append(Fused(id=id_, rank=score, score=score, vector=vector, text=text))
     return sorted(fused, key=lambda item: (-item.rank, item.id))
-
-
-def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
-    """Leave out candidates that only the vector side found and whose score is below `min_score`.
-
-    A keyword hit stays whatever its score: it holds a word of the question.
-    """
-    return [item for item in fused if item.text is not None or item.score >= min_score]
 
 
 def descending(fused: Sequence[Fused], top: int) -> list[Fused]:

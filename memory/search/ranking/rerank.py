@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import chain
@@ -47,19 +47,37 @@ _STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
 #: Meaningful digits of a cosine: the ones after them depend on a row's place in its matrix.
 _COSINE_DIGITS = 5
 
+#: Hit with its scores.
+Scored: TypeAlias = tuple[Fused, ChunkRow]
+
 #: Place of a candidate -> similarity 0..1 of every candidate to it, in their order.
 Similarity: TypeAlias = Callable[[int], Sequence[float]]
 
 
-def age_factors(
-    reader: StoreReader, rows: Mapping[int, ChunkRow], *, half_life_days: float, now: float
-) -> dict[int, float]:
-    """Return chunk id -> factor of its relevance for its age. `now` is in Unix seconds."""
-    said = reader.times_of(list(rows))
-    return {
-        id_: age_factor(age_in_days(row.key.path, said.get(id_), now=now), half_life_days=half_life_days)
-        for id_, row in rows.items()
-    }
+def aged(
+    reader: StoreReader,
+    hits: Sequence[Scored],
+    copies: Mapping[int, Sequence[ChunkRow]],
+    *,
+    half_life_days: float,
+    now: float,
+) -> list[Scored]:
+    """Multiply ranks and scores by the factor of their age; best first, ties by id. `now` is in Unix seconds.
+
+    All copies of a text have the age of the youngest.
+    """
+    rows = {row.id: (row, *copies.get(row.id, ())) for _, row in hits}
+    said = reader.times_of([row.id for same in rows.values() for row in same])
+
+    def factor(row: ChunkRow) -> float:
+        return age_factor(age_in_days(row.key.path, said.get(row.id), now=now), half_life_days=half_life_days)
+
+    factors = {id_: max(map(factor, same)) for id_, same in rows.items()}
+    found = [
+        (replace(item, rank=item.rank * factors[item.id], score=item.score * factors[item.id]), row)
+        for item, row in hits
+    ]
+    return sorted(found, key=lambda hit: (-hit[0].rank, hit[0].id))
 
 
 def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
@@ -83,20 +101,14 @@ def age_factor(age_days: float | None, *, half_life_days: float) -> float:
     return 1.0 if age_days is None else float(0.5 ** (age_days / half_life_days))
 
 
-def decayed(fused: Iterable[Fused], factors: Mapping[int, float]) -> list[Fused]:
-    """Rank by relevance times factor, best first, ties by id. Scores stay as they are, for `min_score`."""
-    aged = [replace(item, rank=item.rank * factors.get(item.id, 1.0)) for item in fused]
-    return sorted(aged, key=lambda item: (-item.rank, item.id))
-
-
 def varied_hits(
     reader: StoreReader,
-    hits: Sequence[tuple[Fused, ChunkRow]],
+    hits: Sequence[Scored],
     *,
     share: float,
     limit: int,
     unrelated: float | None,
-) -> list[tuple[Fused, ChunkRow]]:
+) -> list[Scored]:
     """Choose among candidates, best first, by maximal marginal relevance.
 
     `unrelated` is the model's cosine of unrelated texts; None compares words, as for a search without vectors.

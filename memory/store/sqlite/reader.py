@@ -123,7 +123,7 @@ GROUP BY text_hash
 
 SELECT_DEAD_LETTERS = f"""
 SELECT {DEAD_LETTER_COLUMNS}
-FROM dead_letters ORDER BY last_at DESC, source, path
+FROM dead_letters WHERE last_at > 0 ORDER BY last_at DESC, source, path
 """  # noqa: S608 - a constant
 
 # The reader subtracts to get the ready ones: counting them would read every row.
@@ -318,7 +318,7 @@ class SqliteReader(StoreReader):
             vectors_pending=pending,
             vectors_refused=refused,
             last_commit_at=None if last is None else float(last),
-            disk_bytes=sum(_size(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
+            disk_bytes=sum(bytes_of(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
         )
 
     def vectors_pending(self) -> int:
@@ -326,7 +326,7 @@ class SqliteReader(StoreReader):
             return int(fetch(connection, COUNT_PENDING)[0][0])
 
     def size(self) -> int:
-        return _size(self._path)
+        return bytes_of(self._path)
 
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")
@@ -361,7 +361,8 @@ class SqliteReader(StoreReader):
         return dimensions
 
 
-def _size(path: Path) -> int:
+def bytes_of(path: Path) -> int:
+    """Return the size of a file, 0 without it."""
     try:
         return path.stat().st_size
     except OSError:

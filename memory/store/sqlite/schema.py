@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import apsw
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
+from memory.store.durable_sqlite import committed
 
 #: Mark of recalld's files ("rcld"), so that another application's database is never taken for an index.
 APPLICATION_ID = 0x72636C64
@@ -206,21 +207,16 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
     for number, migration in enumerate(migrations, start=1):
         if _user_version(connection) >= number:
             continue
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _user_version(connection) < number:  # no other process has applied it meanwhile
-                for statement in migration.statements:
-                    connection.execute(statement)
-                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                connection.execute(SET_META, (f"migration:{number}", f"{migration.name}, {when}"))
-                connection.pragma("user_version", number)
-                connection.pragma("application_id", APPLICATION_ID)
-                applied += 1
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with committed(connection):
+            if _user_version(connection) >= number:
+                continue  # another process has applied it meanwhile
+            for statement in migration.statements:
+                connection.execute(statement)
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            connection.execute(SET_META, (f"migration:{number}", f"{migration.name}, {when}"))
+            connection.pragma("user_version", number)
+            connection.pragma("application_id", APPLICATION_ID)
+            applied += 1
     return applied
 
 

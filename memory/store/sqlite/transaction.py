@@ -18,7 +18,7 @@ from typing import TypeVar
 import apsw
 
 from memory.chunking.segmenting import index_text, index_title
-from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptMark, Vector, VectorState
 from memory.store.sqlite import vectors
 from memory.store.sqlite.rows import (
@@ -104,7 +104,10 @@ INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEX
 
 
 SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
+DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ? RETURNING last_at"
+
+# A retried letter is no letter, but if the document fails again, it continues the attempts and the first time.
+HIDE_DEAD_LETTER = "UPDATE dead_letters SET last_at = 0 WHERE source = ? AND path = ?"
 REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
 
 # A second failure adds its attempts.
@@ -232,7 +235,7 @@ class WriteTransaction:
         for row in fetch(self._connection, SELECT_DOCUMENTS_OF_CHUNKS, (as_json(refused),)) if refused else ():
             before = self._letter(key := DocumentKey(*row))
             # An unreadable document matters more than missing vectors of its older version.
-            if before is None or before.error_class == EMBEDDING_REFUSED:
+            if before is None or not before.last_at or before.error_class == EMBEDDING_REFUSED:
                 self._settle_letter(key, fresh=True)
         self.changed = self.changed or bool(states)
         return len(states)
@@ -251,13 +254,8 @@ class WriteTransaction:
     def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
         # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
         shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
-        before = self._take_retried(shown)
-        first_at = self._now
-        if before is not None:
-            attempts, first_at = attempts + before.attempts, before.first_at
-        self._connection.execute(
-            UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, self._now)
-        )
+        values = (*name_of(shown), reason, error_class, attempts, self._now, self._now)
+        self._connection.execute(UPSERT_DEAD_LETTER, values)
         self.changed = True
 
     def retry(self, key: DocumentKey) -> int:
@@ -266,31 +264,22 @@ class WriteTransaction:
         if (row := fetch_one(self._connection, SELECT_FILE_ID, name_of(key))) is not None:
             self._connection.execute(RELEASE_REFUSED_OF_FILE, row)
             released = self._connection.changes()
-        if letter is not None:
-            self.drop_letter(key)
-            self.set_meta({RETRIED: remembered(meta_value(self._connection, RETRIED), letter)})
+        if letter is not None and letter.last_at:
+            self._connection.execute(HIDE_DEAD_LETTER, name_of(key))
+            self.changed = True
             if letter.error_class != EMBEDDING_REFUSED:
                 self._connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
-        self.changed = letter is not None or released > 0
+        self.changed = self.changed or released > 0
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
-        self._connection.execute(DELETE_DEAD_LETTER, name_of(key))
-        dropped = self._connection.changes() > 0
-        self.changed = self.changed or dropped
-        return dropped
+        dropped = fetch_one(self._connection, DELETE_DEAD_LETTER, name_of(key))
+        self.changed = self.changed or dropped is not None
+        return dropped is not None and bool(dropped[0])
 
     def _letter(self, key: DocumentKey) -> DeadLetterRow | None:
         row = fetch_one(self._connection, SELECT_DEAD_LETTER, name_of(key))
         return dead_letter(row) if row is not None else None
-
-    def _take_retried(self, key: DocumentKey) -> DeadLetterRow | None:
-        """Return and forget the letter that a document had before its retry, None without one."""
-        found = taken(meta_value(self._connection, RETRIED), key)
-        if found is None:
-            return None
-        self.set_meta({RETRIED: found[0]})
-        return found[1]
 
     def _settle_letter(self, key: DocumentKey, *, fresh: bool) -> None:
         """Update the letter of a readable document to match its refused chunks.
@@ -298,7 +287,7 @@ class WriteTransaction:
         A document without a letter and without a fresh refusal stays as it is, so that a dropped letter does not
         return.
         """
-        before = self._letter(key) or self._take_retried(key)
+        before = self._letter(key)
         if before is None and not fresh:
             return
         row = fetch_one(self._connection, SELECT_FILE_ID, name_of(key))

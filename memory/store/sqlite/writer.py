@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from memory.store.durable_sqlite import committed
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
@@ -28,7 +29,7 @@ from memory.store.sqlite.maintenance import (
     leave_deletions,
     merge_keywords,
 )
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import SqliteReader, bytes_of
 from memory.store.sqlite.schema import SET_META, migrate
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.writer import DocumentChange, DocumentWrite, Maintained, Refusal, Store, WriteOutcome
@@ -163,8 +164,7 @@ class SqliteStore(SqliteReader, Store):
         """Copy the write-ahead log back as far as readers allow, and close all connections."""
         with self._write_lock:
             with suppress(apsw.Error):  # the next process that opens the file does it
-                self._writer.set_busy_timeout(0)
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._copy_the_log(wait_seconds=0.0)
             self._writer.close()
         super().close()
 
@@ -177,31 +177,19 @@ class SqliteStore(SqliteReader, Store):
     @contextmanager
     def _transaction(self) -> Iterator[WriteTransaction]:
         with self._write_lock, translated(self._path):
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
+            with committed(self._writer):
                 transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)
                 yield transaction
                 transaction.finish()
-                self._writer.execute("COMMIT" if transaction.changed else "ROLLBACK")
-            except BaseException:
-                # A full disk has rolled back already.
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-            self._bound_the_log()
+            if self._log_bytes() >= WAL_RESTART_BYTES:
+                with suppress(apsw.Error):  # the changes are committed; the next commit tries again
+                    self._copy_the_log(wait_seconds=WAL_RESTART_SECONDS)
 
     @contextmanager
     def _idle_step(self) -> Iterator[apsw.Connection]:
         """Transaction that changes no search result and is not counted."""
-        with self._write_lock, translated(self._path):
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
+        with self._write_lock, translated(self._path), committed(self._writer):
+            yield self._writer
 
     def _cut_the_log(self) -> int:
         """Copy the write-ahead log back and empty it, unless a reader or writer uses it; return the bytes freed."""
@@ -209,26 +197,19 @@ class SqliteStore(SqliteReader, Store):
         if size < WAL_WORTH_CUTTING_BYTES:
             return 0
         with self._write_lock, suppress(StoreBusy), translated(self._path):
-            self._writer.set_busy_timeout(0)
-            try:
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            finally:
-                self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+            self._copy_the_log(wait_seconds=0.0)
         return max(0, size - self._log_bytes())
 
-    def _log_bytes(self) -> int:
+    def _copy_the_log(self, *, wait_seconds: float) -> None:
+        """Copy the write-ahead log back and empty it, with this wait for readers and writers that use it."""
+        self._writer.set_busy_timeout(round(wait_seconds * 1000))
         try:
-            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
-        except OSError:
-            return 0
-
-    def _bound_the_log(self) -> None:
-        if self._log_bytes() < WAL_RESTART_BYTES:
-            return
-        with suppress(apsw.Error):  # the changes are committed; the next commit tries again
-            self._writer.set_busy_timeout(round(WAL_RESTART_SECONDS * 1000))
             self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        finally:
+            self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+
+    def _log_bytes(self) -> int:
+        return bytes_of(self._path.with_name(f"{self._path.name}-wal"))
 
 
 def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, description: str) -> None:
@@ -249,9 +230,8 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
     try:
         with translated(path):
             migrate(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
-            connection.execute("COMMIT")
+            with committed(connection):
+                connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
             # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles, DocumentRefused
+from memory.documents.comparison import forgets
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
@@ -120,11 +121,11 @@ def test_a_folder_that_is_left_out_is_neither_watched_nor_looked_into(tree: Path
 def test_what_is_left_out_is_to_be_forgotten_and_what_is_only_gone_from_an_import_is_not(tree: Path) -> None:
     everything = files_of(tree, *EXTRAS).scan(imported=True).documents
     files = files_of(tree, *EXTRAS, exclude=["four.jsonl", "one.jsonl", "memory/"])
-    out = {key for key in everything if files.forgets(key) and not files.path_of(key).is_symlink()}
+    out = {key for key in everything if forgets(files, key) and not files.path_of(key).is_symlink()}
     assert {DocumentKey("sessions", "sessions/one.jsonl"), DocumentKey("memory", "memory/2026-01-01.md")} <= out
     transcripts = [key for key in everything if key.source == "sessions"]
     gone = DocumentKey("sessions", str(tree / "imported/gone.jsonl"))
-    assert files.transcripts.left_out([*transcripts, gone]) == {
+    assert files.left_out([*transcripts, gone]) == {
         DocumentKey("sessions", "sessions/one.jsonl"),
         DocumentKey("sessions", str(tree / "imported/old/four.jsonl")),
     }
@@ -153,7 +154,7 @@ def test_scan_events_and_reading_agree_on_what_is_left_out(
         assert (files.key_of(path) == key) is counts
         assert (files.reason_of(path) is None) is counts
         assert (files.stat(key) is not None) is counts
-        assert files.forgets(key) or counts
+        assert forgets(files, key) or counts
         if counts:
             assert files.resolve(key.path) == key
             assert path.parent in entered_folders(files) or name.startswith(("imported", "ws/MEMORY"))

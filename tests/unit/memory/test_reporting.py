@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice, choose_provider
+from memory.embedding.selection import ProviderChoice
 from memory.status.home import home_sizes
 from memory.status.summary import build_status, whole_status
 from memory.status.vectors import vector_progress
@@ -154,6 +155,7 @@ def test_settings_that_ask_for_another_index_are_said(settings: Settings, note: 
     [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
 
     assert not status.index.identity_matches
+    assert [trouble.code for trouble in status.troubles] == [ConditionCode.INDEX_OUTDATED]
     assert not status.ok
 
 
@@ -207,76 +209,55 @@ def test_the_watcher_is_quoted_while_it_lives(settings: Settings, home: Path, lo
     assert look().watch is None
 
 
-def test_vectors_that_take_long_come_with_advice(settings: Settings):
-    now = time.time()
-    agent = settings.agents[0].model_copy(
-        update={"provider": "local", "local": settings.local.model_copy(update={"model_path": "multilingual-e5-small"})}
-    )
+NOW = 1_000_000.0
+
+
+def foreseen(
+    settings: Settings, waiting: int, *, rate: float, seconds_ago: float, committed_ago: float = 60.0, **options: Any
+) -> tuple[float | None, float | None, float | None]:
+    """Rate, time left, and the age of the last vector if none comes in any more."""
+    index = IndexState(chunks=10_000, vectors_pending=waiting, last_commit_at=NOW - committed_ago)
     choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
-    index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=now)
-
-    slow, stuck = vector_progress(index, VectorProgress(rate=2.0, at=now), agent, choice, now)
-    assert (slow.rate, slow.eta_seconds, stuck) == (2.0, 2500.0, None)
-    assert slow.advice is not None
-    assert "Keyword search" in slow.advice
-    assert "bundled" in slow.advice
-    assert "OPENAI_API_KEY" in slow.advice
-
-    fast, _ = vector_progress(index, VectorProgress(rate=50.0, at=now), agent, choice, now)
-    assert fast.advice is None
+    progress = VectorProgress(rate=rate, at=NOW - seconds_ago)
+    state, stuck = vector_progress(index, progress, settings.agents[0], choice, NOW, **options)
+    return state.rate, state.eta_seconds, None if stuck is None else NOW - stuck
 
 
-def test_what_was_measured_before_is_no_estimate_while_nothing_comes_in(settings: Settings):
-    now = time.time()
-    agent = settings.agents[0]
-    choice = choose_provider(agent, settings.credentials)
-    before, after = VectorProgress(rate=97.8, at=now - 4.0), VectorProgress(rate=97.8, at=now - 31.0)
-    waiting = IndexState(chunks=287, vectors_pending=2, last_commit_at=now - 60.0)
-
-    state, _ = vector_progress(waiting, before, agent, choice, now)
-    assert (state.rate, state.eta_seconds) == (97.8, 0.0)
-    state, stuck = vector_progress(waiting, after, agent, choice, now)
-    assert (state.rate, state.eta_seconds, stuck) == (None, None, None)
-    # Texts that have just come may well be embedded as fast as others were.
-    fresh = waiting.model_copy(update={"last_commit_at": now - 1.0})
-    assert vector_progress(fresh, after, agent, choice, now)[0].eta_seconds == 0.0
-
-
-def test_there_is_no_rate_nor_time_left_while_requests_fail_or_what_was_to_be_there_is_not(settings: Settings):
-    now = time.time()
-    agent = settings.agents[0]
-    choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
-    progress = VectorProgress(rate=10.0, at=now - 8.0)
-    index = IndexState(chunks=200, vectors_pending=100, last_commit_at=now - 60.0)
-
-    state, _ = vector_progress(index, progress, agent, choice, now)
-    assert (state.rate, state.eta_seconds) == (10.0, 10.0)
-    state, _ = vector_progress(index, progress, agent, choice, now, held_back=True)
-    assert (state.rate, state.eta_seconds) == (None, None)
-    # One vector that was to come within a tenth of a second, eight seconds ago.
-    late = index.model_copy(update={"vectors_pending": 1})
-    state, _ = vector_progress(late, progress, agent, choice, now)
-    assert (state.rate, state.eta_seconds) == (None, None)
+@pytest.mark.parametrize(
+    ("waiting", "measured", "found"),
+    [
+        (100, {"rate": 10.0, "seconds_ago": 8.0}, (10.0, 10.0, None)),
+        (5000, {"rate": 2.0, "seconds_ago": 0.0}, (2.0, 2500.0, None)),
+        # What was measured before says nothing while nothing comes in.
+        (2, {"rate": 97.8, "seconds_ago": 31.0}, (None, None, None)),
+        # Texts that have just come may well be embedded as fast as others were.
+        (2, {"rate": 97.8, "seconds_ago": 31.0, "committed_ago": 1.0}, (97.8, 0.0, None)),
+        (100, {"rate": 10.0, "seconds_ago": 8.0, "held_back": True}, (None, None, None)),
+        # One vector that was to come within a tenth of a second, eight seconds ago.
+        (1, {"rate": 10.0, "seconds_ago": 8.0}, (None, None, None)),
+    ],
+)
+def test_an_estimate_holds_only_while_vectors_come_in(
+    settings: Settings, waiting: int, measured: dict[str, Any], found: tuple[float | None, ...]
+):
+    assert foreseen(settings, waiting, **measured) == found
 
 
 def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
-    agent = settings.agents[0]
-    choice = choose_provider(agent, settings.credentials)
-    index = IndexState(chunks=10, vectors_pending=5, last_commit_at=1.0)
-
-    assert vector_progress(index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time())[1] == 2.0
-    assert vector_progress(index, VectorProgress(rate=2.0, at=time.time()), agent, choice, time.time())[1] is None
+    late = {"rate": 2.0, "seconds_ago": 600.0, "committed_ago": 700.0}
+    assert foreseen(settings, 5, **late)[2] == 600.0
+    assert foreseen(settings, 5, rate=2.0, seconds_ago=0.0)[2] is None
+    assert foreseen(settings, 5, in_batch_jobs=4, **late) == (None, None, None), "they wait in a batch job"
 
 
-def test_vectors_that_wait_in_a_batch_job_are_not_stuck_and_have_no_estimate(settings: Settings):
-    agent = settings.agents[0]
-    choice = choose_provider(agent, settings.credentials)
-    index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=1.0)
-
-    state, stuck = vector_progress(
-        index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time(), in_batch_jobs=4000
-    )
-    assert (state.eta_seconds, state.advice, state.in_batch_jobs, stuck) == (None, None, 4000, None)
+def test_vectors_that_take_long_come_with_advice(settings: Settings):
+    local = settings.local.model_copy(update={"model_path": "multilingual-e5-small"})
+    agent = settings.agents[0].model_copy(update={"provider": "local", "local": local})
+    choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
+    index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=NOW)
+    slow, fast = (vector_progress(index, VectorProgress(rate, NOW), agent, choice, NOW)[0] for rate in (2.0, 50.0))
+    assert all(word in str(slow.advice) for word in ("Keyword search", "bundled", "OPENAI_API_KEY"))
+    assert fast.advice is None
 
 
 def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: Path):

@@ -16,22 +16,6 @@ def debouncer() -> Debouncer:
     return Debouncer(lambda agent: QUIET[agent])
 
 
-def test_a_document_is_due_after_its_quiet_time_and_not_before() -> None:
-    core = debouncer()
-    core.touch("usual", A, now=10.0)
-    assert core.take_due(now=11.499) == {}
-    assert core.take_due(now=11.5) == {"usual": [A]}
-    assert core.take_due(now=99.0) == {}
-
-
-def test_every_event_begins_the_quiet_time_anew() -> None:
-    core = debouncer()
-    core.touch("usual", A, now=0.0)
-    core.touch("usual", A, now=1.4)
-    assert core.take_due(now=1.6) == {}
-    assert core.take_due(now=2.9) == {"usual": [A]}
-
-
 def test_a_file_that_is_written_all_the_time_is_handed_over_all_the_same() -> None:
     core = debouncer()
     handed_over = []
@@ -43,35 +27,6 @@ def test_a_file_that_is_written_all_the_time_is_handed_over_all_the_same() -> No
     bound = BOUND_FACTOR * QUIET["usual"]
     assert [round(at / bound) for at in handed_over] == list(range(1, len(handed_over) + 1))
     assert len(handed_over) == int(100 / bound)
-
-
-def test_each_agent_has_its_own_quiet_time() -> None:
-    core = debouncer()
-    for agent in QUIET:
-        core.touch(agent, A, now=0.0)
-    assert core.take_due(now=0.0) == {"hasty": [A]}
-    assert core.take_due(now=2.0) == {"usual": [A]}
-    assert core.take_due(now=4.0) == {"calm": [A]}
-
-
-def test_a_flush_hands_over_one_agent_at_once_and_leaves_the_others() -> None:
-    core = debouncer()
-    core.touch("usual", A, now=0.0)
-    core.touch("usual", B, now=0.0)
-    core.touch("calm", A, now=0.0)
-    assert core.flush("usual") == {"usual": [A, B]}
-    assert core.take_due(now=2.0) == {}
-    assert core.take_due(now=4.0) == {"calm": [A]}
-
-
-def test_an_event_after_a_flush_opens_a_window_of_its_own() -> None:
-    core = debouncer()
-    core.touch("usual", A, now=0.0)
-    core.touch("calm", B, now=0.0)
-    core.flush("usual")
-    core.touch("usual", A, now=1.0)
-    assert core.take_due(now=1.6) == {}
-    assert core.take_due(now=2.5) == {"usual": [A]}
 
 
 def test_the_next_due_time_is_never_later_than_a_due_document() -> None:

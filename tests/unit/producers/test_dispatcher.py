@@ -84,19 +84,6 @@ def test_documents_due_together_are_one_call_with_the_most_important_first(bench
     assert len(bench.queue.calls) == 1
 
 
-def test_a_submitted_document_does_not_wait(bench: Bench) -> None:
-    bench.hand_over.submit("slow", [note("a")])
-    wait_until(lambda: bench.queue.marked("slow") == ["memory/a.md"])
-
-
-def test_a_flush_hands_over_what_waits_for_quiet(bench: Bench) -> None:
-    bench.hand_over.touch("slow", note("a"))
-    bench.hand_over.touch("main", note("b"))
-    bench.hand_over.flush("slow")
-    wait_until(lambda: bench.queue.marked("slow") == ["memory/a.md"])
-    assert bench.queue.marked("main") == []
-
-
 def test_nothing_is_lost_while_the_queue_does_not_answer(bench: Bench) -> None:
     bench.queue.available = False
     bench.hand_over.submit("main", [note("a"), note("b")])
@@ -138,14 +125,6 @@ def test_one_agents_refused_change_does_not_hold_up_the_others(bench: Bench, mon
     bench.pass_time(1)
     wait_until(lambda: bench.queue.marked("slow") == ["memory/b.md"])
     wait_until(lambda: (ConditionCode.CHANGES_KEPT, "*") in bench.troubles.open)
-
-
-def test_stopping_hands_over_what_still_waits() -> None:
-    bench = Bench()
-    bench.hand_over.start()
-    bench.hand_over.touch("slow", note("a"))
-    bench.hand_over.stop()
-    assert bench.queue.marked("slow") == ["memory/a.md"]
 
 
 def test_stopping_ends_even_if_the_queue_does_not_answer() -> None:

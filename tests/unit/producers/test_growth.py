@@ -10,7 +10,7 @@ from producers import tailer as module
 from producers.tailer import BLOCK_BYTES, Due, Growth
 from schemas.documents import FileStat
 from schemas.settings_sections import SyncSessions
-from tests.transcript_files import compaction_line, message_line
+from tests.transcript_files import compaction_line
 
 SYNC = SyncSessions()
 LINE = b'{"role":"user","content":"hello"}\n'
@@ -49,27 +49,12 @@ class File:
         return growth
 
 
-def test_a_transcript_that_is_as_it_was_is_not_due_and_not_read() -> None:
-    file = File(LINE)
-    growth = file.handed_over()
-    assert file.look(growth) is Due.NOT
-    assert file.reads == []
-
-
 def test_a_transcript_that_was_changed_in_place_waits_for_its_quiet_time_and_is_not_read_here() -> None:
     file = File(LINE)
     growth = file.handed_over()
     file.changed += 1
     assert file.look(growth) is Due.QUIET
     assert file.reads == []
-
-
-def test_a_few_new_lines_wait_for_the_quiet_time() -> None:
-    file = File(LINE * 100)
-    growth = file.handed_over()
-    file.append(LINE * 3)
-    assert file.look(growth) is Due.QUIET
-    assert growth.lines == 3
 
 
 def test_only_what_was_appended_is_read_and_only_once() -> None:
@@ -155,30 +140,12 @@ def test_a_compaction_makes_it_due_at_once_unless_the_settings_say_no(name: str)
         assert file.look(growth, SyncSessions(post_compaction_force=force)) is due
 
 
-def test_talking_of_a_compaction_is_none() -> None:
-    file = File(LINE)
-    growth = file.handed_over()
-    file.append(message_line("claude-code", "user", 'what is {"subtype":"compact_boundary"} in a transcript?'))
-    assert file.look(growth) is Due.QUIET
-
-
 def test_a_compaction_is_seen_in_a_line_that_was_begun_before_the_transcript_was_handed_over() -> None:
     line = compaction_line("codex")
     file = File(LINE + line[:20])
     growth = file.handed_over()
     file.append(line[20:])
     assert file.look(growth) is Due.NOW
-
-
-def test_handing_over_begins_to_count_anew() -> None:
-    file = File(LINE)
-    growth = file.handed_over()
-    file.append(LINE * 49)
-    assert file.look(growth) is Due.QUIET
-    growth.handed_over(file.stat, file.read)
-    assert file.look(growth) is Due.NOT
-    file.append(LINE * 49)
-    assert file.look(growth) is Due.QUIET
 
 
 def test_a_line_without_end_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from producers.report import FilesReport
 from producers.watching.watcher import ChangeSource, Watcher, WatchLimitReached, WatchMode, blind_folder
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
-from tests.recording import RecordingConditions
+from tests.recording import Heard, RecordingConditions
 from tests.waiting import wait_until
 
 
@@ -48,20 +48,6 @@ class Listed(AgentFiles):
         wait_until(lambda: self.rounds >= rounds + 2)
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.changes: list[str] = []
-        self.uncertain: list[str] = []
-
-    def on_change(self, agent: str, key: DocumentKey) -> None:
-        self.changes.append(key.path)
-
-    def on_overflow(self) -> None: ...
-
-    def on_uncertain(self, agent: str) -> None:
-        self.uncertain.append(agent)
-
-
 def no_source() -> ChangeSource:
     raise WatchLimitReached("no watches left")
 
@@ -82,11 +68,11 @@ def test_each_change_is_told_once_and_a_vanished_document_asks_for_a_comparison(
     files = Listed(a=1, b=1)
     watcher.add("main", files)
     files.let_a_round_pass()
-    assert (heard.changes, heard.uncertain) == ([], [])
+    assert (heard.paths(), heard.uncertain) == ([], [])
     files.now = Listed(a=2, c=1).now
     files.let_a_round_pass()
     files.let_a_round_pass()
-    assert sorted(heard.changes) == ["a.md", "c.md"]
+    assert sorted(heard.paths()) == ["a.md", "c.md"]
     assert heard.uncertain == ["main"]
 
 
@@ -97,7 +83,7 @@ def test_a_folder_that_cannot_be_listed_any_more_or_again_asks_for_a_comparison(
     wait_until(lambda: heard.uncertain == ["main"])
     files.unlisted = ()
     wait_until(lambda: heard.uncertain == ["main"] * 2)
-    assert heard.changes == []
+    assert heard.paths() == []
 
 
 def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(heard: Heard, watcher: Watcher) -> None:
@@ -105,10 +91,10 @@ def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(he
     files.now = {note("a"): FileStat(1, 1, 1, 1), note("b"): FileStat(1, 1, 1, 1)}
     watcher.add("main", files)
     files.now = {note("a"): FileStat(1, 1, 1, 2), note("b"): FileStat(1, 1, 1, 1)}
-    wait_until(lambda: heard.changes == ["a.md"])
+    wait_until(lambda: heard.paths() == ["a.md"])
     files.let_a_round_pass()
     files.let_a_round_pass()
-    assert heard.changes == ["a.md"]
+    assert heard.paths() == ["a.md"]
 
 
 def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watcher: Watcher) -> None:
@@ -121,9 +107,9 @@ def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watc
     watcher.add("main", files)
     for _ in range(3):
         files.let_a_round_pass()
-    assert heard.changes == []
+    assert heard.paths() == []
     files.now = Listed(a=2).now
-    wait_until(lambda: heard.changes == ["a.md"])
+    wait_until(lambda: heard.paths() == ["a.md"])
 
 
 def test_an_edit_that_keeps_size_and_time_is_heard_by_polling(heard: Heard, watcher: Watcher, tmp_path: Path) -> None:
@@ -135,7 +121,7 @@ def test_an_edit_that_keeps_size_and_time_is_heard_by_polling(heard: Heard, watc
     watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=tmp_path)))
     path.write_text("two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    wait_until(lambda: "memory/a.md" in heard.changes)
+    wait_until(lambda: "memory/a.md" in heard.paths())
 
 
 def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard, watcher: Watcher) -> None:
@@ -153,7 +139,7 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     wait_until(lambda: "main" in heard.uncertain)
     files.error = None
     files.now = Listed(a=2).now
-    wait_until(lambda: heard.changes == ["a.md"])
+    wait_until(lambda: heard.paths() == ["a.md"])
     assert watcher.state("main").mode is WatchMode.POLLING
 
 
@@ -214,7 +200,7 @@ def test_an_agent_on_a_network_mount_is_polled_without_a_condition_until_the_dis
         assert (state.mode, state.wanted) == (WatchMode.POLLING, True)
         assert "lies on nfs4" in str(state.reason)
         (workspace / "memory" / "from elsewhere.md").write_text("written by another machine\n")
-        wait_until(lambda: "memory/from elsewhere.md" in heard.changes)
+        wait_until(lambda: "memory/from elsewhere.md" in heard.paths())
         report = FilesReport(home, ["main"], conditions)
         report.compared("main", ())
         report.watched("main", state)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from schemas.errors import RecalldError
 from schemas.settings import AgentSettings
 from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import RememberedFiles, as_reader
-from tests.transcript_files import compaction_line
 from tests.waiting import wait_until
 
 LINE = b'{"role":"user","content":"hello"}\n'
@@ -105,14 +103,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench.tailer.stop()
 
 
-def test_a_transcript_that_grew_a_little_is_handed_over_after_its_quiet_time(bench: Bench) -> None:
-    bench.touched("a.jsonl")
-    bench.pass_time(4.9)
-    assert bench.names() == []
-    bench.pass_time(0.2)
-    assert bench.names() == ["a.jsonl"]
-
-
 def test_every_write_begins_the_quiet_time_anew_but_not_for_ever(bench: Bench) -> None:
     for _ in range(4):
         bench.touched("a.jsonl")
@@ -123,14 +113,6 @@ def test_every_write_begins_the_quiet_time_anew_but_not_for_ever(bench: Bench) -
     assert bench.names() == ["a.jsonl"]
 
 
-@pytest.mark.parametrize("data", [b"x" * 100_000, LINE * 50], ids=["bytes", "lines"])
-def test_a_transcript_that_grew_enough_does_not_wait(bench: Bench, data: bytes) -> None:
-    bench.touched("a.jsonl", data)
-    assert bench.names() == ["a.jsonl"]
-    bench.pass_time(100)
-    assert bench.names() == ["a.jsonl"]
-
-
 def test_growth_counts_from_what_the_index_holds(bench: Bench) -> None:
     bench.write("a.jsonl", LINE * 5000)
     bench.remember()
@@ -138,15 +120,6 @@ def test_growth_counts_from_what_the_index_holds(bench: Bench) -> None:
     assert bench.names() == []
     bench.touched("a.jsonl", LINE)
     assert bench.names() == ["a.jsonl"]
-
-
-def test_growth_counts_anew_from_what_was_handed_over(bench: Bench) -> None:
-    bench.touched("a.jsonl", LINE * 50)
-    assert bench.names() == ["a.jsonl"]
-    bench.touched("a.jsonl", LINE * 49)
-    assert bench.names() == ["a.jsonl"]
-    bench.touched("a.jsonl", LINE)
-    assert bench.names() == ["a.jsonl"] * 2
 
 
 def test_an_event_without_a_change_hands_nothing_over(bench: Bench) -> None:
@@ -181,37 +154,6 @@ def test_a_compressed_transcript_or_an_archive_is_whole_when_it_comes(bench: Ben
     assert bench.names() == [document]
 
 
-def test_a_compaction_hands_a_transcript_over_past_every_threshold(bench: Bench) -> None:
-    bench.touched("a.jsonl", LINE + compaction_line("claude-code"))
-    assert bench.names() == ["a.jsonl"]
-
-
-def test_a_compaction_does_not_where_the_settings_say_no(bench: Bench) -> None:
-    bench.sync = SyncSessions(post_compaction_force=False)
-    bench.touched("a.jsonl", LINE + compaction_line("claude-code"))
-    assert bench.names() == []
-
-
-def test_forcing_an_unchanged_transcript_again_and_again_is_one_hand_over(bench: Bench) -> None:
-    bench.write("a.jsonl")
-    for _ in range(5):
-        bench.tailer.force("main", key("a.jsonl"))
-        assert bench.names() == ["a.jsonl"]
-    bench.write("a.jsonl")
-    bench.tailer.force("main", key("a.jsonl"))
-    assert bench.names() == ["a.jsonl"] * 2
-
-
-def test_a_flush_hands_over_what_waits_of_that_agent(bench: Bench) -> None:
-    bench.touched("a.jsonl")
-    bench.touched("b.jsonl", agent="other")
-    bench.tailer.flush("main")
-    assert bench.names("main") == ["a.jsonl"]
-    assert bench.names("other") == []
-    bench.tailer.flush()
-    assert bench.names("other") == ["b.jsonl"]
-
-
 def test_who_asks_does_not_wait_for_the_next_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tailer, "LOOK_SECONDS", 600)
     bench.touched("a.jsonl", LINE * 50)
@@ -220,15 +162,6 @@ def test_who_asks_does_not_wait_for_the_next_look(bench: Bench, monkeypatch: pyt
     bench.tailer.flush("main")
     wait_until(lambda: len(bench.handed) == 2)
     assert bench.names() == ["a.jsonl", "b.jsonl"]
-
-
-def test_stopping_hands_over_what_waits(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.tailer.start()
-    bench.touched("a.jsonl")
-    bench.tailer.stop()
-    assert [list(keys) for _, keys in bench.handed] == [[key("a.jsonl")]]
-    assert not any(thread.name == "tail" for thread in threading.enumerate())
 
 
 def test_a_transcript_that_vanished_keeps_its_memory_unless_it_is_to_be_forgotten(bench: Bench) -> None:
@@ -252,15 +185,6 @@ def test_a_session_that_was_archived_is_handed_over_under_both_names(bench: Benc
     assert sorted(bench.names()) == ["a.jsonl", f"a.jsonl.reset.{TIME}"]
     stats = {one: stat for _, keys in bench.handed for one, stat in keys.items()}
     assert stats[key("a.jsonl")] is None
-
-
-def test_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "secret.jsonl").write_bytes(LINE * 100)
-    (bench.folder / "a.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    bench.tailer.touch("main", key("a.jsonl"))
-    bench.tailer.force("main", key("a.jsonl"))
-    bench.pass_time(100)
-    assert bench.names() == []
 
 
 def test_a_transcript_that_cannot_be_read_is_handed_over_so_that_its_job_says_why(

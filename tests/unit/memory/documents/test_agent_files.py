@@ -254,6 +254,12 @@ def test_a_folder_above_the_workspace_leaves_the_workspace_its_names(workspace: 
     assert files.key_of(workspace / "docs/a.md") == key("docs/a.md")
 
 
+def test_a_folder_that_reaches_the_workspace_only_through_a_hidden_one_leaves_it_its_notes(tmp_path: Path) -> None:
+    write(tmp_path / ".agent/ws/memory/a.md")
+    write(tmp_path / "b.md")
+    assert found(files_of(tmp_path / ".agent/ws", str(tmp_path))) == sorted(["memory/a.md", f"{tmp_path}/b.md"])
+
+
 def test_an_extra_path_that_is_missing_or_no_markdown_is_a_problem(workspace: Path, tmp_path: Path) -> None:
     write(tmp_path / "notes.txt")
     write(workspace / "memory/a.md")

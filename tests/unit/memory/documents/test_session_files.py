@@ -16,8 +16,9 @@ from memory.documents.agent_files import (
     WatchRoot,
     priority,
 )
+from memory.documents.comparison import forgets, forgotten
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
-from memory.documents.session_roots import is_transcript_name
+from memory.documents.roots import is_transcript_name
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
@@ -78,7 +79,7 @@ def found(files: AgentFiles) -> list[str]:
 
 
 def content(files: AgentFiles, path: str | Path) -> list[bytes | None]:
-    with files.transcripts.opened(key(path)) as opened:
+    with files.opened(key(path)) as opened:
         return [line.data for line in opened.lines()]
 
 
@@ -259,7 +260,7 @@ def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
     scan = files.scan()
     assert (list(scan.documents), scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
     absent = [key("sessions/locked/b.jsonl"), key("sessions/open/gone.jsonl")]
-    assert files.transcripts.forgotten(absent, scan, TemporaryStore()) == [key("sessions/open/gone.jsonl")]
+    assert forgotten(files, absent, scan, TemporaryStore()) == [key("sessions/open/gone.jsonl")]
 
 
 def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
@@ -291,12 +292,12 @@ def test_a_compressed_transcript_is_the_same_document_and_the_plain_file_wins(de
     assert files.key_of(path) == files.resolve("sessions/a.jsonl.zst") == key("sessions/a.jsonl")
     assert files.path_of(key("sessions/a.jsonl")) == path
     assert files.scan().documents[key("sessions/a.jsonl")].size == len(b"compressed")
-    with files.transcripts.opened(key("sessions/a.jsonl")) as opened:
+    with files.opened(key("sessions/a.jsonl")) as opened:
         assert (opened.compressed, opened.stat.size) == (True, len(b"compressed"))
     plain = desk.write(desk.sessions / "a.jsonl")
     assert files.scan().documents == {key("sessions/a.jsonl"): files.stat(key("sessions/a.jsonl"))}
     assert files.path_of(key("sessions/a.jsonl")) == plain
-    with files.transcripts.opened(key("sessions/a.jsonl")) as opened:
+    with files.opened(key("sessions/a.jsonl")) as opened:
         assert (opened.compressed, opened.stat.size) == (False, len(LINE))
 
 
@@ -306,24 +307,24 @@ def test_an_archive_may_be_in_the_index_under_its_sessions_name(desk: Desk) -> N
     files = desk.files()
     archive = key(f"sessions/deep/a.jsonl.reset.{TIME}")
     assert found(files) == [archive.path]
-    assert files.transcripts.earlier_names(archive) == [
+    assert files.earlier_names(archive) == [
         key("sessions/deep/a.jsonl"),
         key(real / "deep/a.jsonl"),
         key(real / f"deep/a.jsonl.reset.{TIME}"),
     ]
-    assert files.transcripts.earlier_names(key("sessions/deep/a.jsonl")) == [key(real / "deep/a.jsonl")]
-    assert files.transcripts.earlier_names(DocumentKey("memory", "MEMORY.md")) == []
+    assert files.earlier_names(key("sessions/deep/a.jsonl")) == [key(real / "deep/a.jsonl")]
+    assert files.earlier_names(DocumentKey("memory", "MEMORY.md")) == []
 
 
 def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_so(desk: Desk) -> None:
-    keeps, forgets = desk.files(), desk.files(forget=True)
-    assert not keeps.forgets(key("sessions/gone.jsonl"))
-    assert forgets.forgets(key("sessions/gone.jsonl"))
-    assert forgets.forgets(DocumentKey("memory", "memory/gone.md"))
-    assert keeps.forgets(DocumentKey("memory", "memory/gone.md"))
-    assert not forgets.forgets(key("/nobody/gone.jsonl"))
+    keeps, drops = desk.files(), desk.files(forget=True)
+    assert not forgets(keeps, key("sessions/gone.jsonl"))
+    assert forgets(drops, key("sessions/gone.jsonl"))
+    assert forgets(drops, DocumentKey("memory", "memory/gone.md"))
+    assert forgets(keeps, DocumentKey("memory", "memory/gone.md"))
+    assert not forgets(drops, key("/nobody/gone.jsonl"))
     desk.sessions.rmdir()
-    assert not forgets.forgets(key("sessions/gone.jsonl"))
+    assert not forgets(drops, key("sessions/gone.jsonl"))
 
 
 def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_its_old_name(desk: Desk) -> None:
@@ -336,23 +337,23 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
     assert stat is not None
     store.write([piece(*said("one", "two"), continues=None, to=mark(2), of=absent[0])])
 
-    def forgotten() -> list[DocumentKey]:
-        found = [one for one in absent if files.forgets(one, store)]
-        assert files.transcripts.forgotten(absent, files.scan(), store) == found
+    def gone() -> list[DocumentKey]:
+        found = [one for one in absent if forgets(files, one, store)]
+        assert forgotten(files, absent, files.scan(), store) == found
         return found
 
-    assert [files.forgets(one) for one in absent] == [True, False, False], "as far as names tell"
-    assert forgotten() == []
+    assert [forgets(files, one) for one in absent] == [True, False, False], "as far as names tell"
+    assert gone() == []
     store.write([replace(piece(*said("one"), continues=None, to=mark(1), of=archive), stat=stat)])
-    assert forgotten() == []
+    assert gone() == []
     going_on = piece(*said("two and more", "three", first=1), continues=mark(1), to=mark(3), of=archive)
     store.write([replace(going_on, stat=stat)])
-    assert forgotten() == absent[:1]
+    assert gone() == absent[:1]
     store.add_dead_letter(archive, reason="it ends too early", error_class="TranscriptDamaged")
-    assert forgotten() == []
+    assert gone() == []
     store.drop_dead_letter(archive)
     store.touch({archive: replace(stat, size=stat.size - 1)})
-    assert forgotten() == [], "what is on the disk is not what was read"
+    assert gone() == [], "what is on the disk is not what was read"
 
 
 # Opening -----------------------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
 
 def test_a_transcript_is_read_from_an_offset_up_to_the_size_it_had_when_it_was_opened(desk: Desk) -> None:
     path = desk.write(desk.sessions / "a.jsonl", b"one\ntwo\n")
-    with desk.files().transcripts.opened(key("sessions/a.jsonl")) as opened:
+    with desk.files().opened(key("sessions/a.jsonl")) as opened:
         with path.open("ab") as out:
             out.write(b"three\n")
         assert [line.data for line in opened.lines(4)] == [b"two"]
@@ -369,7 +370,7 @@ def test_a_transcript_is_read_from_an_offset_up_to_the_size_it_had_when_it_was_o
 
 def test_a_transcript_that_is_cut_while_it_is_read_is_read_again_later(desk: Desk) -> None:
     path = desk.write(desk.sessions / "a.jsonl", b"one\ntwo\n")
-    with desk.files().transcripts.opened(key("sessions/a.jsonl")) as opened:
+    with desk.files().opened(key("sessions/a.jsonl")) as opened:
         os.truncate(path, 4)
         with pytest.raises(Transient, match="written anew"):
             list(opened.lines())
@@ -424,9 +425,9 @@ def test_a_transcript_written_just_now_is_opened_once_it_is_older_than_a_tick(
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(time, "time", lambda: (desk.sessions / "a.jsonl").stat().st_mtime + 0.001)
-    with desk.files().transcripts.opened(key("sessions/a.jsonl"), settled=False):
+    with desk.files().opened(key("sessions/a.jsonl"), settled=False):
         assert waits == []
-    with desk.files().transcripts.opened(key("sessions/a.jsonl")):
+    with desk.files().opened(key("sessions/a.jsonl")):
         assert len(waits) == 1
 
 
@@ -470,7 +471,7 @@ def test_an_imported_transcript_has_its_absolute_path_and_is_read_but_not_scanne
     assert files.key_of(path) == files.resolve(str(path)) == key(path)
     assert files.stat(key(path)) is not None
     assert content(files, path) == [LINE.rstrip()]
-    with files.transcripts.opened(key(path)) as opened:
+    with files.opened(key(path)) as opened:
         assert opened.format == "codex"
     assert not any("old" in str(root.path) for root in files.watch_roots())
     assert desk.root / "old" not in entered_folders(files)
@@ -481,8 +482,8 @@ def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:
     desk.imported(desk.root / "old")
     files = desk.files(forget=True)
     gone = key(desk.root / "old/a.jsonl")
-    assert not files.forgets(gone)
-    assert files.transcripts.forgotten([gone], files.scan(), TemporaryStore()) == []
+    assert not forgets(files, gone)
+    assert forgotten(files, [gone], files.scan(), TemporaryStore()) == []
 
 
 def test_only_the_files_that_were_imported_are_documents(desk: Desk) -> None:
@@ -507,7 +508,7 @@ def test_imports_that_overlap_are_no_problem_and_the_latest_names_the_format(des
     files = desk.files()
     scan = files.scan(imported=True)
     assert (list(scan.documents), scan.problems) == ([key(path)], ())
-    with files.transcripts.opened(key(path)) as opened:
+    with files.opened(key(path)) as opened:
         assert opened.format == "plain"
 
 
@@ -518,7 +519,7 @@ def test_an_imported_transcript_below_a_configured_folder_has_the_configured_nam
     files = desk.files()
     assert files.key_of(path) == key("sessions/a.jsonl")
     assert files.stat(key(path)) is None
-    assert files.transcripts.earlier_names(key("sessions/a.jsonl")) == [key(path)]
+    assert files.earlier_names(key("sessions/a.jsonl")) == [key(path)]
     assert sorted(document.path for document in files.scan(imported=True).documents) == [
         str(desk.root / "b.jsonl"),
         "sessions/a.jsonl",
@@ -572,14 +573,14 @@ def test_an_import_says_how_files_below_a_configured_folder_are_read_and_the_lat
     desk.write(".agent/sessions/b/two.jsonl")
     files = desk.files()
     one, two = key("sessions/a/one.jsonl"), key("sessions/b/two.jsonl")
-    assert files.transcripts.named_format(one) is None
+    assert files.named_format(one) is None
     desk.imported(desk.sessions / "a", "codex")
-    assert (files.transcripts.named_format(one), files.transcripts.named_format(two)) == ("codex", None)
-    with files.transcripts.opened(one) as opened:
+    assert (files.named_format(one), files.named_format(two)) == ("codex", None)
+    with files.opened(one) as opened:
         assert opened.format == "codex"
     desk.imported(desk.sessions, None)
-    assert files.transcripts.named_format(one) is None
-    with files.transcripts.opened(one) as opened:
+    assert files.named_format(one) is None
+    with files.opened(one) as opened:
         assert opened.format is None
 
 
@@ -589,6 +590,6 @@ def test_an_import_that_is_about_to_be_counts_without_being_written(desk: Desk) 
     settings = Settings(home=desk.root / "home", agents=(agent,))
     files = AgentFiles.of(settings, agent, drafted=[ImportedFolder(str(outside.parent), "plain", None)])
     assert files.key_of(outside) == key(outside)
-    assert files.transcripts.named_format(key(outside)) == "plain"
+    assert files.named_format(key(outside)) == "plain"
     assert AgentFiles.of(settings, agent).key_of(outside) is None
     assert not settings.home.exists()

@@ -63,15 +63,6 @@ def test_one_request_may_hang_while_others_are_answered(clock: Clock):
         assert clock.owed() == [LONG]
 
 
-def test_a_process_that_stood_still_does_not_blame_the_endpoint(clock: Clock):
-    with clock.asking.request(Remote()):
-        clock.now += 3600.0
-        clock.asking.forgive(3600.0 - 1.0)
-        assert clock.owed() == []
-        clock.now += LONG
-        assert clock.owed() == [LONG + 1.0]
-
-
 def test_a_model_on_this_machine_is_never_late(clock: Clock):
     with clock.asking.request(StubProvider()):
         clock.now += LONG

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derive
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient
 from schemas.ports import Event, Pending
-from schemas.search import GetRequest, SearchRequest
+from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
-from tests.written_index import write_index, writer_of
+from tests.written_index import write_index
 
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
@@ -107,25 +106,6 @@ def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_it
         assert '"dimensions":32' in manager.provider.identity
     finally:
         manager.close()
-
-
-def test_a_blank_query_finds_nothing(manager: SearchManager):
-    assert manager.search(SearchRequest(query=" \n\t")).results == ()
-
-
-@pytest.mark.parametrize("query", ['"', "AND OR NOT", "a* ^b NEAR(", "\0", "’", "x" * 20_000, "💥" * 500, "col:term"])
-def test_hostile_queries_are_only_words(manager: SearchManager, query: str):
-    answer = manager.search(SearchRequest(query=query))
-
-    assert answer.error is None
-
-
-def test_group_sessions_are_not_cited_by_default(manager: SearchManager):
-    private = manager.search(SearchRequest(query="dentist", session_key="agent:main:direct:ada"))
-    group = manager.search(SearchRequest(query="dentist", session_key="agent:main:telegram:group:42"))
-
-    assert (private.citations, group.citations) == (True, False)
-    assert group.results[0].citation is None
 
 
 @pytest.mark.parametrize(
@@ -363,44 +343,6 @@ def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings,
     manager.close()
 
 
-def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, resources: SearchResources):
-    manager, _ = get_search_manager(settings, "main", resources=resources)
-    answer = manager.search(SearchRequest(query="dentist"))
-
-    assert answer.results == ()
-    assert answer.degraded == ("there is no index yet: nothing was searched",)
-    manager.close()
-
-
-def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResources, notes: Path):
-    write_index(settings).close()
-    folder = settings.indexes_path / "main"
-    file = folder / (folder / "CURRENT").read_text().strip()
-    file.write_bytes(b"this is not a database" * 1000)
-    manager, _ = get_search_manager(settings, "main", resources=resources)
-
-    answer = manager.search(SearchRequest(query="dentist"))
-    assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
-    assert answer.error
-    assert answer.action
-    assert not manager.status().ok
-    manager.close()
-
-
-def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: SearchManager, settings: Settings, notes: Path):
-    assert not manager.search(SearchRequest(query="zebra")).results
-    (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
-    writer = writer_of(settings)
-    old = writer.current()
-    digest = write_index(settings).meta("fingerprint")
-    writer.begin(digest, "{}", force=True)
-    write_index(settings)
-    assert writer.complete(digest)
-
-    assert writer.current() != old
-    assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
-
-
 def test_no_manager_comes_with_a_sentence(settings: Settings):
     manager, error = get_search_manager(settings, "nobody")
     assert manager is None
@@ -418,57 +360,6 @@ def test_a_manager_of_its_own_leaves_no_thread_behind(settings: Settings, notes:
     manager.close()
 
     wait_until(lambda: set(threading.enumerate()) <= before)
-
-
-def test_reading_gives_lines_of_a_document(manager: SearchManager, notes: Path):
-    answer = manager.read_file(GetRequest(path="memory/2026-11-20.md", from_=3, lines=1))
-    assert (answer.text, answer.lines, answer.total_lines) == ("The dentist appointment moved to nine.", 1, 3)
-
-    absolute = manager.read_file(GetRequest(path=str(notes / "MEMORY.md")))
-    assert absolute.path == "MEMORY.md"
-    assert absolute.text == "Long-term: the server is called Basalt."
-
-
-def test_a_document_that_is_not_there_is_not_found(manager: SearchManager):
-    answer = manager.read_file(GetRequest(path="memory/never.md"))
-
-    assert answer.text == ""
-    assert answer.disabled is None
-    assert answer.error is not None
-    assert answer.error.startswith("not found")
-
-
-def test_everything_else_is_refused_with_one_uniform_answer(manager: SearchManager, notes: Path, tmp_path: Path):
-    (tmp_path / "secret.md").write_text("secret", "utf-8")
-    (notes / "notes.md").write_text("outside of memory/", "utf-8")
-    (notes / "memory" / "link.md").symlink_to(tmp_path / "secret.md")
-    (notes / "memory" / "linked").symlink_to(tmp_path)
-    os.mkfifo(notes / "memory" / "pipe.md")
-    (notes / "memory" / "folder.md").mkdir()
-    (notes / "memory" / "plain.txt").write_text("text", "utf-8")
-    paths = [
-        "../secret.md",
-        "memory/../../secret.md",
-        str(tmp_path / "secret.md"),
-        "/etc/passwd",
-        "memory/link.md",
-        "memory/linked/secret.md",
-        "memory/pipe.md",
-        "memory/folder.md",
-        "memory/plain.txt",
-        "notes.md",
-        "memory/a\0.md",
-        "memory/%2e%2e/%2e%2e/secret.md",
-        "~/secret.md",
-        "file:///etc/passwd",
-    ]
-    answers = {path: manager.read_file(GetRequest(path=path)) for path in paths}
-
-    assert all(answer.text == "" for answer in answers.values())
-    refused = {path: answer.error for path, answer in answers.items() if answer.refused}
-    assert len(set(refused.values())) == 1
-    # A name that could be a document and is none is merely not there.
-    assert set(paths) - set(refused) <= {"memory/%2e%2e/%2e%2e/secret.md"}
 
 
 def test_sync_leaves_a_request_or_says_why_not(settings: Settings, resources: SearchResources):

@@ -69,17 +69,6 @@ def paths(found: Found) -> list[str]:
     return [row.key.path for _, row in found.hits]
 
 
-def test_both_sides_find_together():
-    found = find(index(), "when is the dentist appointment?")
-
-    assert found.mode == "hybrid"
-    assert found.lacks == ()
-    assert paths(found)[0] == "memory/dentist.md"
-    best = found.hits[0][0]
-    assert best.vector is not None
-    assert best.text is not None
-
-
 def test_keywords_that_were_searched_before_the_vector_came_find_the_same():
     for query in ("dentist appointment", "ERR_BROKER_4711", "basil Friday", "周五"):
         expected = find(index(), query, vector=embed(NOTES["memory/garden.md"]))
@@ -170,10 +159,6 @@ def test_a_hit_by_vector_alone_needs_min_score():
     strict = find(index(), "zahnarzt", min_score=0.5, **asked)
     assert paths(strict) == ["memory/dentist.md"]
     assert strict.hits[0][0].text is None
-
-
-def test_chinese_is_found_by_word():
-    assert paths(find(index(), "数据库什么时候迁移"))[0] == "memory/db.md"
 
 
 def test_without_a_vector_keywords_answer_and_say_why():

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import structlog
-from jsonschema import Draft202012Validator
 
-from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service.mcp_server import SESSION_KEY_META, ToolCall, build_server
-from tests.mcp_clients import ERAS, calling, connected, found, protocol_error, refusal, tools
+from tests.mcp_clients import ERAS, calling, connected, found, protocol_error, refusal
 
 
 class Answering:
@@ -28,21 +26,6 @@ class Answering:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_both_tools_are_listed_as_reading_only(era: str):
-    listed = connected(build_server(Answering({})), tools, era=era)
-
-    assert [tool.name for tool in listed] == ["memory_search", "memory_get"]
-    for tool in listed:
-        definition = TOOLS[tool.name]
-        assert (tool.title, tool.description) == (definition.title, definition.description)
-        assert tool.input_schema == definition.input_schema
-        assert tool.input_schema["additionalProperties"] is False
-        Draft202012Validator.check_schema(tool.input_schema)
-        assert tool.annotations is not None
-        assert tool.annotations.model_dump(exclude_none=True) == {"read_only_hint": True, "open_world_hint": False}
-
-
-@pytest.mark.parametrize("era", ERAS)
 def test_an_answer_comes_as_an_object_and_as_text(era: str):
     answering = Answering({"results": [], "note": "面包 für alle"})
 
@@ -53,13 +36,6 @@ def test_an_answer_comes_as_an_object_and_as_text(era: str):
     [call] = answering.calls
     assert (call.name, call.arguments) == ("memory_search", {"query": "bread", "maxResults": 3})
     assert (call.session_key, call.request) == (None, None)
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_a_refused_call_is_a_result_that_the_model_reads(era: str):
-    refused = ToolArgumentsRefused("memory_search: unknown argument agent; valid are query, maxResults, minScore")
-    result = connected(build_server(Answering(refused)), calling("memory_search", query="x", agent="bob"), era=era)
-    assert refusal(result) == str(refused)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -81,14 +57,6 @@ def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():
     assert "test_mcp_server.py" in line["place"]
     assert "secret" not in str(line)
     assert "treasure" not in str(line)
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_a_call_may_say_which_session_asks(era: str):
-    answering = Answering({"results": []})
-    key = {SESSION_KEY_META: " agent:main:telegram:group:7 "}
-    connected(build_server(answering), calling("memory_search", meta=key, query="x"), era=era)
-    assert answering.calls[0].session_key == "agent:main:telegram:group:7"
 
 
 @pytest.mark.parametrize("key", ["", "  ", 7, ["a"], {}])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.service.overview import timeline_of
-from schemas.overview import DatedNote
+from schemas.service import DatedNote
 
 CHUNKS = {
     "MEMORY.md": 9,

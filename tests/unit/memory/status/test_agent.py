@@ -10,6 +10,7 @@ from memory.status.agent import (
     build_conditions,
     clock_conditions,
     endpoint_conditions,
+    figure_conditions,
     trouble_of,
 )
 from schemas.conditions import Condition, ConditionCode
@@ -63,6 +64,19 @@ def test_a_build_that_gets_on_or_has_a_reason_to_wait_is_none(
     queue: QueueState, index: IndexState | None, in_batch_jobs: int
 ):
     assert codes(queue, index=index, in_batch_jobs=in_batch_jobs) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "queue", "code"),
+    [
+        (IndexState(), QueueState(pending=3, oldest_seconds=95.0), ConditionCode.DOCUMENTS_WAIT),
+        (IndexState(identity_matches=False), QueueState(), ConditionCode.INDEX_OUTDATED),
+        (IndexState(vectors_pending=2), QueueState(reachable=False), ConditionCode.VECTORS_UNATTENDED),
+    ],
+)
+def test_figures_that_say_something_is_wrong_are_conditions(index: IndexState, queue: QueueState, code: ConditionCode):
+    assert [one.code for one in figure_conditions("main", index, queue, embeds=True)] == [code]
+    assert list(figure_conditions("main", IndexState(), QueueState(), embeds=True)) == []
 
 
 def silence(*, seconds: float | None, vectors_ago: float | None = None, found: tuple[Condition, ...] = ()):

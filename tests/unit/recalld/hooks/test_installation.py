@@ -30,14 +30,6 @@ def changed(file: Path, *, removing: bool = False) -> bool:
     return installation.change_hooks(file, "claude-code", COMMAND, removing=removing, agreed=True)
 
 
-def test_all_hooks_join_an_empty_file_and_only_the_last_one_is_waited_for() -> None:
-    hooks = installed({})["hooks"]
-    assert set(hooks) == {"SessionStart", "PreCompact", "PostCompact", "Stop", "SessionEnd"}
-    handlers = {event: groups[0]["hooks"][0] for event, groups in hooks.items()}
-    assert {handler["command"] for handler in handlers.values()} == {COMMAND}
-    assert {event for event, handler in handlers.items() if not handler.get("async")} == {"SessionEnd"}
-
-
 def test_codex_has_no_hooks_that_run_beside_it() -> None:
     hooks = installed({}, "recalld hook codex", "codex")["hooks"]
     assert set(hooks) == {"SessionStart", "Stop", "PreCompact", "PostCompact"}
@@ -69,11 +61,6 @@ def test_a_handler_that_somebody_put_into_a_group_of_theirs_is_taken_out_of_it()
     (theirs,) = THEIRS["hooks"]
     mixed = {"hooks": [theirs, {"type": "command", "command": COMMAND}]}
     assert removed({"hooks": {"Stop": [mixed]}}) == {"hooks": {"Stop": [{"hooks": [theirs]}]}}
-
-
-def test_doubled_hooks_become_single() -> None:
-    group = wanted_hooks("claude-code", COMMAND)["Stop"]
-    assert installed({"hooks": {"Stop": [group, group]}}) == installed({"hooks": {"Stop": [group]}})
 
 
 def test_what_removing_leaves_empty_goes_too_and_what_was_empty_stays() -> None:

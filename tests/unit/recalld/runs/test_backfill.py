@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatc
             raise PermissionError(13, "Permission denied", folder)
         return scandir(folder)
 
-    monkeypatch.setattr("memory.documents.walk.os.scandir", listed)
+    monkeypatch.setattr("memory.documents.scan.os.scandir", listed)
     found = find_transcripts([tmp_path])
     assert names(found) == ["a.jsonl"]
     assert found.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
 
 #: Says "begun" when signals are heard.
 PRELUDE = """
-import fcntl, hashlib, os, sys, termios, threading, time
+import hashlib, sys, threading, time
 from recalld.up.lifecycle import last_act, stop_event
 def begin(**options):
     stop = stop_event(**{"supervised": False, **options})
@@ -48,21 +44,6 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
         process.kill()
         process.wait()
     return process.returncode, said
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals) -> None:
-    process = program("begin().wait(); print('in order')")
-    process.send_signal(number)
-    assert outcome(process) == (0, "in order\n")
-
-
-def test_a_supervised_process_ends_when_its_supervisor_is_gone() -> None:
-    process = program("begin(supervised=True).wait(); print('in order')", stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    process.stdin.close()
-    process.stdin = None
-    assert outcome(process) == (0, "in order\n")
 
 
 def test_a_second_signal_is_immediate_after_the_last_acts_even_while_the_main_thread_hears_nothing() -> None:
@@ -108,34 +89,6 @@ def test_an_end_that_takes_too_long_is_cut_short_and_says_so() -> None:
     code, said = outcome(process)
     assert code == 1
     assert said == "recalld: did not end within 0 s and leaves as it is\nlast act\n"
-
-
-def test_a_closed_terminal_may_be_told_twice_and_printing_to_it_fails_nobody(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    code = f"""
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-begin().wait()
-time.sleep(0.2)  # for a second SIGHUP
-print("nobody reads this", flush=True)
-open({str(done)!r}, "w").write("in order")
-"""
-    master, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + code],
-        cwd=REPOSITORY,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    ) as process:
-        os.close(terminal)
-        said = b""
-        while b"begun\r\n" not in said:  # a terminal that is closed in the middle of the line fails its writer
-            said += os.read(master, 100)
-        os.close(master)  # the kernel sends SIGHUP
-        process.send_signal(signal.SIGHUP)  # and so does a shell
-        assert process.wait(60) == 0
-    assert done.read_text() == "in order"
 
 
 def test_who_was_started_by_nohup_stays_when_the_terminal_goes() -> None:

@@ -27,24 +27,14 @@ def test_a_home_that_nobody_ran_has_no_daemon(home: Path) -> None:
     assert not home.exists(), "asking leaves nothing behind"
 
 
-def test_the_daemon_is_known_by_its_process_id_while_it_runs_and_no_longer(home: Path) -> None:
-    with only_daemon(home):
-        assert daemon_pid(home) == os.getpid()
-    assert daemon_pid(home) is None
-
-
 def test_a_second_daemon_is_refused_with_the_first_one_s_process_id(home: Path) -> None:
     with only_daemon(home):
         with pytest.raises(UserError, match=rf"already runs for .*\(process {os.getpid()}\); stop it first"):
             only_daemon(home).__enter__()
         assert daemon_pid(home) == os.getpid(), "the refused one took nothing away"
+    assert daemon_pid(home) is None
     with only_daemon(home):
         assert daemon_pid(home) == os.getpid()
-
-
-def test_two_homes_have_a_daemon_each(home: Path, tmp_path: Path) -> None:
-    with only_daemon(home), only_daemon(tmp_path / "other"):
-        assert daemon_pid(home) == daemon_pid(tmp_path / "other") == os.getpid()
 
 
 def test_a_killed_daemon_leaves_the_home_to_the_next_one(home: Path) -> None:

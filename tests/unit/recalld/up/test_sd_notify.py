@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld.up.lifecycle import announce_ready, notify, watchdog
+from recalld.up.lifecycle import notify, watchdog
 from tests.waiting import wait_until
 
 
@@ -31,16 +31,6 @@ def heard(systemd: socket.socket) -> list[str]:
             words.append(systemd.recv(4096).decode())
         except BlockingIOError:
             return words
-
-
-def test_it_is_said_who_is_ready_unless_a_supervisor_is_told(
-    systemd: socket.socket, capsys: pytest.CaptureFixture[str]
-) -> None:
-    announce_ready(supervised=True)
-    assert heard(systemd) == []
-    announce_ready(supervised=False)
-    assert heard(systemd) == ["READY=1"]
-    assert capsys.readouterr().out == "ready\n"
 
 
 def test_a_name_in_the_abstract_namespace_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

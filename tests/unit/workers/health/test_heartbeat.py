@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from memory.status.local_processes import born, is_stopped, is_the_same
-from schemas.status import OutdatedState
+from schemas.status import OutdatedState, ProcessState
 from tests.waiting import wait_until
 from workers.health.heartbeat import GONE_SECONDS, SILENT_SECONDS, Beat, process_states
 
@@ -25,17 +26,18 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         running.kill()
 
 
-def beat(role: str = "work", *, pid: int | None = None, silent: float = 1.0, host: str = "") -> Beat:
+def beat(role: str = "work", *, pid: int | None = None, silent: float = 1.0, host: str = "", **more: Any) -> Beat:
     pid = pid or os.getpid()
-    return Beat(
-        name=f"{role}:{pid}",
+    state = ProcessState(
         role=role,
         host=host or socket.gethostname(),
         pid=pid,
-        born=born(pid),
         started_at=900.0,
-        silent_seconds=silent,
+        heard_at=1000.0,
+        condition="well",
+        **more,
     )
+    return Beat(name=f"{role}:{pid}", born=born(pid), silent_seconds=silent, state=state)
 
 
 def conditions(*beats: Beat) -> list[str]:
@@ -60,7 +62,9 @@ def test_a_process_that_is_gone_is_known_to_be_gone(process: subprocess.Popen[by
     wait_until(lambda: not is_the_same(process.pid, gone.born))  # also before its parent looked how it ended
     assert conditions(gone, beat()) == ["gone", "well"]
     assert conditions(replace(gone, silent_seconds=1.0), beat()) == ["well", "well"], "it owes no heartbeat yet"
-    assert conditions(replace(gone, role="index"), beat()) == ["well"], "a command that was killed is not missed"
+    assert conditions(replace(gone, state=gone.state.model_copy(update={"role": "index"})), beat()) == ["well"], (
+        "a command that was killed is not missed"
+    )
 
 
 def test_a_number_that_another_process_has_now_is_not_the_process():
@@ -78,18 +82,12 @@ def test_silence_is_reported_of_a_process_that_seems_to_live_and_of_another_mach
 
 
 def test_a_thread_that_does_not_get_on_is_named():
-    [state] = process_states([replace(beat(), stuck=("its tail thread has ended",))])
+    [state] = process_states([beat(stuck=("its tail thread has ended",))])
     assert (state.condition, state.stuck) == ("stuck", ("its tail thread has ended",))
-
-
-def test_a_process_that_just_awoke_gives_the_others_the_time_to_awake_too():
-    awoke = replace(beat("watch"), awoke_seconds=1.0)
-    assert conditions(awoke, beat(silent=3600)) == ["well", "well"]
-    assert conditions(replace(awoke, awoke_seconds=60.0), beat(silent=3600)) == ["well", "silent"]
 
 
 def test_settings_of_another_machine_are_named_with_it():
     changed = OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)
-    [state] = process_states([replace(beat(host="elsewhere"), outdated=changed)])
+    [state] = process_states([beat(host="elsewhere", outdated=changed)])
     assert state.outdated is not None
     assert state.outdated.file == "/etc/recalld.toml on elsewhere"

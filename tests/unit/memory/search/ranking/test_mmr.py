@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.rerank import similarity_by_meaning, similarity_by_words, tokens, varied
+from memory.search.ranking.rerank import similarity_by_meaning, similarity_by_words, varied
 
 SHARES = st.floats(0, 1, allow_nan=False)
 SIMILARITIES = st.floats(0, 1, allow_nan=False)
@@ -66,32 +66,12 @@ def test_the_values_are_those_of_the_formula() -> None:
     assert varied([1.0, 0.8, 0.6, 0.1], Table(rows), share=0.5, limit=4) == [0, 2, 3, 1]
 
 
-def test_what_repeats_an_early_choice_stays_behind_after_later_ones() -> None:
-    rows = np.eye(4)
-    rows[0, 1] = rows[1, 0] = 1
-    assert varied([1.0, 0.9, 0.8, 0.5], Table(rows.tolist()), share=0.5, limit=4) == [0, 2, 3, 1]
-
-
 @given(given_=candidates(distinct=False), limit=st.integers(0, 12))
 def test_with_lambda_1_relevance_alone_decides(given_: tuple[list[float], list[list[float]]], limit: int) -> None:
     relevance, rows = given_
     table = Table(rows)
     assert varied(relevance, table, share=1.0, limit=limit) == list(range(min(limit, len(relevance))))
     assert table.asked == []
-
-
-@given(given_=candidates(), share=SHARES, limit=st.integers(1, 12), data=st.data())
-def test_the_order_in_which_candidates_arrive_changes_nothing(
-    given_: tuple[list[float], list[list[float]]], share: float, limit: int, data: st.DataObject
-) -> None:
-    relevance, rows = given_
-    shuffled = data.draw(st.permutations(range(len(relevance))))
-    moved = Table([[rows[one][other] for other in shuffled] for one in shuffled])
-
-    first = varied(relevance, Table(rows), share=share, limit=limit)
-    second = varied([relevance[place] for place in shuffled], moved, share=share, limit=limit)
-
-    assert [shuffled[place] for place in second] == first
 
 
 @given(given_=candidates(distinct=False), share=SHARES, limit=st.integers(0, 12))
@@ -104,18 +84,6 @@ def test_every_choice_is_made_once_and_the_most_relevant_is_the_first(
     assert len(set(chosen)) == len(chosen) == min(limit, len(relevance))
     assert chosen[:1] == ([0] if relevance and limit else [])
     assert len(table.asked) <= limit
-
-
-def test_equals_stay_in_their_order() -> None:
-    alike = Table([[1.0] * 4] * 4)
-    assert varied([0.5] * 4, alike, share=0.7, limit=4) == [0, 1, 2, 3]
-    assert varied([0.0] * 4, alike, share=0.7, limit=4) == [0, 1, 2, 3]
-
-
-def test_relevance_counts_as_a_share_of_the_best() -> None:
-    """Old memory, whose relevance has become small altogether, is still ordered by it."""
-    assert varied([1e-6, 0.9e-6, 0.1e-6], Table(np.eye(3).tolist()), share=0.7, limit=3) == [0, 1, 2]
-    assert varied([1e-6, 0.99e-6, 0.1e-6], AGAIN, share=0.9, limit=2) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -135,11 +103,6 @@ def test_relevance_counts_as_a_share_of_the_best() -> None:
 def test_words_in_common_are_counted_in_every_script(one: str, other: str, expected: float) -> None:
     similarity = similarity_by_words([one, other])
     assert similarity(0)[1] == similarity(1)[0] == pytest.approx(expected)
-
-
-def test_a_chinese_text_is_no_single_word() -> None:
-    assert {"数据", "据库", "迁移"} <= tokens("数据库的迁移")
-    assert not any("的" in token for token in tokens("数据库的迁移"))
 
 
 def test_cosines_are_scaled_from_unrelated_to_the_same() -> None:
