@@ -185,7 +185,7 @@ def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) 
         Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
         for folder, notes in found.items()
     )
-    return replace(scan, complete=False, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
+    return replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
 
 
 def _is_empty(folder: str) -> bool:

@@ -170,7 +170,6 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     locked = str(bench.workspace / "memory/locked")
     hidden = type(scan)(
         documents={key: stat for key, stat in scan.documents.items() if "/locked/" not in key.path},
-        complete=False,
         problems=(Condition(ConditionCode.FOLDER_UNLISTABLE, locked, params={"error": "permission denied"}),),
         unlisted=(locked,),
     )
