@@ -57,15 +57,8 @@ def serve(
 ) -> None:
     """Listen and answer until SIGTERM, SIGINT or `stop`; then let running requests finish and return.
 
-    Args:
-        settings: `service.host` and `service.port` say where (port 0: a free one).
-        pending: tells how far the index is behind.
-        inbox: takes requests to compare files and index.
-        coordinate: limits that queries share with other users of their embedding provider.
-        on_ready: called once searches are answered; `<home>/run/service.json` says where.
-        stop: ends the service when set; without it SIGTERM and SIGINT do.
-        pulses: heartbeats of this process.
-        bounds: of clients; by default those that fit this process.
+    `service.host` and `service.port` (0: a free one) say where. `on_ready` is called once searches are answered;
+    `<home>/run/service.json` has the address then. `bounds` are by default those that fit this process.
 
     Raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.

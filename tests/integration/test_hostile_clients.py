@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from starlette.responses import JSONResponse
 from structlog.testing import capture_logs
 
 from memory.http.server import Bounds, bounds_here
-from memory.telemetry.server import Page, TelemetryServer
+from memory.telemetry.server import TelemetryServer
 from producers.hook_server import HookServer
 from schemas.ports import Event
 from schemas.settings import Settings
@@ -372,7 +373,7 @@ TELEMETRY_BOUNDS = Bounds(connections=8, head_seconds=0.5, body_seconds=0.5, ans
 @pytest.fixture
 def telemetry() -> Iterator[int]:
     """The port of the listener of workers and of `up`."""
-    routes = {"/readyz": lambda: Page.of({"status": "ready"})}
+    routes = {"/readyz": lambda: JSONResponse({"status": "ready"})}
     server = TelemetryServer("127.0.0.1", 0, routes=routes, bounds=TELEMETRY_BOUNDS)
     server.start()
     yield server.port
@@ -385,47 +386,3 @@ def test_a_probe_is_answered_when_the_time_of_hundreds_of_slow_clients_is_over(t
         wait_until(lambda: held(clients) <= TELEMETRY_BOUNDS.connections)
         wait_until(lambda: said(telemetry, READY).status == 200)
         wait_until(lambda: held(clients) == 0)
-
-
-def test_who_asks_a_worker_while_all_are_being_answered_is_told_to_come_back():
-    go_on = threading.Event()
-    asked: list[int] = []
-
-    def slowly() -> Page:
-        asked.append(1)
-        assert go_on.wait(60)
-        return Page.of({"status": "ready"})
-
-    server = TelemetryServer("127.0.0.1", 0, routes={"/readyz": slowly}, bounds=Bounds(connections=4))
-    server.start()
-    try:
-        with crowd(server.port, 4, first=READY) as clients:
-            wait_until(lambda: len(asked) == len(clients))
-            refused = said(server.port, READY)
-            assert (refused.status, refused.error) == (503, "too many connections are open here; try again in a moment")
-            go_on.set()
-            assert {client.read().status for client in clients} == {200}
-    finally:
-        go_on.set()
-        server.stop()
-
-
-@pytest.mark.parametrize(
-    ("sent", "statuses"),
-    [
-        (b"GET /" + b"a" * 65_600, {431}),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 65_600, {431}),
-        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 200, {431}),
-        (b"GET /readyz HTTP/9.9\r\n\r\n", {400}),
-        (b"\x16\x03\x01\x02\x00\r\n\r\n", {400}),
-        (b"GET /readyz HTTP/1.1\r\nHost: [::1\r\n\r\n", {403}),
-        (b"POST /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n", {501}),
-        (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
-    ],
-    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
-)
-def test_a_worker_refuses_what_is_no_request_in_a_sentence(telemetry: int, sent: bytes, statuses: set[int]):
-    answer = said(telemetry, sent)
-    assert answer.status in statuses, answer
-    assert answer.error
-    assert said(telemetry, READY).status == 200

@@ -78,18 +78,9 @@ def ranked(
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
-    Args:
-        reader: reads the candidates' texts, times and vectors.
-        cosines: chunk id -> cosine; empty for a search by keywords alone.
-        bm25: chunk id -> BM25, positive.
-        query: the searched text.
-        hybrid: settings of fusion, age and variety.
-        model: name of the embedding model.
-        max_results: at least 1.
-        min_score: 0..1, compared before age counts. It never drops a chunk without a vector, with an exact piece of the
-            query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
-        now: Unix seconds.
-        known: candidates that the caller has read.
+    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. `known` are candidates that the
+    caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with an exact
+    piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
     """
     rows = dict(known or ())
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])

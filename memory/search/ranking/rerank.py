@@ -83,10 +83,7 @@ def aged(
 def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
     """Return the age of a chunk, at least 0; None for an evergreen one.
 
-    Args:
-        path: the document's path.
-        said_at: time of the message in Unix seconds; None for notes, and for messages without a time.
-        now: Unix seconds. A time in the future counts as now.
+    `said_at` is the time of the message; None for notes, and for messages without a time.
     """
     if said_at is not None:
         return max(0.0, (now - said_at) / SECONDS_PER_DAY)
@@ -126,13 +123,8 @@ def varied_hits(
 def varied(relevance: Sequence[float], similarity: Similarity, *, share: float, limit: int) -> list[int]:
     """Return the places of the chosen candidates, first choice first, at most `limit`.
 
-    Args:
-        relevance: at least 0, one a candidate. Equal choices go to the more relevant candidate, then to the first.
-        similarity: of the same candidates.
-        share: lambda, 0..1; 1 keeps the order, 0 looks at variety alone after the first.
-        limit: results wanted.
-
-    Looks at every candidate once for each result.
+    `share` is lambda, 0..1: 1 keeps the order, 0 looks at variety alone after the first. Equal choices go to the more
+    relevant candidate, then to the first.
     """
     best = max(relevance, default=0.0)
     worth = [share * (value / best if best > 0 else 0.0) for value in relevance]
@@ -177,10 +169,7 @@ def similarity_by_words(texts: Sequence[str]) -> Similarity:
 def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str], *, unrelated: float) -> Similarity:
     """Return the similarity by cosine, from `unrelated` (0) to the same direction (1); by words without a vector.
 
-    Args:
-        vectors: unit vectors, shape (dimensions,), one a candidate; None for a candidate without.
-        texts: of the same candidates.
-        unrelated: the model's cosine of unrelated texts, below 1.
+    `vectors` and `texts` are of the same candidates; `unrelated` is the model's cosine of unrelated texts.
     """
     rows = {place: row for row, place in enumerate(place for place, one in enumerate(vectors) if one is not None)}
     known = [vector for vector in vectors if vector is not None]
