@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from memory.chunking.chunker import CutChunk
 from memory.transcripts.interpreter import Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
-from memory.transcripts.packing import FoldedChunk, Packer, label
+from memory.transcripts.packing import Packer, label
 from memory.transcripts.transcript_format import Said, Wordless
 
 #: Counted up when the same lines would give other chunks; part of the index fingerprint.
@@ -109,11 +110,11 @@ class TranscriptFold:
             self.feed(line)
         return None
 
-    def take(self) -> list[FoldedChunk]:
+    def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""
         return self._packer.take()
 
-    def open(self, tail: RawLine | None = None) -> list[FoldedChunk]:
+    def open(self, tail: RawLine | None = None) -> list[CutChunk]:
         """Return the chunks that would follow the closed ones if the file ended here. Changes nothing.
 
         `tail` is a last line without its end. It is used if it is whole, a JSON object; else it waits for its end.

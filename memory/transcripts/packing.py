@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, text_hash
+from memory.chunking.chunker import SLACK_TOKENS, Chunk, CutChunk, chunk_text, text_hash
 from memory.chunking.lines import weigh
 
 #: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
@@ -33,21 +33,6 @@ _WINDOW = 64
 
 #: The smallest `max_bytes` of `chunk_text`.
 _LEAST_BYTES = 160
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedChunk:
-    """One chunk of a transcript. Lines are those of its first and last message in the JSONL file (1-based).
-
-    `said_at`: Unix time of its last message that has one.
-    """
-
-    ordinal: int
-    start_line: int
-    end_line: int
-    text: str
-    text_hash: str
-    said_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ class Packer:
         self._overlap = min(overlap * 8, self._budget // 2)
         #: Chunks that never change, the taken ones included.
         self.closed: int = state["closed"] if state else 0
-        self._taken: list[FoldedChunk] = []
+        self._taken: list[CutChunk] = []
         self._parts: list[Part] = []
         self._weight = 0
         for line, said_at, text in state["parts"] if state else ():
@@ -108,12 +93,12 @@ class Packer:
             self._begin_next(repeat=min(self._overlap, self._budget - weight - _JOINT))
         self._append(Part(line, said_at, label + text, weight))
 
-    def take(self) -> list[FoldedChunk]:
+    def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""
         taken, self._taken = self._taken, []
         return taken
 
-    def open(self) -> list[FoldedChunk]:
+    def open(self) -> list[CutChunk]:
         """Return the chunk under way, if there is one."""
         return [self._chunk()] if self._parts else []
 
@@ -177,11 +162,11 @@ class Packer:
         overlap = min(self._overlap // 8, tokens // 2)
         return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max(_LEAST_BYTES, room // 2))
 
-    def _chunk(self) -> FoldedChunk:
+    def _chunk(self) -> CutChunk:
         parts = self._parts
         text = "\n".join([part.text for part in parts])
         said_at = next((part.said_at for part in reversed(parts) if part.said_at is not None), None)
-        return FoldedChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
+        return CutChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
 
 
 def _part(line: int, said_at: float | None, text: str) -> Part:

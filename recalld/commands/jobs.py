@@ -11,8 +11,8 @@ from typing import Any
 import click
 import redis
 
+from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
-from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, stop_text
 from memory.status.private_broker import frozen_pid

@@ -117,12 +117,10 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         wait_until(workers.settled)
         assert workers.finds("heron")
         assert workers.counts().vectors_pending == NOTES
-        workers.write("memory/today.md", "A kingfisher came by.")
-        workers.mark("memory/today.md")
+        workers.note("memory/today.md", "A kingfisher came by.")
         wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
         assert server.paid_inline == Counter(["A kingfisher came by."])
-        workers.write("memory/copy.md", "The heron number 7 stands in the reeds.")
-        workers.mark("memory/copy.md")
+        workers.note("memory/copy.md", "The heron number 7 stands in the reeds.")
         wait_until(lambda: workers.settled() and workers.counts().chunks == NOTES + 2)
         assert server.paid_inline == Counter(["A kingfisher came by."]), "the job brings the vector of its text"
         server.open.set()
@@ -169,10 +167,9 @@ def test_a_backfill_that_takes_long_is_not_waited_for(
 def test_more_texts_than_a_job_holds_wait_for_their_turn(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memory.embedding.batch_jobs.batch_api import JobLimits
-    from memory.embedding.batch_jobs.file_batches import OpenAIBatches
+    from memory.embedding.batch_jobs.batch_api import OpenAIBatches
 
-    monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
+    monkeypatch.setattr(OpenAIBatches, "most_texts", 20)
     server.open.clear()
     settings = make(concurrency=2)
     with Workers(settings) as workers:
