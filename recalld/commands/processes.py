@@ -57,7 +57,6 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
                 broker.inbox,
                 broker.board,
                 process.stop,
-                figures=broker.board,
                 indexed=indexed_by(settings),
                 answering=answering_for(settings),
                 building=building_in(settings),

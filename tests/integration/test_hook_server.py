@@ -19,7 +19,7 @@ from producers.run import run_producers
 from schemas.errors import UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
-from tests.recording import RecordingConditions, RecordingFigures, RecordingInbox, RecordingQueue
+from tests.recording import RecordingConditions, RecordingInbox, RecordingQueue
 
 PATH = "/somewhere/a.jsonl"
 COMPACTED = {"hook_event_name": "PreCompact", "transcript_path": PATH}
@@ -176,7 +176,6 @@ def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set
             target=run_producers,
             args=(settings, RecordingQueue(), RecordingInbox(), RecordingConditions(), stop),
             kwargs={
-                "figures": RecordingFigures(),
                 "indexed": lambda _: None,
                 "answering": lambda _: None,
                 "building": lambda _: False,
