@@ -18,8 +18,7 @@ import pytest
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.provider_requests import AWS
 
 TITAN, COHERE_3, COHERE_4 = "amazon.titan-embed-text-v2:0", "cohere.embed-multilingual-v3", "us.cohere.embed-v4:0"
@@ -233,7 +232,7 @@ def test_the_identity_names_neither_account_nor_region(connect: Connect) -> None
 def test_the_sdk_is_loaded_when_it_is_used() -> None:
     program = (
         "import sys; from memory.embedding.selection import choose_provider; "
-        "from schemas.settings import MemorySettings; from schemas.settings_sections import Credentials; "
+        "from schemas.settings import MemorySettings; from schemas.settings import Credentials; "
         "assert choose_provider(MemorySettings(provider='bedrock'), Credentials()).provider is not None; "
         "assert not {'boto3', 'botocore'} & set(sys.modules)"
     )

@@ -22,8 +22,7 @@ from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.ports import Event
-from schemas.settings import AgentSettings, Settings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import (
     RecordingConditions,
     RecordingInbox,

@@ -18,8 +18,7 @@ from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, 
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider, made_like
 from schemas.errors import Permanent
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import DIMENSIONS, table, words, write_model
 
 PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -296,7 +295,7 @@ def test_choosing_a_folder_loads_neither_the_runtime_nor_the_tokenizers(tmp_path
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials
 from schemas.settings import MemorySettings
 memory = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
 assert choose_provider(memory, Credentials()).provider is not None
