@@ -135,7 +135,7 @@ class _Index:
     def _count(self, reader: StoreReader) -> list[DocumentKey]:
         self.known = KnownFiles(reader.files())
         self.failed = [letter.key for letter in reader.dead_letters()]
-        self.vectors_pending = reader.vectors_pending()
+        self.vectors_pending = reader.counts().vectors_pending
         self.out = left_out(reader, self._files)
         return []
 
