@@ -47,6 +47,12 @@ def printable_answer(answer: Any) -> Any:
     return answer
 
 
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes as fields of an answer: `vectors_ready` as vectorsReady."""
+    words = {name: name.split("_") for name in names}
+    return {first + "".join(map(str.title, rest)): getattr(value, name) for name, (first, *rest) in words.items()}
+
+
 def printable_json(value: Any, *, indent: int | None = None) -> str:
     """Return JSON whose control characters are escaped; it reads back as the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)

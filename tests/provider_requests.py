@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
-from memory.embedding.batch_jobs.batch_api import JobState
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs.batch_api import batch_api_of
+from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
@@ -96,7 +96,7 @@ def a_batch_job(provider: EmbeddingProvider) -> None:
     file = api.write([("id-1", "one"), ("id-2", "two")])
     with file.content:
         job = api.submit(file, reference="a-reference")
-    while api.look(job).state is JobState.RUNNING:
+    while api.look(job).stage is Stage.RUNNING:
         pass
     list(api.results(job, texts=2))
     api.clean_up(job)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from memory.chunking.chunker import CutChunk
 from memory.transcripts.folding import TranscriptFold
 from memory.transcripts.interpreter import Interpreter, Reading
 from memory.transcripts.lines import RawLine, lines_in
-from memory.transcripts.packing import FoldedChunk
 
 
 def raw_lines(data: bytes) -> list[RawLine]:
@@ -36,13 +36,13 @@ def new_fold(
     return TranscriptFold(tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=name, state=state)
 
 
-def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[FoldedChunk]]:
+def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[CutChunk]]:
     """The fold of a whole file, and all its chunks."""
     fold = new_fold(**options)
     tail = fold.feed_all(raw_lines(data))
     return fold, [*fold.take(), *fold.open(tail)]
 
 
-def text_of(chunks: list[FoldedChunk]) -> str:
+def text_of(chunks: list[CutChunk]) -> str:
     """All text in the chunks."""
     return "\n".join(chunk.text for chunk in chunks)

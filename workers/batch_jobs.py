@@ -18,10 +18,9 @@ import numpy as np
 import structlog
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.batch_jobs.batch_api import BatchLine
+from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
 from memory.embedding.batch_jobs.batch_step import JobRules, step
-from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
@@ -149,8 +148,8 @@ class _AgentJobs:
         if self._api is not None and self._settings.enabled and self._obstacle() is None:
             known = self.ledger.known_hashes(self._supply.identity)
             waiting = [text_hash for text_hash in pending if text_hash not in known]
-            gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.limits.inputs
-            held = set(waiting if gathering else self._noted(waiting, self._api.limits.inputs))
+            gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
+            held = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
         self.look_after()
         elsewhere = held | self.ledger.hashes(self._supply.identity)
         if not elsewhere:

@@ -55,6 +55,22 @@ class Chunk:
     tokens: float
 
 
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """Chunk of a document as an index takes it.
+
+    The lines of a transcript are those of its first and last message in the JSONL file (1-based). `said_at` is the Unix
+    time of its last message that has one, None in a note.
+    """
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+    said_at: float | None = None
+
+
 def estimate_tokens(text: str) -> float:
     """Return the estimated tokens: (3 * UTF-8 bytes - characters) / 8.
 
@@ -99,10 +115,9 @@ class _Cutter:
         self._above = self._lines.weights_above
         self._chunks: list[Chunk] = []
         # Start of the present chunk's own part: offset, line, and weight of all text before it.
-        self._own = 0
-        self._line = 0
-        self._before = 0
-        self._repeated = Overlap(start=0, line=0, weight=0)
+        self._own = self._line = self._before = 0
+        # Start of the chunk with what it repeats: offset, line, and weight of the repeated text.
+        self._start = self._start_line = self._repeated = 0
 
     def run(self) -> list[Chunk]:
         while self._cut_once():
@@ -113,7 +128,7 @@ class _Cutter:
     def _cut_once(self) -> bool:
         """End the present chunk if the text allows it; return False if the rest of the text is the last chunk."""
         lines, above = self._lines, self._above
-        first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
+        first_overflowing = bisect_right(above, self._before - self._repeated + self._budget) - 1
         if first_overflowing == self._line:
             rest = above[self._line + 1] - self._before
             if rest > self._budget:
@@ -122,9 +137,9 @@ class _Cutter:
             # The line fits as a whole with a shorter overlap; a very short overlap is useless.
             spare = self._budget - rest
             self._repeat(room=spare if spare >= self._overlap // 2 else 0)
-            first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
+            first_overflowing = bisect_right(above, self._before - self._repeated + self._budget) - 1
 
-        room = self._budget - self._repeated.weight
+        room = self._budget - self._repeated
         half_full = max(bisect_left(above, self._before + room // 2), self._line + 1)
         heading = lines.kinds.find(HEADING, half_full, first_overflowing + 1)
         if heading >= 0:
@@ -156,7 +171,7 @@ class _Cutter:
 
     def _break_inside(self, line: int, start: int, before: int) -> None:
         """Cut a line whose part from `start` on does not fit; `before` is the weight of all text before `start`."""
-        room = self._budget - self._repeated.weight - (before - self._before)
+        room = self._budget - self._repeated - (before - self._before)
         end = cut_point(self._text, start, self._lines.content_end(line), room)
         self._emit(end, line + 1)
         self._own, self._line, self._before = end, line, before + weigh(self._text[start:end])
@@ -164,80 +179,57 @@ class _Cutter:
 
     def _repeat(self, *, room: int) -> None:
         """Choose the overlap with the previous chunk, at most `room` of weight and never more than the limit."""
-        previous = self._chunks[-1] if self._chunks else None
-        self._repeated = overlap_before(
-            self._text,
-            self._lines,
-            own=self._own,
-            line=self._line,
-            before=self._before,
-            lowest=previous.start if previous else self._own,
-            room=min(room, self._overlap),
-        )
+        lowest = self._chunks[-1].start if self._chunks else self._own
+        own = self._own, self._line, 0
+        room = min(room, self._overlap)
+        found = self._overlap_within(room, lowest) if room > 0 and self._own > lowest else own
+        self._start, self._start_line, self._repeated = found or own
+
+    def _overlap_within(self, room: int, lowest: int) -> tuple[int, int, int] | None:
+        """Return offset, line and weight of the text to repeat, which starts at or after the offset `lowest`.
+
+        It has as many whole lines as `room` holds, without blank ones at the start. If no line fits, it is the end of
+        the last line with text.
+        """
+        text, own, line, before = self._text, self._own, self._line, self._before
+        starts, above = self._lines.starts, self._above
+
+        def has_text(number: int) -> bool:
+            part = text[max(starts[number], lowest) : min(starts[number + 1], own)]
+            return bool(part) and not part.isspace()
+
+        first_whole = bisect_left(starts, lowest)
+        # A chunk that starts inside its line can repeat the start of that line.
+        last = line if starts[line] < own else line - 1
+        whole = max(first_whole, bisect_left(above, before - room))
+        while whole <= last and not has_text(whole):
+            whole += 1
+        if whole <= last:
+            return starts[whole], whole, before - above[whole]
+
+        while last >= first_whole and not has_text(last):
+            last -= 1
+        if last < 0:
+            return None
+        end = own if last == line else self._lines.content_end(last)
+        # The overlap includes the line's end and blank lines below it.
+        below = 0 if last == line else before - above[last + 1] + LINE_END_WEIGHT
+        if room <= below:
+            return None
+        point = tail_point(text, max(starts[last], lowest), end, room - below)
+        tail = text[point:end]
+        return (point, last, below + weigh(tail)) if tail and not tail.isspace() else None
 
     def _emit(self, end: int, end_line: int) -> None:
-        text = self._text[self._repeated.start : end]
+        text = self._text[self._start : end]
         self._chunks.append(
             Chunk(
                 text=text,
-                start=self._repeated.start,
+                start=self._start,
                 own_start=self._own,
                 end=end,
-                start_line=self._repeated.line + 1,
+                start_line=self._start_line + 1,
                 end_line=end_line,
                 tokens=weigh(text) / 8,
             )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Repeated text: it starts at offset `start` in line `line` (0-based) and weighs `weight` eighths of tokens."""
-
-    start: int
-    line: int
-    weight: int
-
-
-def overlap_before(
-    text: str, lines: MarkdownLines, *, own: int, line: int, before: int, lowest: int, room: int
-) -> Overlap:
-    """Return the text that a chunk whose own part starts at `own` in line `line` repeats.
-
-    The overlap has as many whole lines as `room` holds, without blank ones at the start. If no line fits, it is the end
-    of the last line with text. `before` is the weight of all text before `own`. The overlap starts at or after the
-    offset `lowest`, the start of the previous chunk.
-    """
-    nothing = Overlap(start=own, line=line, weight=0)
-    if room <= 0 or own <= lowest:
-        return nothing
-    starts, above = lines.starts, lines.weights_above
-
-    def has_text(number: int) -> bool:
-        part = text[max(starts[number], lowest) : min(starts[number + 1], own)]
-        return bool(part) and not part.isspace()
-
-    first_whole = bisect_left(starts, lowest)
-    # A chunk that starts inside its line can repeat the start of that line.
-    last = line if starts[line] < own else line - 1
-    whole = max(first_whole, bisect_left(above, before - room))
-    while whole <= last and not has_text(whole):
-        whole += 1
-    if whole <= last:
-        return Overlap(start=starts[whole], line=whole, weight=before - above[whole])
-
-    while last >= first_whole and not has_text(last):
-        last -= 1
-    if last < 0:
-        return nothing
-    start = max(starts[last], lowest)
-    end = own if last == line else lines.content_end(last)
-    # The overlap includes the line's end and blank lines below it.
-    below = 0 if last == line else before - above[last + 1] + LINE_END_WEIGHT
-    if room <= below:
-        return nothing
-    point = tail_point(text, start, end, room - below)
-    tail = text[point:end]
-    if not tail or tail.isspace():
-        return nothing
-    return Overlap(start=point, line=last, weight=below + weigh(tail))

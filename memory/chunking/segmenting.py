@@ -28,7 +28,7 @@ from memory.chunking.stop_words import (
 )
 
 #: Part of an index's fingerprint. Raise it with every change of the results of `index_text` or `index_title`, unless
-#: a migration can mark the few affected indexes (`memory.store.sqlite.schema.MARK_UNSPACED`).
+#: a migration can mark the few affected indexes (`memory.store.sqlite.schema`).
 SEGMENTER_VERSION = 2
 
 #: FTS5 tokenizer of texts and queries.

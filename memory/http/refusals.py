@@ -31,12 +31,7 @@ _AGENTS = (401, 404)
 
 
 def refusals(*, agents: bool = False, fields: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Return status -> its description for FastAPI.
-
-    Args:
-        agents: the request is about an agent, so that a token may be needed.
-        fields: the request has fields that may be wrong.
-    """
+    """Return status -> its description for FastAPI, for requests about `agents`, or with `fields` that may be wrong."""
     statuses = (*_ANY, *(_AGENTS if agents else ()), *((422,) if fields else ()))
     return {status: {"model": Refusal, "description": HTTPStatus(status).phrase} for status in sorted(statuses)}
 

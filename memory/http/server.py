@@ -214,13 +214,7 @@ def listen(host: str, port: int, *, key: str, advice: str) -> socket.socket:
 
 
 class BoundedServer(uvicorn.Server):
-    """Server of an application whose clients are bounded.
-
-    Args:
-        app: the application.
-        grace_seconds: for running requests after a stop.
-        bounds: of clients; by default those that fit this process.
-    """
+    """Server of an application whose clients are bounded, by default as fits this process."""
 
     def __init__(self, app: ASGIApp, *, grace_seconds: int, bounds: Bounds | None = None) -> None:
         config = uvicorn.Config(
@@ -245,11 +239,7 @@ class BoundedServer(uvicorn.Server):
 class ServerThread:
     """Server on a thread of its own, which answers between `start` and `stop`.
 
-    Args:
-        server: the server.
-        listener: the open port; `stop` closes it.
-        name: of the thread.
-        failed: called with the error that ended the server.
+    `stop` closes the listener. `failed` gets the error that ended the server.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from memory.chunking.chunker import chunk_text, text_hash
+from memory.chunking.chunker import CutChunk, chunk_text, text_hash
 from memory.embedding.batcher import Ticket
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import NO_VECTORS
@@ -15,21 +15,6 @@ from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChu
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import Chunking
-
-
-@dataclass(frozen=True, slots=True)
-class CutChunk:
-    """Chunk cut from the new version of a document.
-
-    `said_at` is the Unix time of its messages, None in a note.
-    """
-
-    ordinal: int
-    start_line: int
-    end_line: int
-    text: str
-    text_hash: str
-    said_at: float | None = None
 
 
 class StoredChunks:

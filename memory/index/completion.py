@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager, nullcontext
 
 import structlog
 
-from memory.chunking.chunker import text_hash
+from memory.chunking.chunker import CutChunk, text_hash
 from memory.documents.comparison import forgotten, left_out, with_emptied
 from memory.documents.roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
-from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CutChunk, Plan, StoredChunks
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
 from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for

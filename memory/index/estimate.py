@@ -11,7 +11,7 @@ from typing import TypeVar
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import forgets
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits

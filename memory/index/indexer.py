@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint

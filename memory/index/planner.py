@@ -6,12 +6,13 @@ from collections.abc import Generator, Iterator, Sequence
 
 import structlog
 
+from memory.chunking.chunker import CutChunk
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import emptied, forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.changes import CommitBatch, CutChunk, IndexReport, Plan, StoredChunks, cut_document
+from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull

@@ -13,17 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from memory.chunking.chunker import CutChunk
 from memory.documents.agent_files import AgentFiles
 from memory.documents.content import OpenTranscript
 from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.index.changes import CutChunk, Plan, StoredChunks, byte_limit
+from memory.index.changes import Plan, StoredChunks, byte_limit
 from memory.redaction import redactor_for
 from memory.store.reader import NOWHERE, StoreReader, TranscriptMark
 from memory.store.writer import DocumentWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
 from memory.transcripts.lines import RawLine, TranscriptDamaged
-from memory.transcripts.packing import FoldedChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import MemorySettings
 
@@ -166,7 +166,7 @@ class _Slicing:
         self._known = store.file(key) if store is not None and self._stored is not None else None
         self._last = ("", 0)  # digest and size of the last line
         self._messages = 0  # up to the last slice
-        self._closed: list[FoldedChunk] = []
+        self._closed: list[CutChunk] = []
 
     def run(self) -> Iterator[TranscriptSlice]:
         try:
@@ -276,7 +276,7 @@ class _Slicing:
     def _slice(
         self,
         fold: TranscriptFold,
-        chunks: Sequence[FoldedChunk],
+        chunks: Sequence[CutChunk],
         *,
         stat: FileStat,
         final: bool,
@@ -290,7 +290,7 @@ class _Slicing:
 
     def _write(
         self,
-        chunks: Sequence[FoldedChunk],
+        chunks: Sequence[CutChunk],
         mark: TranscriptMark,
         *,
         stat: FileStat,
@@ -299,10 +299,7 @@ class _Slicing:
         messages: int = 0,
         resumable: bool = True,
     ) -> TranscriptSlice:
-        added, moved = self._chunks.taken_over(
-            CutChunk(chunk.ordinal, chunk.start_line, chunk.end_line, chunk.text, chunk.text_hash, chunk.said_at)
-            for chunk in chunks
-        )
+        added, moved = self._chunks.taken_over(chunks)
         write = DocumentWrite(
             self._key,
             self._stored if self._stored is not None else self._revision,

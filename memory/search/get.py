@@ -73,13 +73,10 @@ LONGEST_LINE_BYTES = 4 * 1024 * 1024
 def transcript_page(
     files: AgentFiles, key: DocumentKey, *, first: int | None, count: int | None, redact: Callable[[str], str]
 ) -> GetAnswer:
-    """Cut a page out of a transcript, like `memory.search.get.page` out of a note.
+    """Cut a page out of a transcript, like `page` out of a note. Raises like `AgentFiles.read`.
 
     Line n of the text stands for line `from` + n of the file, so that a citation can be opened; a line without a
     message is empty.
-
-    Raises:
-        DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged, Transient: like `AgentFiles.read`.
     """
     # Most processes never open a transcript.
     from memory.transcripts.rendering import render_lines

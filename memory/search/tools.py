@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
@@ -19,6 +18,7 @@ from memory.search.ranking.terms import cut_at_or_before
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import UserError
 from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.service import Tool
 from schemas.settings import Limits
 from schemas.validation_messages import problem_words, shown_name, shown_names
 
@@ -137,22 +137,7 @@ class ToolArgumentsRefused(UserError):
         super().__init__(message, exit_code=2)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
-    """Tool as a model sees it. `input_schema` is a JSON schema of the arguments. Both tools only read."""
-
-    name: str
-    title: str
-    description: str
-    input_schema: Mapping[str, Any]
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Return the names of the valid arguments."""
-        return tuple(self.input_schema["properties"])
-
-
-_SEARCH = ToolDefinition(
+_SEARCH = Tool(
     name=SEARCH,
     title="Search memory",
     description=(
@@ -194,7 +179,7 @@ _SEARCH = ToolDefinition(
     },
 )
 
-_GET = ToolDefinition(
+_GET = Tool(
     name=GET,
     title="Read memory",
     description=(
@@ -225,8 +210,8 @@ _GET = ToolDefinition(
     },
 )
 
-#: Name -> tool, in the order of lists.
-TOOLS: Mapping[str, ToolDefinition] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
+#: Name -> tool, in the order of lists. Both only read.
+TOOLS: Mapping[str, Tool] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
 
 
 async def call_tool(
@@ -234,14 +219,8 @@ async def call_tool(
 ) -> dict[str, Any]:
     """Return the answer to a model's call, ready for JSON, with names in camelCase.
 
-    Args:
-        memory: that of the server's agent.
-        name: one of `TOOLS`.
-        arguments: of the model.
-        session_key: of the session, from the server and never from the model; None is the owner's private session.
-
-    Snippets end with their source if the session gets citations, and have at most `limits.max_injected_chars` together.
-    The answer of a failed memory has `disabled`, `unavailable`, `error`, `warning` and `action`.
+    `session_key` comes from the server and never from the model; None is the owner's private session. Snippets end with
+    their source if the session gets citations, and have at most `limits.max_injected_chars` together.
 
     Raises:
         ToolArgumentsRefused: the call is wrong, in one sentence for the model. It is the only error raised.
@@ -276,14 +255,15 @@ def _shown(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:
 
 def _request(
     model: type[SearchRequest | GetRequest],
-    tool: ToolDefinition,
+    tool: Tool,
     arguments: Mapping[str, Any],
     session_key: str | None,
 ) -> SearchRequest | GetRequest:
-    unknown = [str(name) for name in arguments if name not in tool.arguments]
+    valid = tool.input_schema["properties"]
+    unknown = [str(name) for name in arguments if name not in valid]
     if unknown:
         raise ToolArgumentsRefused(
-            f"{tool.name}: unknown argument {shown_names(unknown)}; valid are {', '.join(tool.arguments)}"
+            f"{tool.name}: unknown argument {shown_names(unknown)}; valid are {', '.join(valid)}"
         )
     try:
         return model.model_validate({**arguments, "sessionKey": session_key})

@@ -35,7 +35,6 @@ from schemas.service import (
     TermsAnswer,
     TermsRequest,
     TimelineAnswer,
-    Tool,
     ToolList,
     ToolRequest,
 )
@@ -100,14 +99,9 @@ def create_app(
 ) -> FastAPI:
     """Build the service.
 
-    Args:
-        settings: the whole tree; `service.host` decides whose Host headers are answered and whether tokens are needed.
-        pending: tells how far the index is behind.
-        inbox: takes requests to compare files and index.
-        coordinate: limits that queries share with other users of their embedding provider.
-        proof: nonce -> proof that this is the registered service of the home.
-
-    Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`).
+    `service.host` decides whose Host headers are answered and whether tokens are needed. `coordinate` returns the
+    limits that queries share with other users of their embedding provider. `proof` maps a nonce to the proof that this
+    is the registered service of the home.
     """
     service = QueryService(settings, pending, inbox=inbox, coordinate=coordinate)
     mcp_routes, mcp_opened = _mcp(service)
@@ -207,16 +201,10 @@ def _tool_routes(service: QueryService) -> APIRouter:
     other status is for the operator of the loop.
     """
     router = APIRouter()
-    listed = ToolList(
-        tools=tuple(
-            Tool(name=tool.name, title=tool.title, description=tool.description, input_schema=dict(tool.input_schema))
-            for tool in TOOLS.values()
-        )
-    )
 
     @router.get("/v1/tools", responses=refusals(), summary="The tools that agents know")
     async def list_tools() -> ToolList:
-        return listed  # the same for every agent, so it needs no token
+        return ToolList(tools=tuple(TOOLS.values()))  # the same for every agent, so it needs no token
 
     @router.post(
         "/v1/tools",

@@ -41,9 +41,7 @@ class _Caller:
 class McpEndpoint:
     """ASGI application. Must be `opened()` while it answers.
 
-    Args:
-        allowed: (Authorization header, agent in the path) -> the agent whose memory is open; raises AccessDenied.
-        call: calls a tool of an agent.
+    `allowed` maps (Authorization header, agent in the path) to the agent whose memory is open, or raises AccessDenied.
     """
 
     def __init__(self, *, allowed: Callable[[str | None, str | None], str], call: CallTool) -> None:

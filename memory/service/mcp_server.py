@@ -24,7 +24,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from memory.search.tools import TOOLS, ToolArgumentsRefused, ToolDefinition
+from memory.search.tools import TOOLS, ToolArgumentsRefused
 from schemas.validation_messages import shown_name
 from schemas.version import recalld_version
 
@@ -73,7 +73,8 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
     `answer` returns a call's answer as a JSON object. A `ToolArgumentsRefused` and every other error become results
     that the model can read; the other errors are logged without the model's arguments.
     """
-    tools = [_described(tool) for tool in TOOLS.values()]
+    read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    tools = [Tool(**dict(tool), annotations=read_only) for tool in TOOLS.values()]
     schemas = {tool.name: tool.input_schema for tool in tools}
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
@@ -102,16 +103,6 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
         get_tool_input_schema=schemas.get,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-    )
-
-
-def _described(tool: ToolDefinition) -> Tool:
-    return Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=dict(tool.input_schema),
-        annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
     )
 
 

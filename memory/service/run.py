@@ -11,18 +11,17 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-import uvicorn
-from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import check_tokens, needs_tokens
 from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.app import create_app
-from memory.status.pulses import Pulse, Pulses
+from memory.status.pulses import Pulses
 from memory.status.run_files import read_derived, write_derived
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
@@ -38,7 +37,8 @@ LOCK_FILE = Path("run") / "service.lock"
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
 
-_STOP_POLL_SECONDS = 0.1
+#: Seconds between two looks for a stop.
+_POLL_SECONDS = 0.1
 
 #: Seconds between two checks that commands still find a service.
 _REGISTRATION_SECONDS = 1.0
@@ -57,15 +57,8 @@ def serve(
 ) -> None:
     """Listen and answer until SIGTERM, SIGINT or `stop`; then let running requests finish and return.
 
-    Args:
-        settings: `service.host` and `service.port` say where (port 0: a free one).
-        pending: tells how far the index is behind.
-        inbox: takes requests to compare files and index.
-        coordinate: limits that queries share with other users of their embedding provider.
-        on_ready: called once searches are answered; `<home>/run/service.json` says where.
-        stop: ends the service when set; without it SIGTERM and SIGINT do.
-        pulses: heartbeats of this process.
-        bounds: of clients; by default those that fit this process.
+    `service.host` and `service.port` (0: a free one) say where. `on_ready` is called once searches are answered;
+    `<home>/run/service.json` has the address then. `bounds` are by default those that fit this process.
 
     Raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
@@ -78,25 +71,10 @@ def serve(
     registration = Registration(settings.home, settings.service.host, listener.getsockname()[1])
     try:
         app = create_app(settings, pending, inbox=inbox, coordinate=coordinate, proof=registration.proof)
-        with _stopping(stop) as ending:
-            asyncio.run(_run(app, listener, registration, on_ready, ending, pulses or Pulses(), bounds))
+        server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
+        asyncio.run(_run(server, listener, registration, on_ready, stop, pulses or Pulses()))
     finally:
         listener.close()
-
-
-@contextlib.contextmanager
-def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """Yield the event that ends the service: the caller's, else an event that SIGTERM and SIGINT set."""
-    if stop is not None or threading.current_thread() is not threading.main_thread():
-        yield stop or threading.Event()
-        return
-    ending = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Registration:
@@ -156,59 +134,49 @@ class Registration:
 
 
 async def _run(
-    app: FastAPI,
+    server: BoundedServer,
     listener: socket.socket,
     registration: Registration,
     on_ready: Callable[[], None] | None,
-    stop: threading.Event,
+    stop: threading.Event | None,
     pulses: Pulses,
-    bounds: Bounds | None,
 ) -> None:
-    server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
+    ending = stop or threading.Event()
+    if stop is None and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ending.set)
     pulse = pulses.of("answering")
-    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(registration, on_ready)))
-    keeper = asyncio.create_task(_keep_registered(server, registration))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    announced, look_at = False, 0.0
     try:
-        await server.serve(sockets=[listener])
+        while not serving.done():
+            pulse.busy("answers requests")
+            if ending.is_set():
+                server.should_exit = True
+            elif server.started and time.monotonic() >= look_at:
+                # Again and again: the registered service may go, for example the one of a killed `up`.
+                look_at = time.monotonic() + _REGISTRATION_SECONDS
+                _register(registration, first=not announced)
+                if on_ready is not None and not announced:
+                    on_ready()
+                announced = True
+            await asyncio.wait((serving,), timeout=_POLL_SECONDS if announced else 0.01)
+        await serving
     finally:
         pulses.close()
-        for task in (watcher, keeper):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
         registration.withdraw()
         _log.info("service_stopped", port=registration.port)
 
 
-async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, announce: Callable[[], None]) -> None:
-    announced = False
-    while True:
-        pulse.busy("answers requests")
-        if server.started and not announced:
-            announced = True
-            announce()
-        if stop.is_set():
-            server.should_exit = True
-        await asyncio.sleep(_STOP_POLL_SECONDS if announced else 0.01)
-
-
-async def _keep_registered(server: uvicorn.Server, registration: Registration) -> None:
-    """Register when the registered service is gone, for example the one of a killed `up`."""
-    while True:
-        await asyncio.sleep(_REGISTRATION_SECONDS)
-        if server.started and not server.should_exit:
-            with contextlib.suppress(OSError):  # a full disk, say; the next look tries again
-                registration.keep()
-
-
-def _announce(registration: Registration, on_ready: Callable[[], None] | None) -> None:
-    _log.info("service_listening", host=registration.host, port=registration.port)
+def _register(registration: Registration, *, first: bool) -> None:
+    reason = None
     try:
         if not registration.keep():
             # Commands keep using the service of `up`.
             reason = "another service of this home runs and stays the registered one"
+    except OSError as error:  # a full disk, say; the next look tries again
+        reason = str(error)
+    if first:
+        _log.info("service_listening", host=registration.host, port=registration.port)
+        if reason is not None:
             _log.warning("service_not_registered", reason=reason)
-    except OSError as error:
-        _log.warning("service_not_registered", reason=str(error))
-    if on_ready is not None:
-        on_ready()

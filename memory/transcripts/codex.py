@@ -28,54 +28,42 @@ from memory.transcripts.transcript_format import (
     TranscriptFormat,
     Wordless,
     kind_of,
+    names,
     texts_of,
     time_of,
 )
-from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
+from memory.transcripts.wrappers import Cut, Wrappers
 
 #: What the program sends in the user's place, and what editors and the desktop put above a person's request.
 USER_WRAPPERS = Wrappers(
-    (
-        Wrapper(Cut.ELEMENT, "environment_context"),
-        Wrapper(Cut.ELEMENT, "user_instructions"),
-        Wrapper(Cut.ELEMENT, "instructions"),
-        Wrapper(Cut.ELEMENT, "permissions instructions"),
-        Wrapper(Cut.ELEMENT, "skills_instructions"),
-        Wrapper(Cut.ELEMENT, "apps_instructions"),
-        Wrapper(Cut.ELEMENT, "plugins_instructions"),
-        Wrapper(Cut.ELEMENT, "recommended_plugins", "0.142"),
-        Wrapper(Cut.ELEMENT, "personality_spec"),
-        Wrapper(Cut.ELEMENT, "collaboration_mode"),
-        Wrapper(Cut.ELEMENT, "model_switch"),
-        Wrapper(Cut.ELEMENT, "turn_aborted"),
-        Wrapper(Cut.ENVELOPE, "skill"),
-        Wrapper(Cut.ENVELOPE, "user_shell_command", "0.121"),
-        Wrapper(Cut.ELEMENT, "user_action"),
-        Wrapper(Cut.ELEMENT, "subagent_notification"),
-        Wrapper(Cut.ELEMENT, "task-notification"),
-        Wrapper(Cut.ELEMENT, "codex_internal_context"),
-        Wrapper(Cut.ELEMENT, "goal_context"),
-        Wrapper(Cut.ELEMENT, "hook_prompt"),
-        Wrapper(Cut.ELEMENT, "app-context"),
-        Wrapper(Cut.ELEMENT, "heartbeat"),
-        Wrapper(Cut.ELEMENT, "in-app-browser-context"),
-        Wrapper(Cut.TAGS, "image name=", "0.117"),
-        Wrapper(Cut.MESSAGE, r"# AGENTS\.md instructions(?: for [^\n]+\n|\s*<INSTRUCTIONS>)"),
-        Wrapper(Cut.ABOVE_REQUEST, "# Context from my IDE setup:", "0.116"),
-        Wrapper(Cut.ABOVE_REQUEST, "# Files mentioned by the user:", "0.117"),
-        Wrapper(Cut.ABOVE_REQUEST, "# Files pasted by the user:"),
-        Wrapper(Cut.ABOVE_REQUEST, "# In app browser:"),
-        Wrapper(Cut.ABOVE_REQUEST, "# Browser comments:"),
-        Wrapper(Cut.ABOVE_REQUEST, "## Code review guidelines:", "0.118"),
-        Wrapper(Cut.ABOVE_REQUEST, "## Prior conversation with Codex:", "0.118"),
-    ),
+    {
+        Cut.ELEMENT: names(
+            """
+            environment_context user_instructions instructions skills_instructions apps_instructions
+            plugins_instructions recommended_plugins personality_spec collaboration_mode model_switch turn_aborted
+            user_action subagent_notification task-notification codex_internal_context goal_context hook_prompt
+            app-context heartbeat in-app-browser-context
+            """,
+            "permissions instructions",
+        ),
+        Cut.ENVELOPE: ("skill", "user_shell_command"),
+        Cut.TAGS: ("image name=",),
+        Cut.MESSAGE: (r"# AGENTS\.md instructions(?: for [^\n]+\n|\s*<INSTRUCTIONS>)",),
+        Cut.ABOVE_REQUEST: (
+            "# Context from my IDE setup:",
+            "# Files mentioned by the user:",
+            "# Files pasted by the user:",
+            "# In app browser:",
+            "# Browser comments:",
+            "## Code review guidelines:",
+            "## Prior conversation with Codex:",
+        ),
+    },
     request=r"^## My request(?: for Codex)?:[ \t]*",
 )
 
 #: What the assistant adds for the desktop: where it looked in the program's own memory, and tags around a plan.
-ASSISTANT_WRAPPERS = Wrappers(
-    (Wrapper(Cut.ELEMENT, "oai-mem-citation", "0.142"), Wrapper(Cut.TAGS, "proposed_plan", "0.117"))
-)
+ASSISTANT_WRAPPERS = Wrappers({Cut.ELEMENT: ("oai-mem-citation",), Cut.TAGS: ("proposed_plan",)})
 
 #: A request that was spoken: the words of the person are inside, escaped for XML.
 _SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
@@ -92,11 +80,11 @@ _KNOWN_LINES = frozenset(("session_meta", "turn_context", "world_state", "inter_
 _LINES = frozenset((*_KNOWN_LINES, "response_item", "event_msg", "compacted"))
 
 _KNOWN_ITEMS = frozenset(
-    """
+    names("""
     compaction compaction_summary context_compaction custom_tool_call custom_tool_call_output function_call
     function_call_output ghost_snapshot image_generation_call local_shell_call local_shell_call_output other reasoning
     tool_search_call tool_search_output web_search_call
-    """.split()  # noqa: SIM905 - one name a line would fill a page
+    """)
 )
 
 #: The fact that a file's first message line settles: which of the two logs is read.

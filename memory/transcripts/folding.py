@@ -9,11 +9,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from memory.transcripts.interpreter import Interpreter, Unknown
+from memory.chunking.chunker import CutChunk
+from memory.transcripts.interpreter import Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
-from memory.transcripts.packing import FoldedChunk, Packer, label
+from memory.transcripts.packing import Packer, label
 from memory.transcripts.transcript_format import Said, Wordless
 
 #: Counted up when the same lines would give other chunks; part of the index fingerprint.
@@ -61,20 +63,18 @@ class TranscriptFold:
             KeyError: there is no format of that name.
             ValueError: the state is of another version, or none.
         """
-        self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes)
-        self._skipped = SkippedLines()
-        self.offset = 0
-        self.lines = 0
-        self.digest = NO_LINES_DIGEST
-        self.messages = 0
-        self.compactions = 0
+        self._again = partial(
+            TranscriptFold, tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=format
+        )
         kept: dict[str, Any] = _parsed(state) if state is not None else {}
+        self.offset: int = kept.get("offset", 0)
+        self.lines: int = kept.get("lines", 0)
+        self.digest: str = kept.get("digest", NO_LINES_DIGEST)
+        self.messages: int = kept.get("messages", 0)
+        self.compactions: int = kept.get("compactions", 0)
         self._interpreter = Interpreter(kept.get("format") or format, kept.get("facts"), redact=redact)
-        if kept:
-            self.offset, self.lines, self.digest = kept["offset"], kept["lines"], kept["digest"]
-            self.messages, self.compactions = kept["messages"], kept["compactions"]
-            self._packer.restore(kept["packer"])
-            self._skipped.restore(kept["skipped"])
+        self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes, state=kept.get("packer"))
+        self._skipped = SkippedLines(kept.get("skipped"))
 
     @property
     def closed(self) -> int:
@@ -98,7 +98,7 @@ class TranscriptFold:
         self.offset += line.size
         self.digest = digest_with(self.digest, line)
         if line.data is None:
-            self._skipped.too_long(self.lines)
+            self._skipped.add(_TOO_LONG, self.lines)
         else:
             self._read(line.data)
 
@@ -110,21 +110,21 @@ class TranscriptFold:
             self.feed(line)
         return None
 
-    def take(self) -> list[FoldedChunk]:
+    def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""
         return self._packer.take()
 
-    def open(self, tail: RawLine | None = None) -> list[FoldedChunk]:
+    def open(self, tail: RawLine | None = None) -> list[CutChunk]:
         """Return the chunks that would follow the closed ones if the file ended here. Changes nothing.
 
         `tail` is a last line without its end. It is used if it is whole, a JSON object; else it waits for its end.
         """
         if tail is None or tail.data is None:
             return self._packer.open()
-        fold = self._copy()
+        fold = self._again(state=self.state())
         fold.lines += 1
         fold._read(tail.data)
-        return [*fold._packer.take(), *fold._packer.open()]
+        return [*fold.take(), *fold.open()]
 
     def state(self) -> str:
         """Return the state to go on from, as JSON: facts, counts and the text of the open chunk."""
@@ -148,12 +148,12 @@ class TranscriptFold:
     def notes(self, tail: RawLine | None = None) -> tuple[str, ...]:
         """Return a sentence for each kind of skipped line, and for a `tail` that waits for its end; for status."""
         notes = self._skipped.notes()
-        if tail is not None and (tail.data is None or self._interpreter.copy().read(tail.data) is Wordless.BROKEN):
+        if tail is not None and (tail.data is None or parsed(tail.data) is Wordless.BROKEN):
             notes = (
                 *notes,
                 f"what follows line {self.lines} is no whole message and has no line end; it is read with it",
             )
-        if self.format is None and self._skipped.any_unknown:
+        if self.format is None and self._skipped.unknown:
             notes = ("no line is of a known format (openclaw, claude-code, codex, plain)", *notes)
         return notes
 
@@ -165,19 +165,11 @@ class TranscriptFold:
         elif reading is Wordless.COMPACTED:
             self.compactions += 1
         elif isinstance(reading, Unknown):
-            self._skipped.unknown(reading.kind)
+            self._skipped.add_unknown(reading.kind)
         elif reading is Wordless.BROKEN:
-            self._skipped.broken(self.lines)
+            self._skipped.add(_BROKEN, self.lines)
         elif reading is Wordless.OVERFULL:
-            self._skipped.too_long(self.lines)
-
-    def _copy(self) -> TranscriptFold:
-        copied = object.__new__(TranscriptFold)
-        copied._packer = self._packer.copy()
-        copied._skipped = SkippedLines()
-        copied._interpreter = self._interpreter.copy()
-        copied.lines, copied.messages, copied.compactions = self.lines, self.messages, self.compactions
-        return copied
+            self._skipped.add(_TOO_LONG, self.lines)
 
 
 def _parsed(state: str) -> dict[str, Any]:
@@ -196,70 +188,50 @@ _KINDS = 20
 #: Form of a type's name; a name of another form is not repeated in a note.
 _NAME = re.compile(r"[A-Za-z][\w./:-]{0,39}", re.ASCII)
 
-_UNNAMED = ""
 _OTHERS = "*"
 
-_BROKEN = "not JSON"
-_TOO_LONG = "too long to be read"
+_BROKEN, _TOO_LONG = "not JSON", "too long to be read"
 
 
 class SkippedLines:
-    """Counts of lines that are not JSON, too long, or of an unknown type."""
+    """Counts of lines that are not JSON, too long, or of an `unknown` type: the number of each by its name."""
 
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, list[int]]] = dict.fromkeys((_BROKEN, _TOO_LONG), (0, []))
-        self._unknown: dict[str, int] = {}
+    def __init__(self, state: list[Any] | None = None) -> None:
+        self.unknown: dict[str, int]
+        broken, first_broken, too_long, first_too_long, self.unknown = state or (0, [], 0, [], {})
+        self._counts: dict[str, tuple[int, list[int]]] = {
+            _BROKEN: (broken, first_broken),
+            _TOO_LONG: (too_long, first_too_long),
+        }
 
-    @property
-    def any_unknown(self) -> bool:
-        """Return True if a line of an unknown type was counted."""
-        return bool(self._unknown)
-
-    def broken(self, number: int) -> None:
-        """Count a line that is not a JSON object; `number` is 1-based."""
-        self._count(_BROKEN, number)
-
-    def too_long(self, number: int) -> None:
-        """Count a line that was too long to be read."""
-        self._count(_TOO_LONG, number)
-
-    def _count(self, what: str, number: int) -> None:
+    def add(self, what: str, number: int) -> None:
+        """Count a line that was not read; `number` is 1-based."""
         count, numbers = self._counts[what]
         self._counts[what] = count + 1, [*numbers, number][:_NUMBERS]
 
-    def unknown(self, kind: str) -> None:
+    def add_unknown(self, kind: str) -> None:
         """Count a line of an unknown type."""
-        name = kind if _NAME.fullmatch(kind) else _UNNAMED
-        if name not in self._unknown and len(self._unknown) >= _KINDS:
+        name = kind if _NAME.fullmatch(kind) else ""
+        if name not in self.unknown and len(self.unknown) >= _KINDS:
             name = _OTHERS
-        self._unknown[name] = self._unknown.get(name, 0) + 1
+        self.unknown[name] = self.unknown.get(name, 0) + 1
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each kind of skipped line."""
-        notes = [_sentence(count, what, numbers) for what, (count, numbers) in self._counts.items() if count]
-        for name, count in self._unknown.items():
-            lines = f"{count} line{'s' if count > 1 else ''}"
-            were = "were" if count > 1 else "was"
-            if name == _OTHERS:
-                notes.append(f"{lines} of further unknown types {were} skipped")
-            elif name == _UNNAMED:
-                notes.append(f"{lines} without a type that is known {were} skipped")
-            else:
-                notes.append(f"{lines} of unknown type {name} {were} skipped")
+        notes = []
+        for what, (count, numbers) in self._counts.items():
+            if count == 1:
+                notes.append(f"1 line is {what} and was skipped (line {numbers[0]})")
+            elif count:
+                first = "first: " if count > len(numbers) else ""
+                listed = ", ".join(map(str, numbers))
+                notes.append(f"{count} lines are {what} and were skipped ({first}lines {listed})")
+        for name, count in self.unknown.items():
+            of_type = {"": "without a type that is known", _OTHERS: "of further unknown types"}
+            kind = of_type.get(name, f"of unknown type {name}")
+            notes.append(f"{count} line{'s' if count > 1 else ''} {kind} {'were' if count > 1 else 'was'} skipped")
         return tuple(notes)
 
     def state(self) -> list[Any]:
-        """Return the counts as JSON values, for `restore`."""
-        return [*self._counts[_BROKEN], *self._counts[_TOO_LONG], self._unknown]
-
-    def restore(self, state: list[Any]) -> None:
-        """Go on counting from a state."""
-        broken, broken_numbers, too_long, too_long_numbers, self._unknown = state
-        self._counts = {_BROKEN: (broken, broken_numbers), _TOO_LONG: (too_long, too_long_numbers)}
-
-
-def _sentence(count: int, what: str, numbers: list[int]) -> str:
-    if count == 1:
-        return f"1 line is {what} and was skipped (line {numbers[0]})"
-    first = "first: " if count > len(numbers) else ""
-    return f"{count} lines are {what} and were skipped ({first}lines {', '.join(map(str, numbers))})"
+        """Return the counts as JSON values."""
+        return [*self._counts[_BROKEN], *self._counts[_TOO_LONG], self.unknown]

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from memory.transcripts.claude_code import ClaudeCodeFormat
 from memory.transcripts.codex import CodexFormat
 from memory.transcripts.openclaw import OpenClawFormat
-from memory.transcripts.plain import PlainFormat
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
@@ -30,7 +29,41 @@ from memory.transcripts.transcript_format import (
     clean,
     kind_of,
     mark_of,
+    texts_of,
+    time_of,
 )
+
+_SPEAKERS = {"user": USER, "human": USER, "assistant": ASSISTANT, "model": ASSISTANT, "ai": ASSISTANT}
+
+#: Characters of a speaker's name at most: more would be no name.
+_NAME_CHARACTERS = 40
+
+
+class PlainFormat(TranscriptFormat):
+    """One message a line, {"role", "content", "timestamp"} and perhaps {"name"}, as chat APIs and most exports have it.
+
+    `content` is a string or a list of blocks of type "text"; `timestamp` is ISO 8601 or a Unix time in seconds or
+    milliseconds; `name` is the speaker's. Roles other than user and assistant (system, tool) say nothing.
+    """
+
+    name = "plain"
+
+    def recognises(self, entry: Entry) -> bool:
+        return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), (str, list))
+
+    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:  # noqa: ARG002 - nothing to remember
+        role = entry.get("role")
+        if not isinstance(role, str):
+            return None
+        speaker = _SPEAKERS.get(role.lower())
+        if speaker is None:
+            return KNOWN
+        name = entry.get("name")
+        if isinstance(name, str) and name.strip():
+            speaker = " ".join(clean(name).split())[:_NAME_CHARACTERS].rstrip()
+        text = "\n".join(texts_of(entry.get("content")))
+        return Said(speaker, text, time_of(entry.get("timestamp")))
+
 
 #: By name, in the order in which they look at a line: the most specific first.
 FORMATS: Mapping[str, TranscriptFormat] = {
@@ -103,25 +136,15 @@ class Interpreter:
         self.facts: Facts = dict(facts or {})
         self._redact = redact
 
-    def copy(self) -> Interpreter:
-        """Return an independent interpreter in the same state."""
-        copied = Interpreter(None, json.loads(json.dumps(self.facts)), redact=self._redact)
-        copied.format = self.format
-        return copied
-
     def needs(self, data: bytes) -> bool:
         """Return True if a line above the wanted ones has to be read, because later lines depend on it."""
         return self.format is None or self.format.needs(data, self.facts)
 
     def read(self, data: bytes) -> Reading:
         """Return what a line says. The text of what was said is clean, without secrets and not empty."""
-        if not data or data.isspace():
-            return Wordless.BLANK
-        if len(data) > MAX_SEPARATORS and _is_overfull(data):
-            return Wordless.OVERFULL
-        entry = parse(data)
-        if entry is None:
-            return Wordless.BROKEN
+        entry = parsed(data)
+        if isinstance(entry, Wordless):
+            return entry
         if self.format is None:
             self.format = recognised_format(entry)
             if self.format is None:
@@ -142,6 +165,16 @@ class Interpreter:
         text = clean(said.text)
         speaker = said.speaker if said.speaker in _OWN_NAMES else self._redact(said.speaker)
         return Said(speaker, self._redact(text) if text else "", said.said_at)
+
+
+def parsed(data: bytes) -> Entry | Wordless:
+    """Return the JSON object in a line, or what the line is instead."""
+    if not data or data.isspace():
+        return Wordless.BLANK
+    if len(data) > MAX_SEPARATORS and _is_overfull(data):
+        return Wordless.OVERFULL
+    entry = parse(data)
+    return Wordless.BROKEN if entry is None else entry
 
 
 def parse(data: bytes) -> Entry | None:

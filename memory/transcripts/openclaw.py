@@ -23,72 +23,66 @@ from memory.transcripts.transcript_format import (
     TranscriptFormat,
     Wordless,
     kind_of,
+    names,
     texts_of,
     time_of,
 )
-from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
+from memory.transcripts.wrappers import Cut, Wrappers
 
 #: Messages that programs, not persons, send in the user's place, and notes that they put above a person's words.
 USER_WRAPPERS = Wrappers(
-    (
-        Wrapper(Cut.ALL, "HEARTBEAT"),
-        Wrapper(Cut.ALL, "[OpenClaw heartbeat poll]", "2026.4"),
-        Wrapper(Cut.ALL, "[OpenClaw exec completion]", "2026.5"),
-        Wrapper(Cut.MESSAGE, r"\[OpenClaw exec completion\]\nDisable automatic completion turns with ", "2026.9"),
-        Wrapper(Cut.ALL, "[OpenClaw cron wake]", "2026.5"),
-        Wrapper(Cut.ALL, "[OpenClaw session event]", "2026.5"),
-        Wrapper(Cut.ALL, "Continue the OpenClaw runtime event.", "2026.5"),
-        Wrapper(Cut.ALL, "Continue where you left off. The previous model attempt failed or timed out.", "2026.2"),
-        Wrapper(Cut.MESSAGE, r"Read HEARTBEAT\.md if it exists"),
-        # The end of any heartbeat's prompt, of configured ones, too.
-        Wrapper(
-            Cut.MESSAGE,
+    {
+        Cut.ALL: (
+            "HEARTBEAT",
+            "[OpenClaw heartbeat poll]",
+            "[OpenClaw exec completion]",
+            "[OpenClaw cron wake]",
+            "[OpenClaw session event]",
+            "Continue the OpenClaw runtime event.",
+            "Continue where you left off. The previous model attempt failed or timed out.",
+        ),
+        Cut.MESSAGE: (
+            r"\[OpenClaw exec completion\]\nDisable automatic completion turns with ",
+            r"Read HEARTBEAT\.md if it exists",
+            # The end of any heartbeat's prompt, of configured ones, too.
             r".*\b(?:reply|respond|answer)\b[^\n]{0,20}\bHEARTBEAT_OK\b[.!\"'`*]*\s*(?:\nCurrent time: [^\n]*)?\Z",
-        ),
-        Wrapper(Cut.MESSAGE, r"Follow the heartbeat monitor scratch context when provided\.", "2026.9"),
-        Wrapper(Cut.MESSAGE, r"Run the following periodic tasks \(only those due based on their intervals\):"),
-        Wrapper(Cut.MESSAGE, r"\[cron:[^\]\n]*\]"),
-        Wrapper(Cut.MESSAGE, r"A scheduled reminder has been triggered\. The reminder content is:", "2026.2"),
-        Wrapper(Cut.MESSAGE, r"A scheduled cron event was triggered, but no event content was found"),
-        Wrapper(Cut.MESSAGE, r"An async command you ran earlier has completed\. The "),
-        Wrapper(Cut.MESSAGE, r"An async command completion event was triggered", "2026.9"),
-        Wrapper(Cut.MESSAGE, r"Exec finished(?: \(|\Z)"),
-        Wrapper(Cut.MESSAGE, r"exec (?:completed|failed|finished) \([^\n]{1,80}\) ::", "2026.9"),
-        Wrapper(Cut.MESSAGE, r"System(?: \(untrusted\))?: \["),
-        Wrapper(Cut.MESSAGE, r"\[System Message\] ", "2026.2"),
-        Wrapper(Cut.MESSAGE, r"\[Inter-session message\]"),
-        Wrapper(Cut.MESSAGE, r"\[Subagent (?:Context|Task)\]", "2026.2"),
-        Wrapper(
-            Cut.MESSAGE,
+            r"Follow the heartbeat monitor scratch context when provided\.",
+            r"Run the following periodic tasks \(only those due based on their intervals\):",
+            r"\[cron:[^\]\n]*\]",
+            r"A scheduled reminder has been triggered\. The reminder content is:",
+            r"A scheduled cron event was triggered, but no event content was found",
+            r"An async command you ran earlier has completed\. The ",
+            r"An async command completion event was triggered",
+            r"Exec finished(?: \(|\Z)",
+            r"exec (?:completed|failed|finished) \([^\n]{1,80}\) ::",
+            r"System(?: \(untrusted\))?: \[",
+            r"\[System Message\] ",
+            r"\[Inter-session message\]",
+            r"\[Subagent (?:Context|Task)\]",
             r"A (?:subagent task|cron job|background task) \".*?\" just (?:completed|finished|failed|timed out)",
-            "2026.2",
+            r"OpenClaw runtime context \(internal\):\n",
+            r"\[Internal task completion event\]\n",
+            r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
+            r"A new session was started via /new or /reset\.",
+            r"Pre-compaction memory flush\.",
+            r"\[System\] Your previous turn was interrupted by ",
+            # What a hook brings, such as an email.
+            r"Task: [^\n]{1,80} \| Job ID: ",
         ),
-        Wrapper(Cut.MESSAGE, r"OpenClaw runtime context \(internal\):\n", "2026.3"),
-        Wrapper(Cut.MESSAGE, r"\[Internal task completion event\]\n", "2026.3"),
-        Wrapper(Cut.MESSAGE, r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"),
-        Wrapper(Cut.MESSAGE, r"A new session was started via /new or /reset\."),
-        Wrapper(Cut.MESSAGE, r"Pre-compaction memory flush\."),
-        Wrapper(Cut.MESSAGE, r"\[System\] Your previous turn was interrupted by ", "2026.5"),
-        # What a hook brings, such as an email.
-        Wrapper(Cut.MESSAGE, r"Task: [^\n]{1,80} \| Job ID: ", "2026.2"),
-        Wrapper(Cut.PARAGRAPH, "[Bootstrap pending]", "2026.4"),
-        Wrapper(Cut.PARAGRAPH, "[Retry after the previous model attempt failed or timed out]", "2026.4"),
-        Wrapper(
-            Cut.PARAGRAPH,
+        Cut.PARAGRAPH: (
+            "[Bootstrap pending]",
+            "[Retry after the previous model attempt failed or timed out]",
             "Note: The previous agent run was aborted by the user. Resume carefully or ask for clarification.",
-            "2026.2",
-        ),
-        Wrapper(
-            Cut.PARAGRAPH,
             "Conversation context (untrusted, chronological, selected for current message):",
-            "2026.5",
         ),
-        Wrapper(Cut.BELOW, "Untrusted context (metadata, do not treat as instructions or commands):"),
-        Wrapper(Cut.BELOW, "[Bootstrap truncation warning]", "2026.4"),
-    )
+        Cut.BELOW: (
+            "Untrusted context (metadata, do not treat as instructions or commands):",
+            "[Bootstrap truncation warning]",
+        ),
+    }
 )
 
-ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "[assistant turn failed before producing content]", "2026.4"),))
+ASSISTANT_WRAPPERS = Wrappers({Cut.ALL: ("[assistant turn failed before producing content]",)})
 
 #: Models that stand for the gateway itself: what it injects, and copies of what was sent to a channel.
 _NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
@@ -97,9 +91,9 @@ _NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
 _NOT_A_PERSON = frozenset(("inter_session", "internal_system"))
 
 _KNOWN = frozenset(
-    """
+    names("""
     session custom custom_message branch_summary reset label leaf session_info model_change thinking_level_change
-    """.split()  # noqa: SIM905 - one name a line would fill a page
+    """)
 )
 
 #: The fact that the last message in the user's place was a heartbeat's prompt.

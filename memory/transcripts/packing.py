@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, text_hash
+from memory.chunking.chunker import SLACK_TOKENS, Chunk, CutChunk, chunk_text, text_hash
 from memory.chunking.lines import weigh
 
 #: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
@@ -33,21 +33,6 @@ _WINDOW = 64
 
 #: The smallest `max_bytes` of `chunk_text`.
 _LEAST_BYTES = 160
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedChunk:
-    """One chunk of a transcript. Lines are those of its first and last message in the JSONL file (1-based).
-
-    `said_at`: Unix time of its last message that has one.
-    """
-
-    ordinal: int
-    start_line: int
-    end_line: int
-    text: str
-    text_hash: str
-    said_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +67,21 @@ def beginnings(texts: Iterable[str]) -> Iterator[str]:
 class Packer:
     """The chunk under way, and the chunks closed since the last `take`.
 
-    `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them.
+    `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them. With the `state` of another
+    packer it goes on where that one stopped, with nothing to take yet.
     """
 
-    def __init__(self, *, tokens: int, overlap: int, max_bytes: int) -> None:
+    def __init__(self, *, tokens: int, overlap: int, max_bytes: int, state: dict[str, Any] | None = None) -> None:
         # A byte weighs at least 2, so that half the weight bounds the bytes.
         self._budget = min(tokens * 8, max_bytes * 2)
         self._overlap = min(overlap * 8, self._budget // 2)
         #: Chunks that never change, the taken ones included.
-        self.closed = 0
-        self._taken: list[FoldedChunk] = []
+        self.closed: int = state["closed"] if state else 0
+        self._taken: list[CutChunk] = []
         self._parts: list[Part] = []
         self._weight = 0
+        for line, said_at, text in state["parts"] if state else ():
+            self._append(_part(line, said_at, text))
 
     def add(self, line: int, said_at: float | None, label: str, text: str) -> None:
         """Add the message `text` (not empty) of JSONL line `line`; `label` holds its speaker and time."""
@@ -105,32 +93,18 @@ class Packer:
             self._begin_next(repeat=min(self._overlap, self._budget - weight - _JOINT))
         self._append(Part(line, said_at, label + text, weight))
 
-    def take(self) -> list[FoldedChunk]:
+    def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""
         taken, self._taken = self._taken, []
         return taken
 
-    def open(self) -> list[FoldedChunk]:
+    def open(self) -> list[CutChunk]:
         """Return the chunk under way, if there is one."""
         return [self._chunk()] if self._parts else []
 
-    def copy(self) -> Packer:
-        """Return an independent packer in the same state, with nothing to take yet."""
-        copied = object.__new__(Packer)
-        copied._budget, copied._overlap = self._budget, self._overlap
-        copied.closed, copied._taken = self.closed, []
-        copied._parts, copied._weight = list(self._parts), self._weight
-        return copied
-
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, as JSON values: the text of at most one chunk."""
+        """Return the state to go on from, as JSON values: the text of at most one chunk."""
         return {"closed": self.closed, "parts": [[part.line, part.said_at, part.text] for part in self._parts]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on where the packer of that state stopped; there is nothing to take yet."""
-        self.closed = state["closed"]
-        for line, said_at, text in state["parts"]:
-            self._append(_part(line, said_at, text))
 
     @property
     def _weight_before_next(self) -> int:
@@ -188,11 +162,11 @@ class Packer:
         overlap = min(self._overlap // 8, tokens // 2)
         return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max(_LEAST_BYTES, room // 2))
 
-    def _chunk(self) -> FoldedChunk:
+    def _chunk(self) -> CutChunk:
         parts = self._parts
         text = "\n".join([part.text for part in parts])
         said_at = next((part.said_at for part in reversed(parts) if part.said_at is not None), None)
-        return FoldedChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
+        return CutChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
 
 
 def _part(line: int, said_at: float | None, text: str) -> Part:

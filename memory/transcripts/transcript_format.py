@@ -102,6 +102,12 @@ _MILLISECONDS = 100_000_000_000
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 
+
+def names(text: str, *others: str) -> tuple[str, ...]:
+    """Return the words of a text, and others."""
+    return (*text.split(), *others)
+
+
 TEXT_BLOCKS = frozenset(("text",))
 
 

@@ -7,9 +7,8 @@ a sentence keeps it, and so does a person who writes an opening tag without its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
 
 
 class Cut(Enum):
@@ -33,41 +32,26 @@ class Cut(Enum):
     ABOVE_REQUEST = auto()
 
 
-class Wrapper(NamedTuple):
-    """One row of a format's table. `since`: first version of the program that was seen to write it, "" if unknown."""
-
-    cut: Cut
-    mark: str
-    since: str = ""
-
-
 _BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
 _NEVER = "(?!)"
 
 
 class Wrappers:
-    """The table of one format. `request` is the regular expression of the heading above a person's request."""
+    """Marks of one format by what goes. `request`: regular expression of the heading above a person's request."""
 
-    def __init__(self, rows: Iterable[Wrapper], *, request: str = _NEVER) -> None:
-        self.rows = tuple(rows)
-        marks: dict[Cut, list[str]] = {cut: [] for cut in Cut}
-        for row in self.rows:
-            marks[row.cut].append(row.mark)
-        self._all = frozenset(marks[Cut.ALL])
-        self._messages = re.compile("|".join(marks[Cut.MESSAGE]) or _NEVER, re.DOTALL)
-        self._envelopes = frozenset(marks[Cut.ENVELOPE])
-        names = "|".join(map(re.escape, marks[Cut.ENVELOPE] + marks[Cut.ELEMENT])) or _NEVER
+    def __init__(self, marks: Mapping[Cut, Sequence[str]], *, request: str = _NEVER) -> None:
+        self.marks = {cut: tuple(marks.get(cut, ())) for cut in Cut}
+        self._all = frozenset(self.marks[Cut.ALL])
+        self._messages = re.compile("|".join(self.marks[Cut.MESSAGE]) or _NEVER, re.DOTALL)
+        self._envelopes = frozenset(self.marks[Cut.ENVELOPE])
+        names = _any_of(self.marks[Cut.ENVELOPE] + self.marks[Cut.ELEMENT])
         self._opening = re.compile(rf"(?:^|(?<=>))[ \t]*<({names})(?:\s[^<>]*)?>", re.MULTILINE)
-        tags = marks[Cut.TAGS]
-        self._tag = re.compile(
-            "|".join(rf"^[ \t]*<{re.escape(mark)}[^<>\n]*>" for mark in tags) or _NEVER, re.MULTILINE
-        )
-        closing = "|".join(re.escape(mark.split()[0]) for mark in tags) or _NEVER
-        self._closing_tag = re.compile(rf"</(?:{closing})>[ \t]*$", re.MULTILINE)
-        self._paragraphs = frozenset(marks[Cut.PARAGRAPH])
-        below = "|".join(map(re.escape, marks[Cut.BELOW])) or _NEVER
-        self._below = re.compile(rf"^(?:{below})[ \t]*\r?$", re.MULTILINE)
-        self._above = frozenset(marks[Cut.ABOVE_REQUEST])
+        self._tag = re.compile(rf"^[ \t]*<{_any_of(self.marks[Cut.TAGS])}[^<>\n]*>", re.MULTILINE)
+        closing = _any_of([mark.split()[0] for mark in self.marks[Cut.TAGS]])
+        self._closing_tag = re.compile(rf"</{closing}>[ \t]*$", re.MULTILINE)
+        self._paragraphs = frozenset(self.marks[Cut.PARAGRAPH])
+        self._below = re.compile(rf"^{_any_of(self.marks[Cut.BELOW])}[ \t]*\r?$", re.MULTILINE)
+        self._above = frozenset(self.marks[Cut.ABOVE_REQUEST])
         self._request = re.compile(request, re.MULTILINE)
 
     def words(self, text: str) -> str:
@@ -117,3 +101,7 @@ class Wrappers:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0].rstrip()
+
+
+def _any_of(marks: Sequence[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, marks)) or _NEVER})"

@@ -168,15 +168,13 @@ class Service:
             RequestRefused: the service says no.
             ServiceUnavailable: no answer, or none of recalld's.
         """
-        from .connection import Request
-
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
-        request = Request(method, self.address.prefix + path, headers, content)
-        response = self._transport.exchange(request, seconds=self._answer_timeout_seconds + extra_seconds)
+        seconds = self._answer_timeout_seconds + extra_seconds
+        response = self._transport.exchange(method, self.address.prefix + path, headers, content, seconds=seconds)
         return self._read(path.partition("?")[0], response)
 
     def _read(self, path: str, response: Response) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from math import inf
@@ -35,15 +35,6 @@ _CLOSED = "the connection was closed without an answer"
 
 #: Bytes of an answer that are read at a time.
 _PIECE_BYTES = 16 * 1024
-
-
-class Request(NamedTuple):
-    """Request to a service. `target` is path and query, quoted; `body` is JSON."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str] = {}
-    body: bytes | None = None
 
 
 class Response(NamedTuple):
@@ -74,19 +65,31 @@ class Transport:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._ssl_context = ssl_context
 
-    def exchange(self, request: Request, *, seconds: float) -> Response:
-        """Send a request and read its answer, within so many seconds.
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, *, seconds: float
+    ) -> Response:
+        """Send a request and read its answer, within so many seconds. `target` is path and query, quoted.
 
         Raises:
             ServiceUnavailable: no answer, not in time, or none of recalld's.
         """
+        connection = None
         try:
-            with closing(self._opened()) as connection:
-                return connection.exchange(request, seconds=seconds)
+            secret = self._secret()
+            connection = _Connection(self.address, self._tls(), timeout_seconds=self._connect_timeout_seconds)
+            if secret is not None and not connection.proves(secret):
+                raise ServiceUnproven(
+                    f"what answers at {self.address.authority} is not the recalld service of {self.home} and was asked "
+                    "nothing; restart `recalld up`"
+                )
+            return connection.exchange(method, target, headers, body, seconds=seconds)
         except _NotHttp:
             raise self.not_recalld() from None
         except OSError as error:
             raise self._no_answer(error) from error
+        finally:
+            if connection is not None:
+                connection.disconnect()
 
     def not_recalld(self) -> ServiceUnavailable:
         """Return the error for an answer of another program."""
@@ -94,30 +97,27 @@ class Transport:
             f"what answers at {self.address.authority} is not a recalld service; correct the address"
         )
 
-    def _opened(self) -> _Connection:
-        service = None
-        if self.home is not None:
-            service = running_service(self.home)
-            if service is None:
-                raise ServiceUnavailable(f"no recalld service runs for {self.home}; start it with `recalld up`")
-            if service.secret is None:
-                raise ServiceUnproven(
-                    f"the service of {self.home} is of an earlier version of recalld and was asked nothing; "
-                    "restart `recalld up`"
-                )
-            self.address = Address(service.host, service.port)  # another one after a restart
+    def _secret(self) -> str | None:
+        """Look up the address of a home's service; return the secret that it has to know, None for a given address."""
+        if self.home is None:
+            return None
+        service = running_service(self.home)
+        if service is None:
+            raise ServiceUnavailable(f"no recalld service runs for {self.home}; start it with `recalld up`")
+        if service.secret is None:
+            raise ServiceUnproven(
+                f"the service of {self.home} is of an earlier version of recalld and was asked nothing; "
+                "restart `recalld up`"
+            )
+        self.address = Address(service.host, service.port)  # another one after a restart
+        return service.secret
+
+    def _tls(self) -> SSLContext | None:
         if self.address.secure and self._ssl_context is None:
             import ssl
 
             self._ssl_context = ssl.create_default_context()
-        connection = _Connection(self.address, self._ssl_context, timeout_seconds=self._connect_timeout_seconds)
-        if service is not None and not connection.proves(service.secret or ""):
-            connection.close()
-            raise ServiceUnproven(
-                f"what answers at {self.address.authority} is not the recalld service of {self.home} and was asked "
-                "nothing; restart `recalld up`"
-            )
-        return connection
+        return self._ssl_context if self.address.secure else None
 
     def _no_answer(self, error: OSError) -> ServiceUnavailable:
         if self.address.secure:
@@ -170,46 +170,55 @@ class _NotHttp(Exception):
     """Bytes that are no HTTP answer, or more than wanted."""
 
 
-class _Connection:
-    """Connection of one call. It is closed by the first exchange that fails."""
+class _Connection(io.RawIOBase):
+    """Connection of one call, as the socket of `http.client`. Reads and writes of one exchange share a deadline."""
 
     def __init__(self, address: Address, ssl_context: SSLContext | None, *, timeout_seconds: float) -> None:
         _use(None)
-        plain = socket.create_connection((address.host, address.port), timeout_seconds)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.secure and ssl_context is not None:
-                plain = ssl_context.wrap_socket(plain, server_hostname=address.host, do_handshake_on_connect=False)
-                _use(plain)
-                plain.do_handshake()
-        except BaseException:
-            plain.close()
-            raise
         self._address = address
-        self._wire = _Wire(plain)
+        self._deadline = 0.0
         self._http = HTTPConnection(address.host, address.port)
-        self._http.sock = self._wire
+        self._http.sock = self
+        self._socket = socket.create_connection((address.host, address.port), timeout_seconds)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if ssl_context is not None:
+                self._socket = ssl_context.wrap_socket(
+                    self._socket, server_hostname=address.host, do_handshake_on_connect=False
+                )
+                _use(self._socket)
+                self._socket.do_handshake()
+        except BaseException:
+            self.disconnect()
+            raise
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """Close the socket."""
-        self._wire.socket.close()
+        self._socket.close()
 
     def proves(self, secret: str) -> bool:
         """Return True if the service answers a challenge with the proof that it knows the secret."""
         nonce = os.urandom(16).hex()
+        target = f"/v1/proof/{nonce}"
         try:
-            response = self.exchange(
-                Request("GET", f"/v1/proof/{nonce}"), seconds=PROOF_SECONDS, most_bytes=PROOF_BYTES
-            )
+            response = self.exchange("GET", target, {}, None, seconds=PROOF_SECONDS, most_bytes=PROOF_BYTES)
         except _NotHttp:
             return False
         if response.status == 503:  # too many clients
-            self.close()
             raise _too_late(self._address, PROOF_SECONDS)
         proof = {"proof": hmac.new(secret.encode(), nonce.encode(), "sha256").hexdigest()}
         return response.status == 200 and response.json() == proof and response.goes_on
 
-    def exchange(self, request: Request, *, seconds: float, most_bytes: float = inf) -> Response:
+    def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        seconds: float,
+        most_bytes: float = inf,
+    ) -> Response:
         """Send a request and read its answer of at most `most_bytes`, both in so many seconds.
 
         Raises:
@@ -218,52 +227,32 @@ class _Connection:
             OSError: the connection broke.
         """
         try:
-            return self._exchanged(request, seconds, most_bytes)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, socket.timeout):  # not TimeoutError before Python 3.10
-                raise _too_late(self._address, seconds) from None
-            if isinstance(error, IncompleteRead):
-                raise ConnectionError(_CLOSED) from None
-            if isinstance(error, RemoteDisconnected):
-                raise ConnectionError(_CLOSED) from None
-            if isinstance(error, (HTTPException, ValueError)):
-                raise _NotHttp from None
-            raise
-
-    def _exchanged(self, request: Request, seconds: float, most_bytes: float) -> Response:
-        self._wire.begin(seconds)
-        self._http.request(request.method, request.target, request.body, {**_HEADERS, **request.headers})
-        answer = self._http.getresponse()
-        body = bytearray()
-        while len(body) <= most_bytes and (piece := answer.read(_PIECE_BYTES)):
-            body += piece
-        if len(body) > most_bytes:
+            _use(self._socket)
+            self._deadline = time.monotonic() + seconds
+            self._http.request(method, target, body, {**_HEADERS, **headers})
+            answer = self._http.getresponse()
+            content = bytearray()
+            while len(content) <= most_bytes and (piece := answer.read(_PIECE_BYTES)):
+                content += piece
+            _use(None)
+        except socket.timeout:  # not TimeoutError before Python 3.10
+            raise _too_late(self._address, seconds) from None
+        except (IncompleteRead, RemoteDisconnected):
+            raise ConnectionError(_CLOSED) from None
+        except (HTTPException, ValueError):
+            raise _NotHttp from None
+        if len(content) > most_bytes:
             raise _NotHttp
         if answer.length:
-            raise IncompleteRead(bytes(body))
-        _use(None)
+            raise ConnectionError(_CLOSED)
         goes_on = answer.isclosed() and not answer.will_close
-        return Response(answer.status, bytes(body), goes_on, answer.getheader("location"))
-
-
-class _Wire(io.RawIOBase):
-    """Socket as `http.client` uses it. Reads and writes of one exchange share a deadline."""
-
-    def __init__(self, plain: socket.socket) -> None:
-        self.socket = plain
-        self._deadline = 0.0
-
-    def begin(self, seconds: float) -> None:
-        """Begin an exchange that may take so long."""
-        _use(self.socket)
-        self._deadline = time.monotonic() + seconds
+        return Response(answer.status, bytes(content), goes_on, answer.getheader("location"))
 
     def sendall(self, data: bytes) -> None:
         """Write; a service that refuses early closes before it took all, and its answer can still be read."""
         self._limit()
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.socket.sendall(data)
+            self._socket.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a reader of one answer."""
@@ -276,16 +265,16 @@ class _Wire(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read what has come, or wait for it."""
         self._limit()
-        return self.socket.recv_into(buffer)
+        return self._socket.recv_into(buffer)
 
     def close(self) -> None:
-        """Do nothing: `http.client` closes its socket while the answer is unread. The connection closes it."""
+        """Do nothing: `http.client` closes its socket while the answer is unread."""
 
     def _limit(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise socket.timeout("timed out")
-        self.socket.settimeout(left)
+        self._socket.settimeout(left)
 
 
 def _use(used: socket.socket | None) -> None:

@@ -14,7 +14,7 @@ from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.runs import dead_letters
 from recalld.runs.dead_letters import Failed
-from recalld.terminal_text import print_json, printable_name
+from recalld.terminal_text import fields, print_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import open_broker
 
@@ -59,7 +59,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
         file, refused = one.file, one.refused
         print_json(
             _body(one)
-            | {"refused": [{"startLine": c.start_line, "endLine": c.end_line, "reason": c.reason} for c in refused]}
+            | {"refused": [fields(chunk, "start_line", "end_line", "reason") for chunk in refused]}
             | {"indexed": file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}}
         )
         return

@@ -21,7 +21,7 @@ from recalld.invocation import Invocation, json_option, pass_unchecked_invocatio
 from recalld.runs.status import size
 from recalld.settings.load import load, place_for_config, program_folders
 from recalld.settings.replacement import replace_file
-from recalld.terminal_text import print_json, printable_name
+from recalld.terminal_text import fields, print_json, printable_name
 from schemas.errors import UserError
 
 #: The value of --write without a FILE.
@@ -159,19 +159,15 @@ def discovery_json(discovery: Discovery) -> dict[str, Any]:
     """Return everything as one JSON object."""
     found = [
         {
-            "name": one.name,
-            "program": one.program,
-            "title": one.title,
+            **fields(one, "name", "program", "title", "sessions", "remarks"),
             "workspace": str(one.workspace),
             "notes": asdict(one.notes),
-            "sessions": list(one.sessions),
             "transcripts": asdict(one.transcripts),
             "settings": {**one.shared, **one.settings},
-            "remarks": list(one.remarks),
         }
         for one in discovery.found
     ]
-    return {"found": found, "problems": list(discovery.problems)}
+    return {"found": found, "problems": discovery.problems}
 
 
 def _count(found: Counted, noun: str) -> str:

@@ -11,14 +11,14 @@ from typing import Any
 import click
 import redis
 
+from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
-from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, stop_text
 from memory.status.local_processes import frozen_pid
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
-from recalld.terminal_text import print_json
+from recalld.terminal_text import fields, print_json
 from recalld.up.lock import anybody_runs
 from recalld.wiring import open_broker
 from schemas.conditions import StopReason
@@ -112,20 +112,11 @@ def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
 
 
 def _body(job: BatchJob) -> dict[str, Any]:
+    shown = ("reference", "job_id", "agent", "provider", "model", "texts", "completed", "failed", "taken", "made_at")
     return {
-        "reference": job.reference,
-        "jobId": job.job_id,
-        "agent": job.agent,
-        "provider": job.provider,
-        "model": job.model,
+        **fields(job, *shown, "ended_at"),
         "state": job.stage.value,
-        "texts": job.texts,
-        "completed": job.completed,
-        "failed": job.failed,
-        "taken": job.taken,
-        "madeAt": job.made_at,
         "lookedAt": job.looked_at or None,
-        "endedAt": job.ended_at,
         "message": job.message or stop_text(job.stop_reason),
     }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from memory.status.pulses import Pulses
     from recalld.up.settings_age import SettingsAge
+    from schemas.settings import Settings
 
 
 @click.command("up")
@@ -42,27 +44,24 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker
     from workers.health.heartbeat import Heartbeat
 
-    with _process(invocation, "watch", supervised=supervised) as process:
-        settings = invocation.settings
-        for agent in invocation.agents():
-            check_workspace(agent)
-        with (
-            running_broker(settings, supervised=supervised),
-            Heartbeat(settings, "watch", process.pulses, outdated=process.age),
-            open_broker(settings) as broker,
-        ):
-            run_producers(
-                settings,
-                broker.queue,
-                broker.inbox,
-                broker.board,
-                process.stop,
-                indexed=indexed_by(settings),
-                answering=answering_for(settings),
-                building=building_in(settings),
-                on_ready=lambda: announce_ready(supervised=supervised),
-                pulses=process.pulses,
-            )
+    with (
+        _process(invocation, "watch", supervised=supervised) as process,
+        running_broker(process.settings, supervised=supervised),
+        Heartbeat(process.settings, "watch", process.pulses, outdated=process.age),
+        open_broker(process.settings) as broker,
+    ):
+        run_producers(
+            process.settings,
+            broker.queue,
+            broker.inbox,
+            broker.board,
+            process.stop,
+            indexed=indexed_by(process.settings),
+            answering=answering_for(process.settings),
+            building=building_in(process.settings),
+            on_ready=process.ready,
+            pulses=process.pulses,
+        )
 
 
 @click.command("work")
@@ -77,15 +76,9 @@ def work(invocation: Invocation, *, supervised: bool) -> None:
 
     with (
         _process(invocation, "work", supervised=supervised) as process,
-        running_broker(invocation.settings, supervised=supervised),
+        running_broker(process.settings, supervised=supervised),
     ):
-        run_workers(
-            invocation.settings,
-            process.stop,
-            on_ready=lambda: announce_ready(supervised=supervised),
-            pulses=process.pulses,
-            outdated=process.age,
-        )
+        run_workers(process.settings, process.stop, on_ready=process.ready, pulses=process.pulses, outdated=process.age)
 
 
 @click.command("serve")
@@ -105,27 +98,27 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     with (
         _process(invocation, "serve", supervised=supervised) as process,
         # A search has a deadline, with or without the broker.
-        open_broker(invocation.settings, answer_seconds=IMPATIENT_SECONDS) as broker,
+        open_broker(process.settings, answer_seconds=IMPATIENT_SECONDS) as broker,
         # A search waits for the producers until its own deadline.
-        open_broker(invocation.settings) as waiting,
-        coordinating(invocation.settings) as coordination,
+        open_broker(process.settings) as waiting,
+        coordinating(process.settings) as shared,
         Heartbeat(
-            invocation.settings,
+            process.settings,
             "serve",
             process.pulses,
-            asking=coordination.asking,
+            asking=shared.asking,
             outdated=process.age,
-            flush=coordination.counters.flush,
+            flush=shared.counters.flush,
         ),
     ):
         run.serve(
-            invocation.settings,
+            process.settings,
             broker.board,
             inbox=waiting.inbox,
-            coordinate=coordination,
+            coordinate=shared,
             stop=process.stop,
             pulses=process.pulses,
-            on_ready=lambda: announce_ready(supervised=supervised),
+            on_ready=process.ready,
         )
 
 
@@ -152,9 +145,11 @@ def mcp(invocation: Invocation, *, session_key: str | None) -> None:
 class _Process:
     """Parts of every process that a supervisor may start."""
 
+    settings: Settings
     stop: threading.Event
     pulses: Pulses
     age: SettingsAge
+    ready: Callable[[], None]
 
 
 @contextmanager
@@ -167,6 +162,9 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
     configure_logs(process=name)
-    pulses = Pulses(stalled_after_seconds=invocation.settings.workers.stalled_after_seconds)
-    with traced(invocation.settings, name), watchdog(pulses.problems):
-        yield _Process(stop, pulses, age)
+    for agent in invocation.agents() if name == "watch" else ():
+        check_workspace(agent)
+    settings = invocation.settings
+    pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
+    with traced(settings, name), watchdog(pulses.problems):
+        yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

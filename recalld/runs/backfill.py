@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from memory.documents.imports import imports_path, remember_import
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted
 from producers.dispatcher import mark_in_calls

@@ -34,21 +34,13 @@ _TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTranscript:
-    """Transcript: the absolute path of its document (without `.zst`), and the stat of the file that is read."""
-
-    path: str
-    stat: FileStat
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """Transcripts of a backfill, newest first.
+    """Transcripts of a backfill, newest first: absolute paths (without `.zst`) with the stat of the file that is read.
 
     `folders` hold them. `left_out` transcripts are excluded by dates or limit. `problems` are sentences for the user.
     """
 
-    transcripts: tuple[FoundTranscript, ...]
+    transcripts: Mapping[str, FileStat]
     folders: tuple[ImportedFolder, ...]
     left_out: int
     problems: tuple[str, ...]
@@ -93,17 +85,17 @@ def find_transcripts(
         else:
             problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
     # A plain file and its compressed twin are one transcript, and the plain one is read.
-    transcripts = [
-        FoundTranscript(document_name(path), stat)
+    transcripts = {
+        document_name(path): stat
         for path, stat in files.items()
         if not (path.endswith(COMPRESSED) and document_name(path) in files)
-    ]
+    }
     first, last = since or 0.0, float("inf") if until is None else until
-    wanted = [one for one in transcripts if first <= one.stat.mtime_ns / 1e9 < last]
-    wanted.sort(key=lambda one: (-one.stat.mtime_ns, one.path))
+    wanted = [path for path, stat in transcripts.items() if first <= stat.mtime_ns / 1e9 < last]
+    wanted.sort(key=lambda path: (-transcripts[path].mtime_ns, path))
     folders = [ImportedFolder(folder, format, None) for folder in whole]
     folders += [ImportedFolder(one, format, tuple(names)) for one, names in named.items() if one not in whole]
-    chosen = tuple(wanted[:limit])
+    chosen = {path: transcripts[path] for path in wanted[:limit]}
     return Found(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
 
 
@@ -194,23 +186,22 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
     out: Counter[str] = Counter()
-    for one in found.transcripts:
-        key = files.key_of(one.path)
-        if key is None and (reason := files.reason_of(one.path)) is not None:
+    for path, seen in found.transcripts.items():
+        key = files.key_of(path)
+        if key is None and (reason := files.reason_of(path)) is not None:
             out[reason] += 1
-            continue
-        if key is None or key in stats:
-            problems.append(f"{printable(one.path)} is left out: it cannot be told from another transcript; rename it")
-            continue
-        try:
-            stat = files.stat(key) or one.stat
-        except (Permanent, Transient):
-            stat = one.stat  # reading it will say why
-        if stat.inode == one.stat.inode:
-            stats[key] = stat
-            continue
-        first = files.path_of(key)
-        problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
+        elif key is None or key in stats:
+            problems.append(f"{printable(path)} is left out: it cannot be told from another transcript; rename it")
+        else:
+            try:
+                stat = files.stat(key) or seen
+            except (Permanent, Transient):
+                stat = seen  # reading it will say why
+            if stat.inode == seen.inode:
+                stats[key] = stat
+                continue
+            first = files.path_of(key)
+            problems.append(f"{printable(path)} is left out: {first} has the same name ({key.path}); rename one")
     return stats, problems, out
 
 

@@ -22,7 +22,7 @@ from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
 from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
 from recalld.settings.load import check_workspace
-from recalld.terminal_text import printable_json
+from recalld.terminal_text import fields, printable_json
 from recalld.wiring import generations_of, indexed_by
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
@@ -43,7 +43,8 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         for agent in agents:
             files = AgentFiles.of(settings, agent)
             choice, found = estimate_for(agent, files, _documents(settings, agent, files, fresh=fresh))
-            bodies.append({"agent": agent.id, **_body(choice, found)})
+            body = {"documents": found.documents, "vanished": found.vanished, **cost_body(found)}
+            bodies.append({"agent": agent.id, **provider_body(choice), **body})
             if not as_json:
                 click.echo(f"{agent.id}: {_sentence(choice, found)}")
     if as_json:
@@ -139,10 +140,6 @@ def _money(model: str, found: Estimate) -> str:
     return f"{dollars(found.dollars)} ({model}{how} at ${found.price:g} a million tokens)"
 
 
-def _body(choice: ProviderChoice, found: Estimate) -> dict[str, Any]:
-    return {"documents": found.documents, "vanished": found.vanished, **provider_body(choice), **cost_body(found)}
-
-
 def provider_body(choice: ProviderChoice) -> dict[str, Any]:
     """Return provider and model as JSON."""
     return {"provider": choice.name, "model": choice.provider.model if choice.provider is not None else None}
@@ -151,14 +148,7 @@ def provider_body(choice: ProviderChoice) -> dict[str, Any]:
 def cost_body(found: Estimate) -> dict[str, Any]:
     """Return chunks and texts to embed, and their cost, as JSON."""
     return {
-        "failed": found.failed,
-        "chunks": found.chunks,
-        "texts": found.texts,
-        "cached": found.cached,
-        "toEmbed": found.to_embed,
-        "tokens": found.tokens,
-        "requests": found.requests,
-        "batch": found.batch,
+        **fields(found, "failed", "chunks", "texts", "cached", "to_embed", "tokens", "requests", "batch"),
         "pricePerMillionTokens": found.price,
         "dollars": round(found.dollars, 6) if found.dollars is not None else None,
         "seconds": round(found.seconds, 3),

@@ -7,9 +7,8 @@ indexes with the functions that the actors call.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
 from memory.status.local_processes import note_finished, note_unfinished, server_pid, was_unfinished
@@ -21,9 +20,6 @@ from recalld.wiring import compare, fingerprint_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
-
-if TYPE_CHECKING:
-    from memory.index.indexer import Indexer
 
 #: Documents that are indexed without workers; more of them are worth the start of workers.
 MOST_DOCUMENTS = 20
@@ -75,22 +71,20 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     from memory.store.errors import NoRoom, NotOwner
 
     until = time.monotonic() + OWNER_SECONDS
-    owner = HomeOwner(settings.home)
-    writer = GenerationWriter.at(settings, agent.id, owner=owner)
     identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent).digest
-    try:
+    with (
+        closing(HomeOwner(settings.home)) as owner,
+        closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
+    ):
         while True:
             try:
                 return writer.begin(identity.digest, identity.description, force=force, instead_of=before)
+            except NoRoom as error:
+                raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
             except NotOwner as error:
                 if time.monotonic() > until:
                     raise UserError(str(error)) from error
                 time.sleep(0.1)
-    except NoRoom as error:
-        raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
-    finally:
-        writer.close()
-        owner.close()
 
 
 # Without broker and workers
@@ -168,17 +162,31 @@ class _Found:
         """See `JobQueue`."""
         self.needs_workers = True
 
-    def request_completion(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
-        """See `JobQueue`."""
-        self.needs_workers = True
+    request_completion = request_vectors
 
 
 def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
     """Index documents and fill in their vectors. Return False if something is left."""
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.cache import EmbeddingCache
+    from memory.embedding.supply import EmbeddingSupply
+    from memory.index.generation_writer import GenerationWriter, HomeOwner
+    from memory.index.indexer import Indexer
     from memory.index.vector_fill import fill_vectors
 
     deadline = time.monotonic() + IN_PROCESS_SECONDS
-    with _indexer(index) as indexer:
+    settings, agent, cache = index.settings, index.agent, None
+    with ExitStack() as opened:
+        if settings.cache.enabled:
+            path = settings.home / "cache" / "embeddings.sqlite"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cache = opened.enter_context(closing(EmbeddingCache(path, max_entries=settings.cache.max_entries)))
+        owner = opened.enter_context(closing(HomeOwner(settings.home)))
+        generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
+        supply = EmbeddingSupply(index.choice, cache, home=settings.home)
+        opened.callback(supply.close, timeout_seconds=0.0)
+        opened.callback(supply.stop)
+        indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
         done: list[DocumentKey] = []
         report = indexer.index(
             documents, lane=Lane.LIVE, on_done=done.extend, out_of_time=lambda: time.monotonic() > deadline
@@ -187,38 +195,10 @@ def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
             return False
         filled = fill_vectors(
             indexer.target(),
-            indexer.supply,
-            agent=index.agent.id,
+            supply,
+            agent=agent.id,
             seconds=max(0.0, deadline - time.monotonic()),
             held=indexer.held_vectors,
             on_ready=lambda _count, _seconds: None,
         )
         return not filled.left
-
-
-@contextmanager
-def _indexer(index: AgentIndex) -> Iterator[Indexer]:
-    from memory.documents.agent_files import AgentFiles
-    from memory.embedding.cache import EmbeddingCache
-    from memory.embedding.supply import EmbeddingSupply
-    from memory.index.generation_writer import GenerationWriter, HomeOwner
-    from memory.index.indexer import Indexer
-
-    settings, agent = index.settings, index.agent
-    cache = None
-    if settings.cache.enabled:
-        path = settings.home / "cache" / "embeddings.sqlite"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cache = EmbeddingCache(path, max_entries=settings.cache.max_entries)
-    supply = EmbeddingSupply(index.choice, cache, home=settings.home)
-    owner = HomeOwner(settings.home)
-    generations = GenerationWriter.at(settings, agent.id, owner=owner)
-    try:
-        yield Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
-    finally:
-        supply.stop()
-        supply.close(timeout_seconds=0.0)
-        generations.close()
-        owner.close()
-        if cache is not None:
-            cache.close()

@@ -16,7 +16,7 @@ from memory.status.condition_texts import text_of
 from memory.status.vectors import no_prefixes, no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
-from recalld.terminal_text import printable_json, printable_name
+from recalld.terminal_text import fields, printable_json, printable_name
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
@@ -41,14 +41,12 @@ class Outcome:
 
     def body(self) -> dict[str, Any]:
         """Return the fields that every command with an outcome has in its JSON."""
-        counts, condition = self.counts, self.condition
+        condition = self.condition
         stopped = text_of(condition) if condition is not None else None
         if condition is not None and condition.code is ConditionCode.VECTORS_WAIT:
             stopped = str(condition.params["reason"])  # without the count of chunks, which stands beside it
         return {
-            "chunks": counts.chunks,
-            "vectorsReady": counts.vectors_ready,
-            "vectorsPending": counts.vectors_pending,
+            **fields(self.counts, "chunks", "vectors_ready", "vectors_pending"),
             "stopped": stopped,
             "code": condition.code if condition is not None else None,
             "inBatchJobs": self.in_jobs,

@@ -117,7 +117,7 @@ class Run:
         self._stop = stop
         self._spending = Spending(broker.board, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum(agent.index.counts() for agent in self._agents)
+        self._start = _sum(agent.counts() for agent in self._agents)
         self._most_documents = 0
         self._begun = self._progress_at = time.monotonic()
         self._progress_made: object = None
@@ -185,10 +185,10 @@ class Run:
     def close(self) -> None:
         """Close the readers."""
         for agent in self._agents:
-            agent.index.close()
+            agent.close()
 
     def _outcomes(self) -> list[Outcome]:
-        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents]
+        return [agent.found(still_seconds=self._still_seconds) for agent in self._agents]
 
     def _look(self) -> list[_View]:
         views = [agent.look() for agent in self._agents]
@@ -210,7 +210,7 @@ class Run:
             start=self._start,
             expected=self.expected,
             embedded=self._spending.embedded(),
-            failed=sum(len(one.index.failed()) for one in self._agents),
+            failed=sum(len(one.failed()) for one in self._agents),
             jobs=_in_batches([job for view in views for job in view.jobs]),
             waits_for="; ".join(waiting),
         )
@@ -234,13 +234,11 @@ class Run:
         return True
 
 
-class _AgentWait:
-    """Wait for one agent."""
+class _AgentWait(AgentIndex):
+    """Wait for one agent's index."""
 
     def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide) -> None:
-        self.agent = agent
-        self.index = AgentIndex(settings, agent)
-        self._home = settings.home
+        super().__init__(settings, agent)
         self._broker = broker
         self._begun = self.marked_at = time.time()
         # Generation, and its last chunk when the command's documents were indexed.
@@ -248,24 +246,23 @@ class _AgentWait:
 
     def look(self) -> _View:
         """Return the present view."""
-        documents, choice, board = self._documents(), self.index.choice, self._broker.board
-        counts, provider = self.index.counts(), choice.provider
+        documents, choice, board = self._documents(), self.choice, self._broker.board
+        counts, provider = self.counts(), choice.provider
         endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
         # Conditions of an earlier run may be over.
         conditions = board.conditions(self.agent.id, reported_since=self._begun)
-        jobs = batch_jobs_of(self._home) if self.agent.remote.batch.enabled else []
+        unable = (one for one in conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS)
+        jobs = batch_jobs_of(self.settings.home) if self.agent.remote.batch.enabled else []
         jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
         return _View(
             documents=documents,
             oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
-            building=self.index.generations.next(),
+            building=self.generations.next(),
             counts=counts,
             choice=choice,
             endpoint=endpoint,
             conditions=conditions,
-            unable=next(
-                (one for one in conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS), None
-            ),
+            unable=next(unable, None),
             stopped=next((one for one in conditions if self._is_stopped(one, endpoint)), None),
             jobs=jobs,
             in_jobs=self._is_left_to_jobs(jobs, choice),
@@ -273,16 +270,16 @@ class _AgentWait:
 
     def ask_again(self) -> None:
         """Ask the provider now for all that waits, whatever pause an earlier run met."""
-        provider = self.index.choice.provider
+        provider = self.choice.provider
         if provider is not None and provider.account:
             self._broker.board.ask_again(provider.account, provider.model)
-        if self.index.counts().vectors_pending:
+        if self.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 
-    def outcome(self, *, still_seconds: float | None) -> Outcome:
+    def found(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
         view = self.look()
-        return self.index.outcome(condition=view.unable or self._condition(view, still_seconds), in_jobs=view.in_jobs)
+        return self.outcome(condition=view.unable or self._condition(view, still_seconds), in_jobs=view.in_jobs)
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
@@ -295,18 +292,18 @@ class _AgentWait:
 
     def _was_indexed(self, key: DocumentKey) -> bool:
         """Return True if a waiting document was indexed since: it changes faster than workers index it."""
-        reader = self.index.reader()
+        reader = self.reader()
         known = reader.file(key) if reader is not None else None
         return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
 
     def _oldest_chunk(self, documents: int) -> int | None:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
-        reader = self.index.reader()
+        reader = self.reader()
         oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
         if oldest is None or documents or reader is None:
             return oldest  # the command's last chunk is known when its documents are indexed
-        if self._last_chunk[0] != self.index.name:
-            self._last_chunk = (self.index.name, max(reader.pending_hashes(), default=0))
+        if self._last_chunk[0] != self.name:
+            self._last_chunk = (self.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
 
     def _is_left_to_jobs(self, jobs: Sequence[BatchJob], choice: ProviderChoice) -> bool:
@@ -314,14 +311,14 @@ class _AgentWait:
 
         Always False where the settings make the command wait for jobs.
         """
-        reader, provider = self.index.reader(), choice.provider
+        reader, provider = self.reader(), choice.provider
         if self.agent.remote.batch.wait or provider is None or reader is None:
             return False
         mine = [job for job in jobs if job.identity == provider.identity]
         fresh = [max(job.looked_at, job.made_at) >= self._begun for job in mine if job.stage is Stage.RUNNING]
         if not mine or len(fresh) < len(mine) or not all(fresh):
             return False
-        with BatchLedger(ledger_path(self._home)) as ledger:
+        with BatchLedger(ledger_path(self.settings.home)) as ledger:
             return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
 
     def _is_stopped(self, condition: Condition, endpoint: EndpointStatus | None) -> bool:
@@ -344,7 +341,7 @@ class _AgentWait:
     def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
         """Return the reason for missing vectors or documents; None when all came."""
         agent, pending = self.agent.id, view.counts.vectors_pending
-        lack = self.index.lack(view.counts, view.choice)
+        lack = self.lack(view.counts, view.choice)
         if lack is not None:
             return lack
         reason = what_happened(view.stopped) if view.stopped is not None else view.choice.error

@@ -12,14 +12,12 @@ from typing import TypeVar
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult
 
 from recalld.cli import run
 from schemas.settings import Settings
-from tests.daemon import REPOSITORY, Daemon, clean_environment
-from tests.mcp_clients import ERAS, calling, child, connected, found, over_http, refusal, tools, without_sdk
+from tests.daemon import REPOSITORY, clean_environment
+from tests.mcp_clients import ERAS, calling, child, connected, found, refusal, tools, without_sdk
 from tests.serving import running
-from tests.waiting import wait_until
 from tests.written_index import write_index
 
 T = TypeVar("T")
@@ -108,74 +106,17 @@ def test_a_service_that_starts_or_ends_meanwhile_is_used_while_it_runs(settings:
     over_stdio(config, settings.home, session)
 
 
-def test_the_answers_are_those_of_the_service(settings: Settings, config: Path):
-    write_index(settings)
-    with running(settings) as service:
-        for call in (calling("memory_search", query="dentist"), calling("memory_get", path="MEMORY.md")):
-            here = found(over_stdio(config, settings.home, call))
-            there = found(over_http(f"{service.base_url}/mcp", call))
-            assert {**here, "tookMs": 0} == {**there, "tookMs": 0}
-
-
-@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.long), True])
-def test_an_agent_that_is_named_sees_its_own_memory_only(settings: Settings, tmp_path: Path, served: bool):
-    agents, tables = [], []
-    for name in ("ada", "bob"):
-        folder = tmp_path / name
-        (folder / "memory").mkdir(parents=True)
-        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
-        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
-        tables.append(f'[[agents]]\nid = "{name}"\nworkspace = "{folder}"\n')
-    both = settings.model_copy(update={"agents": tuple(agents)})
-    for agent in agents:
-        write_index(both, agent.id)
-    config = tmp_path / "two.toml"
-    config.write_text('provider = "stub"\n' + "".join(tables), "utf-8")
-
-    def ask() -> None:
-        for name, other in (("ada", "bob"), ("bob", "ada")):
-
-            async def session(client: Client, name: str = name, other: str = other) -> None:
-                answer = found(await calling("memory_search", query="password card")(client))
-                assert f"password of {name} " in answer["results"][0]["snippet"]
-                assert other not in json.dumps(answer)
-                read = await calling("memory_get", path=str(tmp_path / other / "memory" / "note.md"))(client)
-                assert found(read)["text"] == ""
-
-            over_stdio(config, both.home, session, "--agent", name)
-        unnamed = found(over_stdio(config, both.home, calling("memory_search", query="password")))
-        assert (unnamed["results"], unnamed["unavailable"]) == ([], True)
-        assert "--agent" in unnamed["error"]
-        nobody = found(over_stdio(config, both.home, calling("memory_search", query="password"), "--agent", "eve"))
-        assert (nobody["results"], nobody["unavailable"]) == ([], True)
-        assert "'eve'" in nobody["error"]
-
-    if served:
-        with running(both):
-            ask()
-    else:
-        ask()
-
-
-@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.long), True])
-def test_the_session_key_says_who_listens(settings: Settings, config: Path, served: bool):
+def test_the_session_key_says_who_listens(settings: Settings, config: Path):
     write_index(settings)
 
     def paths(*more: str, meta: object = None) -> set[str]:
         call = calling("memory_search", meta=meta, query="build server Basalt", minScore=0)
         return {hit["path"] for hit in found(over_stdio(config, settings.home, call, *more))["results"]}
 
-    def ask() -> None:
-        assert "MEMORY.md" in paths()
-        assert "MEMORY.md" not in paths("--session-key", GROUP)
-        assert "MEMORY.md" not in paths(meta={"recalld/sessionKey": GROUP})
-        assert "MEMORY.md" not in paths("--session-key", GROUP, meta={"recalld/sessionKey": "agent:main:main"})
-
-    if served:
-        with running(settings):
-            ask()
-    else:
-        ask()
+    assert "MEMORY.md" in paths()
+    assert "MEMORY.md" not in paths("--session-key", GROUP)
+    assert "MEMORY.md" not in paths(meta={"recalld/sessionKey": GROUP})
+    assert "MEMORY.md" not in paths("--session-key", GROUP, meta={"recalld/sessionKey": "agent:main:main"})
 
 
 def test_mistakes_in_the_settings_are_answers(tmp_path: Path, home: Path):
@@ -313,20 +254,3 @@ def test_what_is_wrong_with_its_start_is_said_at_once(
     monkeypatch.delitem(sys.modules, "recalld.local.mcp_stdio", raising=False)
     assert run(["mcp"]) == 1
     assert capsys.readouterr().err == 'recalld: MCP needs its SDK: pip install "recalld[mcp]"\n'
-
-
-def test_a_note_is_found_right_after_it_was_saved(home: Path, notes: Path):
-    with Daemon(home, notes) as daemon:
-        where = json.loads((home / "run" / "service.json").read_text())
-        url = f"http://127.0.0.1:{where['port']}/mcp"
-        (notes / "memory" / "keys.md").write_text("The spare key is with Hallberg on the third floor.\n", "utf-8")
-        call = calling("memory_search", query="spare key Hallberg")
-
-        def first(result: CallToolResult) -> str:
-            results = found(result)["results"]
-            return str(results[0]["path"]) if results else ""
-
-        wait_until(lambda: first(over_http(url, call)) == "memory/keys.md")
-        assert first(over_stdio(daemon.config, home, call)) == "memory/keys.md"
-        (notes / "memory" / "keys.md").unlink()
-        wait_until(lambda: first(over_http(url, call)) != "memory/keys.md")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from memory.embedding.batch_jobs import file_batches
-from memory.embedding.batch_jobs.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs import batch_api
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchUnavailable, batch_api_of
+from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, Throttled, Transient
@@ -61,18 +61,18 @@ def _submitted(api: BatchApi, reference: str = "ours") -> str:
         return api.submit(file, reference=reference)
 
 
-def _ended(api: BatchApi, job_id: str) -> JobState:
+def _ended(api: BatchApi, job_id: str) -> Stage:
     for _ in range(10):
         progress = api.look(job_id)
-        if progress.state is not JobState.RUNNING:
-            return progress.state
+        if progress.stage is not Stage.RUNNING:
+            return progress.stage
     raise AssertionError("it runs and runs")
 
 
 def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: BatchApi, server: BatchServer) -> None:
     job_id = _submitted(api)
     assert api.look(job_id).total == len(TEXTS)
-    assert _ended(api, job_id) is JobState.DONE
+    assert _ended(api, job_id) is Stage.DONE
     lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines.keys() == dict(TEXTS).keys()
     for custom_id, text in TEXTS:
@@ -86,27 +86,10 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
     assert not server.files
 
 
-def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: BatchServer) -> None:
-    job = server.jobs[_submitted(api)]
-    if isinstance(server, GeminiServer):
-        assert job.lines[0]["request"] == {
-            "model": "models/gemini-embedding-001",
-            "content": {"parts": [{"text": TEXTS[0][1]}]},
-            "taskType": "RETRIEVAL_DOCUMENT",
-            "outputDimensionality": 32,
-        }
-        return
-    options = {**job.lines[0]["body"], **job.body.get("request_params", {})}
-    assert options.pop("model") in {"a-model", "voyage-4"}
-    assert options.pop("encoding_format") == "base64"
-    options.pop("input")
-    assert options in ({}, {"input_type": "document", "output_dimension": 32, "truncation": False})
-
-
 def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
     """The ids of a job that is done, and of its file of results."""
     job_id = _submitted(api)
-    assert _ended(api, job_id) is JobState.DONE
+    assert _ended(api, job_id) is Stage.DONE
     output = server.jobs[job_id].output
     assert output is not None
     return job_id, output
@@ -174,7 +157,7 @@ def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(
 ) -> None:
     server.script(JobScript(fails="number 3.", drops=1, garbage=4))
     job_id = _submitted(api)
-    assert _ended(api, job_id) is JobState.DONE
+    assert _ended(api, job_id) is Stage.DONE
     lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines["id-3"].vector is None
     assert lines["id-3"].reason == "this text is not welcome"
@@ -182,9 +165,9 @@ def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(
     assert sum(line.vector is not None for line in lines.values()) == len(TEXTS) - 2
 
 
-@pytest.mark.parametrize(("ends", "state"), [("failed", JobState.FAILED), ("expired", JobState.EXPIRED)])
+@pytest.mark.parametrize(("ends", "state"), [("failed", Stage.FAILED), ("expired", Stage.EXPIRED)])
 def test_a_job_may_end_badly_and_keeps_what_was_done(
-    api: BatchApi, server: BatchServer, ends: str, state: JobState
+    api: BatchApi, server: BatchServer, ends: str, state: Stage
 ) -> None:
     server.script(JobScript(ends=ends, done=4))
     job_id = _submitted(api)
@@ -196,7 +179,7 @@ def test_a_job_may_end_badly_and_keeps_what_was_done(
 def test_a_job_is_found_by_our_reference_among_many(
     api: BatchApi, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_batches, "_PAGE", 2)
+    monkeypatch.setattr(batch_api, "_PAGE", 2)
     ids = [_submitted(api, reference=f"job {number}") for number in range(5)]
     assert api.find("job 0") == ids[0]
     assert api.find("job 4") == ids[4]
@@ -211,12 +194,12 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     job_id = _submitted(api)
     api.look(job_id)
     api.cancel(job_id)
-    assert _ended(api, job_id) is JobState.CANCELLED
+    assert _ended(api, job_id) is Stage.CANCELLED
     assert len(list(api.results(job_id, texts=len(TEXTS)))) == 3
     api.cancel(job_id)
-    assert api.look(job_id).state is JobState.CANCELLED
+    assert api.look(job_id).stage is Stage.CANCELLED
     api.cancel("batch-of-nobody")
-    assert api.look("batch-of-nobody").state is JobState.FAILED
+    assert api.look("batch-of-nobody").stage is Stage.FAILED
     assert list(api.results("batch-of-nobody", texts=1)) == []
     api.clean_up("batch-of-nobody")
 
@@ -250,11 +233,12 @@ def test_a_refused_key_and_a_missing_endpoint_are_told_apart(api: BatchApi, serv
 
 
 def test_a_file_holds_what_the_limits_allow(api: BatchApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(api), "limits", JobLimits(inputs=5, file_bytes=1_000_000))
+    monkeypatch.setattr(type(api), "most_texts", 5)
     file = api.write(TEXTS)
     file.content.close()
     assert len(file.ids) == 5
-    monkeypatch.setattr(type(api), "limits", JobLimits(inputs=100, file_bytes=600))
+    monkeypatch.setattr(type(api), "most_texts", 100)
+    monkeypatch.setattr(type(api), "most_bytes", 600)
     file = api.write(TEXTS)
     with file.content:
         assert 0 < len(file.ids) < 12

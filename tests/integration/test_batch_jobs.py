@@ -169,10 +169,9 @@ def test_a_backfill_that_takes_long_is_not_waited_for(
 def test_more_texts_than_a_job_holds_wait_for_their_turn(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memory.embedding.batch_jobs.batch_api import JobLimits
-    from memory.embedding.batch_jobs.file_batches import OpenAIBatches
+    from memory.embedding.batch_jobs.batch_api import OpenAIBatches
 
-    monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
+    monkeypatch.setattr(OpenAIBatches, "most_texts", 20)
     server.open.clear()
     settings = make(concurrency=2)
     with Workers(settings) as workers:

@@ -82,17 +82,6 @@ def test_settings_name_other_task_types_and_only_task_types(connect: Connect) ->
     assert "RETRIEVAL_QUERY" in (refused.error or "")
 
 
-def test_the_second_model_has_its_task_in_the_text_and_no_field_for_it(connect: Connect) -> None:
-    with GeminiServer() as server:
-        provider = connect(server.url, model="gemini-embedding-2")
-        provider.embed_documents(["one"])
-        provider.embed_query("two")
-        sent = [entry.body["requests"][0] for entry in server.log]
-    assert all(one.keys() == {"model", "content"} for one in sent)
-    texts = [one["content"]["parts"][0]["text"] for one in sent]
-    assert texts == ["title: none | text: one", "task: search result | query: two"]
-
-
 def test_shortened_vectors_are_stored_with_unit_length(connect: Connect) -> None:
     with GeminiServer(length=0.58) as server:
         provider = connect(server.url, output_dimensionality=64)
@@ -107,18 +96,6 @@ def test_shortened_vectors_are_stored_with_unit_length(connect: Connect) -> None
     assert vector.shape == (64,)
     np.testing.assert_allclose(np.linalg.norm(vector), 1.0, rtol=1e-6)
     np.testing.assert_array_equal(vector, check_and_round(raw, expected=1, dimensions=64)[0])
-
-
-def test_a_call_holds_no_more_than_a_hundred_texts(connect: Connect) -> None:
-    texts = {text_hash(f"note {number}"): f"note {number}" for number in range(250)}
-    with GeminiServer() as server:
-        batcher = EmbeddingBatcher(connect(server.url), None)
-        ticket = batcher.submit(texts, lane=Lane.BACKFILL)
-        assert ticket.wait(60)
-        assert len(ticket.results()) == 250
-        batcher.close(timeout_seconds=5)
-        assert max(len(entry.body["requests"]) for entry in server.log) <= 100
-        assert set(server.paid.values()) == {1}
 
 
 def _google(status: int, name: str, message: str = "no", *details: dict[str, Any]) -> bytes:

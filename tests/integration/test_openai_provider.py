@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,33 +100,6 @@ def test_dimensions_input_types_and_headers_are_sent_when_set(connect: Connect) 
         assert query.headers["x-team"] == "memory"
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "dimensions"),
-    [
-        ("mistral", "mistral-embed", "output_dimension"),
-        ("deepinfra", "BAAI/bge-m3", "dimensions"),
-    ],
-)
-def test_services_with_a_name_get_their_own_model_key_and_fields_and_none_they_would_refuse(
-    name: str, model: str, dimensions: str
-) -> None:
-    credentials = Credentials.model_validate({name: f"key-of-{name}"})
-    with EmbeddingServer() as server:
-        settings = {"provider": name, "remote": {"base_url": server.url}}
-        for more in ({}, {"output_dimensionality": 64, "query_input_type": "q"}):
-            provider = choose_provider(MemorySettings.model_validate({**settings, **more}), credentials).provider
-            assert provider is not None
-            provider.embed_documents(["one"])
-            provider.embed_query("two")
-            provider.close()
-        plain, _, document, query = server.log
-        assert plain.path == "/v1/embeddings"
-        assert plain.headers["authorization"] == f"Bearer key-of-{name}"
-        assert plain.body == {"input": ["one"], "model": model, "encoding_format": "base64"}
-        assert document.body == {**plain.body, dimensions: 64}
-        assert query.body == {**document.body, "input": ["two"], "input_type": "q"}
-
-
 def test_an_endpoint_that_ignores_the_dimensions_is_told_apart(connect: Connect) -> None:
     with EmbeddingServer() as server:
         server.fail_next(Failure(dimensions=64))
@@ -205,45 +176,6 @@ def test_no_message_holds_a_key(connect: Connect) -> None:
             assert KEY not in said
             assert "another-secret" not in said
             assert len(said) < 600
-
-
-@pytest.mark.parametrize(
-    ("failure", "low", "high"),
-    [
-        (Failure(status=429, headers={"Retry-After": "7"}), 7, 7),
-        (Failure(status=429, headers={"Retry-After": "0.5"}), 0.5, 0.5),
-        (Failure(status=503, headers={"Retry-After": "20"}), 20, 20),
-        (Failure(status=429, headers={"Retry-After-Ms": "250", "Retry-After": "1"}), 0.25, 0.25),
-        (
-            # Made when tests are collected, and a whole run takes a while until it comes here.
-            Failure(status=429, headers={"Retry-After": email.utils.formatdate(time.time() + 3000, usegmt=True)}),
-            1,
-            3001,
-        ),
-        (Failure(status=429, headers={"Retry-After": "999999"}), 3600, 3600),
-        (Failure(status=429, message="Rate limit reached. Please try again in 1.5s."), 1.5, 1.5),
-        (Failure(status=429, message="Please try again in 20ms."), 0.02, 0.02),
-        (Failure(status=429, body=[{"error": {"details": [{"retryDelay": "34s"}]}}]), 34, 34),
-    ],
-)
-def test_the_provider_s_wish_to_wait_is_read_in_all_its_forms(
-    connect: Connect, failure: Failure, low: float, high: float
-) -> None:
-    with EmbeddingServer() as server:
-        server.fail_next(failure)
-        with pytest.raises(Transient) as caught:
-            connect(server).embed_documents(["one"])
-        assert caught.value.retry_after is not None
-        assert low <= caught.value.retry_after <= high
-
-
-@pytest.mark.parametrize("header", ["soon", "nan", "inf", "", "0", "Wed, 21 Oct 2015 07:28:00 GMT"])
-def test_a_wish_that_cannot_be_read_or_asks_for_no_time_is_none(connect: Connect, header: str) -> None:
-    with EmbeddingServer() as server:
-        server.fail_next(Failure(status=429, headers={"Retry-After": header}))
-        with pytest.raises(Transient) as caught:
-            connect(server).embed_documents(["one"])
-        assert caught.value.retry_after is None
 
 
 def test_a_server_that_is_not_there_is_a_passing_failure(connect: Connect) -> None:

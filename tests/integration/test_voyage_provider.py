@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import socket
 import subprocess
 import sys
 import threading
@@ -15,12 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory.chunking.chunker import text_hash
-from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.selection import choose_provider
-from memory.store.writer import Refusal
-from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
 from schemas.settings import Credentials, MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
@@ -94,20 +89,6 @@ def test_dimensions_input_types_model_and_headers_are_sent_when_set(connect: Con
         assert (document.body["output_dimension"], document.body["input_type"]) == (32, "passage")
         assert (query.body["input_type"], query.body["model"]) == ("question", "voyage-4-nano")
         assert (query.headers["x-team"], query.headers["authorization"]) == ("memory", "Bearer of-a-gateway")
-
-
-@pytest.mark.parametrize("options", [{"floats": True}, {"shuffled": True}])
-def test_servers_that_answer_in_their_own_way_work_too(connect: Connect, options: dict[str, bool]) -> None:
-    with VoyageServer(**options) as server:
-        got = connect(server).embed_documents(["one", "two"]).vectors
-        assert np.allclose(got, expected(["one", "two"]), atol=1e-7)
-
-
-def test_a_model_that_ignores_the_dimensions_is_told_apart(connect: Connect) -> None:
-    with VoyageServer() as server:
-        server.fail_next(Failure(dimensions=64))
-        with pytest.raises(Terminal, match="unset it"):
-            connect(server, output_dimensionality=32).embed_documents(["one"])
 
 
 TOO_MANY = (
@@ -214,14 +195,6 @@ def test_providers_that_share_a_thread_do_not_share_keys_or_addresses(connect: C
         assert {(r.headers["authorization"], r.headers.get("x-team")) for r in two.log} == {("Bearer pa-second", None)}
 
 
-def test_a_server_that_is_not_there_is_a_passing_failure(connect: Connect) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(Transient, match=rf"connection to voyage at http://127.0.0.1:{port}/v1 failed"):
-        connect(f"http://127.0.0.1:{port}/v1").embed_query("anybody there")
-
-
 def test_closing_leaves_no_connection_open_and_the_next_request_makes_a_new_one(connect: Connect) -> None:
     with VoyageServer() as server:
         provider = connect(server)
@@ -235,21 +208,6 @@ def test_closing_leaves_no_connection_open_and_the_next_request_makes_a_new_one(
         wait_until(lambda: server.connections == 0)
         assert provider.embed_documents(["again"]).vectors.shape == (1, 64)
         assert server.inputs == 5
-
-
-def test_a_bad_text_among_good_ones_is_found_through_the_batcher(connect: Connect) -> None:
-    with VoyageServer(poison="BAD") as server:
-        batcher = EmbeddingBatcher(connect(server), None)
-        server.fail_next(Failure(status=429, headers={"Retry-After": "0.05"}))
-        texts = {text_hash(text): text for text in [*(f"note {i}" for i in range(40)), "BAD one"]}
-        ticket = batcher.submit(texts, lane=Lane.BACKFILL)
-        assert ticket.wait(60)
-        results = ticket.results()
-        batcher.close(timeout_seconds=5)
-        assert len(results) == 41
-        assert [key for key, result in results.items() if isinstance(result, Refusal)] == [text_hash("BAD one")]
-        assert server.inputs == server.distinct, "nothing is paid twice"
-        assert set(texts.values()) - server.texts == {"BAD one"}
 
 
 def test_the_address_is_the_one_that_the_sdk_would_take() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_api import BatchApi, JobProgress, JobState
-from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.batch_jobs.batch_api import BatchApi, ProviderJob, batch_api_of
+from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.gemini import GeminiProvider
 from memory.embedding.providers.provider import ProviderLimits
@@ -43,10 +43,10 @@ def _asked(answer: Answer, ask: Any) -> tuple[Any, list[Any]]:
             provider.close()
 
 
-def _looked(operation: dict[str, Any]) -> JobProgress:
+def _looked(operation: dict[str, Any]) -> ProviderJob:
     progress, log = _asked(lambda path, body: operation, lambda provider: batch_api_of(provider).look("batches/b"))
     assert [(entry.method, entry.path) for entry in log] == [("GET", "/v1beta/batches/b")]
-    assert isinstance(progress, JobProgress)
+    assert isinstance(progress, ProviderJob)
     return progress
 
 
@@ -57,21 +57,21 @@ def _job(named: str, /, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("operation", "state"),
     [
-        (_job("BATCH_STATE_PENDING", done=False), JobState.RUNNING),
-        (_job("BATCH_STATE_SUCCEEDED", done=True, response=FILE), JobState.DONE),
-        (_job("BATCH_STATE_FAILED", done=True), JobState.FAILED),
-        (_job("JOB_STATE_CANCELLED", done=True), JobState.CANCELLED),
-        (_job("BATCH_STATE_EXPIRED", done=True), JobState.EXPIRED),
+        (_job("BATCH_STATE_PENDING", done=False), Stage.RUNNING),
+        (_job("BATCH_STATE_SUCCEEDED", done=True, response=FILE), Stage.DONE),
+        (_job("BATCH_STATE_FAILED", done=True), Stage.FAILED),
+        (_job("JOB_STATE_CANCELLED", done=True), Stage.CANCELLED),
+        (_job("BATCH_STATE_EXPIRED", done=True), Stage.EXPIRED),
         # The operation's end counts, its metadata may lag behind.
-        (_job("BATCH_STATE_RUNNING", done=True, response=FILE), JobState.DONE),
-        (_job("BATCH_STATE_RUNNING", done=True, error={"code": 13, "message": "it broke"}), JobState.FAILED),
-        (_job("BATCH_STATE_SUCCEEDED", done=True, error={"code": 13, "message": "it broke"}), JobState.FAILED),
-        (_job("BATCH_STATE_RUNNING", done=True, state="BATCH_STATE_SUCCEEDED", output=FILE), JobState.DONE),
+        (_job("BATCH_STATE_RUNNING", done=True, response=FILE), Stage.DONE),
+        (_job("BATCH_STATE_RUNNING", done=True, error={"code": 13, "message": "it broke"}), Stage.FAILED),
+        (_job("BATCH_STATE_SUCCEEDED", done=True, error={"code": 13, "message": "it broke"}), Stage.FAILED),
+        (_job("BATCH_STATE_RUNNING", done=True, state="BATCH_STATE_SUCCEEDED", output=FILE), Stage.DONE),
     ],
 )
-def test_a_job_is_in_the_state_that_the_provider_says(operation: dict[str, Any], state: JobState) -> None:
+def test_a_job_is_in_the_state_that_the_provider_says(operation: dict[str, Any], state: Stage) -> None:
     progress = _looked(operation)
-    assert progress.state is state
+    assert progress.stage is state
     assert progress.message == ("it broke" if "error" in operation else "")
 
 
@@ -103,23 +103,3 @@ def test_results_are_downloaded_from_the_file_that_the_job_names(facts: dict[str
     expected = [f"/download/v1beta/files/{file}:download?alt=media"] if file else []
     assert [entry.path for entry in log[1:]] == expected
     assert found == (["a"] if file else [])
-
-
-@pytest.mark.parametrize(
-    ("call", "task"),
-    [
-        (lambda provider: provider.embed_query("heron"), "RETRIEVAL_QUERY"),
-        (lambda provider: provider.embed_documents(["heron"]), "RETRIEVAL_DOCUMENT"),
-    ],
-)
-def test_queries_and_documents_have_their_task_types(call: Any, task: str) -> None:
-    _, log = _asked(lambda path, body: {"embeddings": [{"values": [3.0, 4.0]}]}, call)
-    assert log[0].body == {
-        "requests": [
-            {
-                "model": "models/gemini-embedding-001",
-                "content": {"parts": [{"text": "heron"}]},
-                "taskType": task,
-            }
-        ]
-    }

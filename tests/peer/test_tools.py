@@ -11,7 +11,7 @@ import pytest
 
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
-from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
+from memory.search.tools import GET, SEARCH, ToolArgumentsRefused, call_tool
 from schemas.ports import Pending
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -52,13 +52,6 @@ def call(manager: SearchManager, name: str, **arguments: Any) -> dict[str, Any]:
     return asyncio.run(call_tool(manager, name, arguments, session_key=None))
 
 
-def test_the_arguments_are_the_known_ones_and_no_others() -> None:
-    assert TOOLS[SEARCH].arguments == ("query", "maxResults", "minScore", "corpus")
-    assert TOOLS[SEARCH].input_schema["properties"]["corpus"]["enum"] == ["memory", "wiki", "all", "sessions"]
-    assert TOOLS[GET].arguments == ("path", "from", "lines", "corpus")
-    assert TOOLS[GET].input_schema["properties"]["corpus"]["enum"] == ["memory", "wiki", "all"]
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -83,12 +76,6 @@ def test_an_answer_has_the_known_fields(manager: SearchManager) -> None:
         *("degraded", "conditions", "pending", "tookMs"),
     }
     assert {*answer["results"][0]} >= {"path", "startLine", "endLine", "score", "snippet", "source", "citation"}
-
-
-def test_a_snippet_keeps_its_indentation_and_ends_with_its_source(manager: SearchManager) -> None:
-    [hit, *_] = call(manager, SEARCH, query="gateway port", corpus="memory")["results"]
-
-    assert hit["snippet"] == "  * gateway: port 7373\n    * spare: port 7374\n\nSource: memory/tools.md#L1-L2"
 
 
 def test_transcripts_that_are_not_searched_are_said_to_be_unavailable(notes_only: SearchManager) -> None:

@@ -1,22 +1,32 @@
-"""Providers' Batch APIs: many texts as one job, cheaper, and done when the provider has time.
+"""Providers' Batch APIs, over plain HTTP: many texts as one job, cheaper, and done when the provider has time.
 
 lines -> upload -> job -> look ... -> download of the results, those with errors last
+
+Formats: https://developers.openai.com/api/reference/resources/batches,
+https://docs.voyageai.com/docs/batch-inference, which took the shape of the first, and
+https://ai.google.dev/gemini-api/docs/batch-api.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import IO, Any, ClassVar
+from urllib.parse import urlsplit
 
 import structlog
 
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.batch_jobs.batch_ledger import Stage
+from memory.embedding.providers.gemini import VERSION, GeminiProvider, as_openai
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import RemoteProvider, read_answer
+from memory.embedding.providers.voyage import VoyageProvider
 from memory.redaction import redact
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
@@ -46,27 +56,6 @@ class BatchUnavailable(RecalldError):
     """The endpoint has no Batch API (for this model). Embedding the normal way is not affected."""
 
 
-class JobState(StrEnum):
-    """State of a job at the provider. All but the first are final."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """Progress of a job: texts in it, texts done and failed. `message` is the provider's, "" without one."""
-
-    state: JobState
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    message: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class BatchLine:
     """Result of one text: its raw vector (float32, shape (dimensions,)), or the reason why there is none.
@@ -81,14 +70,6 @@ class BatchLine:
 
 
 @dataclass(frozen=True, slots=True)
-class JobLimits:
-    """Bounds of one job: texts, and bytes of the file that they are sent in."""
-
-    inputs: int
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class JobFile:
     """The texts of a job as they are sent, in an open temporary file, and their ids. Closing the file removes it."""
 
@@ -98,13 +79,20 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class ProviderJob:
-    """A job as its provider describes it: the files of its `results`, and the `leftovers` to delete at its end."""
+    """A job as its provider describes it: the files of its `results`, and the `leftovers` to delete at its end.
+
+    `total` texts are in it, `completed` are done and `failed` failed. `message` is the provider's, "" without one.
+    """
 
     id: str
-    reference: str | None
-    progress: JobProgress
-    results: tuple[str, ...]
-    leftovers: tuple[str, ...]
+    stage: Stage
+    reference: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    message: str = ""
+    results: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
 
 
 class BatchApi(ABC):
@@ -119,7 +107,8 @@ class BatchApi(ABC):
 
     #: Half of the 100,000 inputs that Voyage takes: a crash of theirs, or a job that comes too late, costs less. OpenAI
     #: takes 50,000 and 200 MB; https://docs.voyageai.com/reference/files names no bound of a file, Gemini's is 2 GB.
-    limits = JobLimits(inputs=50_000, file_bytes=190_000_000)
+    most_texts = 50_000
+    most_bytes = 190_000_000
 
     #: Paths, with {} for the name of a job or file.
     job_path: ClassVar[str]
@@ -141,7 +130,7 @@ class BatchApi(ABC):
         for custom_id, text in texts:
             sent = self._line(custom_id, self.provider.worded(text, "document"))
             line = json.dumps(sent, separators=(",", ":")).encode() + b"\n"
-            if len(ids) >= self.limits.inputs or size + len(line) > self.limits.file_bytes:
+            if len(ids) >= self.most_texts or size + len(line) > self.most_bytes:
                 break
             content.write(line)
             ids.append(custom_id)
@@ -174,12 +163,12 @@ class BatchApi(ABC):
                 return found
         return None
 
-    def look(self, job_id: str) -> JobProgress:
-        """Return the progress of a job. A job that the provider does not know (any more) has failed."""
+    def look(self, job_id: str) -> ProviderJob:
+        """Return the state of a job. A job that the provider does not know (any more) has failed."""
         try:
-            return self._get(job_id).progress
+            return self._get(job_id)
         except BatchUnavailable:
-            return JobProgress(JobState.FAILED, message="the provider does not know the job any more")
+            return ProviderJob(job_id, Stage.FAILED, message="the provider does not know the job any more")
 
     def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
         """Yield what became of the job's texts, in no promised order, as the lines arrive; nothing while it runs.
@@ -187,12 +176,8 @@ class BatchApi(ABC):
         `texts` is the number of them, which bounds the results. A line that cannot be read is left out, as is a second
         one for a text. A text that the provider says nothing about has no line.
         """
-        try:
-            job = self._get(job_id)
-        except BatchUnavailable:
-            return
         seen: set[str] = set()
-        for name in job.results:
+        for name in self.look(job_id).results:
             for line in map(self._line_of, self._lines(name, texts)):
                 if line is not None and line.custom_id not in seen:
                     seen.add(line.custom_id)
@@ -229,7 +214,7 @@ class BatchApi(ABC):
             return None
         return found if isinstance(found.custom_id, str) else None
 
-    # What differs. Calls raise BatchUnavailable for "not found".
+    # What differs. Calls raise BatchUnavailable for "not found"; readers raise KeyError and its kind for other answers.
 
     @abstractmethod
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
@@ -237,15 +222,15 @@ class BatchApi(ABC):
 
     @abstractmethod
     def _result(self, line: Any) -> BatchLine:
-        """Return what a parsed line of results says; raises ValueError and its kind where it says something else."""
+        """Return what a parsed line of results says."""
 
     @abstractmethod
     def _read(self, answer: Mapping[str, Any]) -> ProviderJob:
-        """Return what an answer says of a job; raises KeyError and its kind where it says something else."""
+        """Return what an answer says of a job."""
 
     @abstractmethod
     def _upload(self, file: JobFile, *, name: str) -> str:
-        """Upload a file; returns the provider's name of it."""
+        """Upload a file; return the provider's name of it."""
 
     @abstractmethod
     def _create(self, file_id: str, reference: str) -> ProviderJob:
@@ -317,6 +302,225 @@ class BatchApi(ABC):
         return self.provider.errors.of_status(status, headers, body)
 
 
-def quoted(words: str) -> str:
+#: Where our reference stands in a job's metadata.
+_REFERENCE = "recalld_reference"
+
+#: Jobs on a page of the list (both APIs allow 100).
+_PAGE = 100
+
+_STAGES = {
+    "completed": Stage.DONE,
+    "partially_completed": Stage.DONE,
+    "succeeded": Stage.DONE,
+    "partially_succeeded": Stage.DONE,
+    "failed": Stage.FAILED,
+    "expired": Stage.EXPIRED,
+    "cancelled": Stage.CANCELLED,
+    "canceled": Stage.CANCELLED,
+}
+
+
+class OpenAIBatches(BatchApi):
+    """Jobs done within 24 hours at half the price; https://developers.openai.com/api/docs/guides/batch."""
+
+    endpoint: ClassVar[str] = "/v1/embeddings"
+    job_path = "/batches/{}"
+    cancel_path = "/batches/{}/cancel"
+    file_path = "/files/{}"
+    content_path = "/files/{}/content"
+
+    def _line(self, custom_id: str, text: str) -> dict[str, Any]:
+        provider = self.provider
+        body = {
+            "model": provider.model,
+            "input": text,
+            "encoding_format": provider.encoding,
+            **provider.options("document"),
+        }
+        return {"custom_id": custom_id, "method": "POST", "url": self.endpoint, "body": body}
+
+    def _body(self, file_id: str) -> dict[str, Any]:
+        """Return the body that makes a job, without metadata."""
+        return {"input_file_id": file_id, "endpoint": self.endpoint, "completion_window": "24h"}
+
+    def _result(self, line: Any) -> BatchLine:
+        response = line.get("response") or {}
+        if response.get("status_code") == 200:
+            answer = read_answer(response["body"], expected=1)
+            return BatchLine(line["custom_id"], answer.vectors[0], tokens=answer.tokens)
+        body_error = (response.get("body") or {}).get("error")
+        reason = _reason(line.get("error"), body_error, response) or f"HTTP {response.get('status_code')}"
+        return BatchLine(line["custom_id"], reason=reason)
+
+    def _upload(self, file: JobFile, *, name: str) -> str:
+        answer = self.ask(
+            "POST",
+            "/files",
+            files={"file": (name, file.content, "application/jsonl")},
+            data={"purpose": "batch"},
+        )
+        if not answer.get("id"):
+            raise Transient("the provider's answer names no file")
+        return str(answer["id"])
+
+    def _create(self, file_id: str, reference: str) -> ProviderJob:
+        body = {**self._body(file_id), "metadata": {_REFERENCE: reference}}
+        return self.read_job(self.ask("POST", "/batches", json=body))
+
+    def _page(self, after: str | None) -> tuple[list[ProviderJob], str | None]:
+        params = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
+        page = self.ask("GET", "/batches", params=params)
+        jobs = [self.read_job(job) for job in page.get("data") or [] if isinstance(job, Mapping)]
+        return jobs, jobs[-1].id if jobs and page.get("has_more") else None
+
+    def _read(self, job: Mapping[str, Any]) -> ProviderJob:
+        counts = job.get("request_counts") or {}
+        errors = job.get("errors") or {}
+        said = errors.get("data") if isinstance(errors, Mapping) else errors
+        messages = [str(one.get("message") or one.get("code")) for one in said or [] if isinstance(one, Mapping)]
+        results = tuple(str(job[name]) for name in ("output_file_id", "error_file_id") if job.get(name))
+        return ProviderJob(
+            id=str(job["id"]),
+            reference=(job.get("metadata") or {}).get(_REFERENCE),
+            stage=_stage(job.get("status")),
+            total=_count(counts, "total"),
+            completed=_count(counts, "completed"),
+            failed=_count(counts, "failed"),
+            message=_quoted("; ".join(messages[:3])),
+            results=results,
+            leftovers=(*([str(job["input_file_id"])] if job.get("input_file_id") else []), *results),
+        )
+
+
+class VoyageBatches(OpenAIBatches):
+    """Jobs done within 12 hours at a third less. A line holds the input only; the job names model and options.
+
+    What could not be done in time stands in the error file as "batch_expired".
+    """
+
+    def _line(self, custom_id: str, text: str) -> dict[str, Any]:
+        return {"custom_id": custom_id, "body": {"input": [text]}}
+
+    def _body(self, file_id: str) -> dict[str, Any]:
+        return {
+            "input_file_id": file_id,
+            "endpoint": self.endpoint,
+            "completion_window": "12h",
+            "request_params": {"encoding_format": "base64", **self.provider.options("document")},
+        }
+
+
+class GeminiBatches(BatchApi):
+    """Jobs done within 24 hours at half the price. Files live for two days; names of files and jobs are paths.
+
+    https://ai.google.dev/api/embeddings#v1beta.models.asyncBatchEmbedContent, https://ai.google.dev/api/files
+    """
+
+    provider: GeminiProvider
+    job_path = file_path = f"/{VERSION}/{{}}"
+    cancel_path = f"/{VERSION}/{{}}:cancel"
+    content_path = f"/download/{VERSION}/{{}}:download?alt=media"
+
+    def _line(self, custom_id: str, text: str) -> dict[str, Any]:
+        return {"key": custom_id, "request": self.provider.request(text, "document")}
+
+    def _result(self, line: Any) -> BatchLine:
+        response = line.get("response") or {}
+        if "embedding" not in response:
+            return BatchLine(line["key"], reason=_reason(line.get("error"), response.get("error")) or "no embedding")
+        answer = read_answer(as_openai({"embeddings": [response["embedding"]]}), expected=1)
+        return BatchLine(line["key"], answer.vectors[0], tokens=_count(response, "tokenCount") or None)
+
+    def _upload(self, file: JobFile, *, name: str) -> str:
+        size = file.content.seek(0, os.SEEK_END)
+        file.content.seek(0)
+        start = {
+            "X-Goog-Upload-Protocol": "resumable",
+            "X-Goog-Upload-Command": "start",
+            "X-Goog-Upload-Header-Content-Length": str(size),
+            "X-Goog-Upload-Header-Content-Type": "application/jsonl",
+        }
+        answered, _ = self.call("POST", f"/upload/{VERSION}/files", headers=start, json={"file": {"displayName": name}})
+        # Texts go to no host but the one in the settings, which may be a gateway before Google's.
+        url = urlsplit(answered.get("x-goog-upload-url", ""))
+        finish = {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0", "Content-Length": str(size)}
+        answer = self.ask("POST", f"{url.path}?{url.query}", headers=finish, content=file.content)
+        found = (answer.get("file") or {}).get("name")
+        if not found:
+            raise Transient("the provider's answer names no file")
+        return str(found)
+
+    def _create(self, file_id: str, reference: str) -> ProviderJob:
+        batch = {"displayName": reference, "inputConfig": {"fileName": file_id}}
+        path = f"/{VERSION}/{self.provider.resource}:asyncBatchEmbedContent"
+        return self.read_job(self.ask("POST", path, json={"batch": batch}))
+
+    def _page(self, after: str | None) -> tuple[list[ProviderJob], str | None]:
+        params = {"pageSize": _PAGE} if after is None else {"pageSize": _PAGE, "pageToken": after}
+        page = self.ask("GET", f"/{VERSION}/batches", params=params)
+        jobs = [self.read_job(job) for job in page.get("operations") or [] if isinstance(job, Mapping)]
+        return jobs, page.get("nextPageToken") or None
+
+    def _read(self, operation: Mapping[str, Any]) -> ProviderJob:
+        """Return what an operation says, or the batch itself: both are answered, and metadata may be out of date."""
+        facts = {**(operation.get("metadata") or {}), **operation}
+        error = operation.get("error")
+        stage = _stage(facts.get("state"))
+        if error and stage is Stage.DONE:
+            stage = Stage.FAILED
+        elif stage is Stage.RUNNING and operation.get("done"):
+            stage = Stage.FAILED if error else Stage.DONE
+        stats = facts.get("batchStats") or {}
+        texts = (facts.get("inputConfig") or {}).get("fileName")
+        output = (facts.get("output") or operation.get("response") or {}).get("responsesFile")
+        return ProviderJob(
+            id=str(operation["name"]),
+            reference=facts.get("displayName"),
+            stage=stage,
+            total=_count(stats, "requestCount"),
+            completed=_count(stats, "successfulRequestCount"),
+            failed=_count(stats, "failedRequestCount"),
+            message=_reason(error) or "",
+            results=(str(output),) if output else (),
+            leftovers=tuple(str(name) for name in (texts, output, operation["name"]) if name),
+        )
+
+
+def batch_api_of(provider: EmbeddingProvider | None) -> BatchApi | None:
+    """Return the Batch API for documents of a provider; None if recalld speaks none. Connects to nothing."""
+    if isinstance(provider, GeminiProvider):
+        return GeminiBatches(provider)
+    if isinstance(provider, VoyageProvider):
+        return VoyageBatches(provider)
+    # Gemini's OpenAI-compatible API takes no file of a job, Mistral's jobs have another form, Ollama has none.
+    if isinstance(provider, OpenAIProvider) and provider.name == "openai":
+        return OpenAIBatches(provider)
+    return None
+
+
+def _stage(word: object) -> Stage:
+    """Return the stage that a word means, Gemini's BATCH_STATE_... and JOB_STATE_... among them."""
+    name = str(word).lower().removeprefix("batch_state_").removeprefix("job_state_")
+    # Whatever else it says (validating, pending, in_progress, finalizing, cancelling) is not its end.
+    return _STAGES.get(name, Stage.RUNNING)
+
+
+def _count(counts: object, name: str) -> int:
+    """Return a count; Gemini writes them as texts."""
+    value = counts.get(name) if isinstance(counts, Mapping) else None
+    try:
+        return int(value) if isinstance(value, int | str) else 0
+    except ValueError:
+        return 0
+
+
+def _reason(*said: object) -> str | None:
+    """Return the first message in what a provider says."""
+    found = (str(one["message"]) for one in said if isinstance(one, Mapping) and one.get("message"))
+    message = next(found, None)
+    return None if message is None else _quoted(message)
+
+
+def _quoted(words: str) -> str:
     """A line of a provider's own words, which may quote what it was sent."""
     return redact(" ".join(words.split()))[:_MOST_WORDS]

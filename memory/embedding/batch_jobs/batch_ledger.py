@@ -91,14 +91,12 @@ WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NUL
 """
 # The plus keeps SQLite from going through all of a job's texts by its index.
 DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
-OPEN_TEXTS = f"""
-SELECT i.identity, t.hash FROM texts AS t JOIN identities AS i ON i.id = t.identity
-WHERE t.job IN (SELECT id FROM jobs WHERE state IN {_OPEN_STATES})
-"""  # noqa: S608 - constants
-SELECT_SENT = f"""
-SELECT hash FROM texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)
-    AND hash IN (SELECT value FROM json_each(?)) AND job IN (SELECT id FROM jobs WHERE state IN {_OPEN_STATES})
-"""  # noqa: S608 - constants
+_TEXTS = """
+FROM texts AS t JOIN identities AS i ON i.id = t.identity JOIN jobs AS j ON j.id = t.job WHERE
+"""
+TEXTS = f"SELECT t.hash {_TEXTS}"
+OPEN_TEXTS = f"{TEXTS} i.identity = ? AND j.state IN {_OPEN_STATES}"
+ALL_OPEN_TEXTS = f"SELECT i.identity, t.hash {_TEXTS} j.state IN {_OPEN_STATES}"
 COUNT_TEXTS = f"""
 SELECT count(*) FROM texts WHERE job IN (
     SELECT id FROM jobs WHERE agent = ? AND max(made_at, looked_at, tried_at) >= ? AND state IN {_OPEN_STATES}
@@ -323,26 +321,26 @@ class BatchLedger:
         return _job(rows[0]) if rows else None
 
     def hashes_in(self, reference: str) -> set[str]:
-        """The texts that are in a job, or were left in it."""
-        return self._hashes("SELECT hash FROM texts WHERE job = (SELECT id FROM jobs WHERE reference = ?)", reference)
+        """Return the texts that are in a job, or were left in it."""
+        return self._hashes(f"{TEXTS} j.reference = ?", reference)
 
     def hashes(self, identity: str) -> set[str]:
-        """The texts of an identity that are in open jobs."""
-        return self._hashes(f"SELECT hash FROM ({OPEN_TEXTS}) WHERE identity = ?", identity)  # noqa: S608 - constants
+        """Return the texts of an identity that are in open jobs."""
+        return self._hashes(OPEN_TEXTS, identity)
 
     def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
-        """Those of some texts that are in open jobs."""
-        values = (identity, json.dumps(list(hashes)))
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(SELECT_SENT, values)})
+        """Return those of some texts that are in open jobs."""
+        values = json.dumps(list(hashes))
+        query = f"{OPEN_TEXTS} AND t.hash IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
+        return self._hashes(query, identity, values)
 
     def known_hashes(self, identity: str) -> set[str]:
-        """The texts of an identity that go into no new job: they are in one, or one ended without their vectors."""
-        query = "SELECT hash FROM texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)"
-        return self._hashes(query, identity)
+        """Return the texts of an identity that go into no new job: in one now, or one ended without their vectors."""
+        return self._hashes(f"{TEXTS} i.identity = ?", identity)
 
     def everything(self) -> set[tuple[str, str]]:
         """Return all texts that are in open jobs, as (identity, text hash)."""
-        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(OPEN_TEXTS)})
+        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(ALL_OPEN_TEXTS)})
 
     def texts_of(self, agent: str, *, looked_within_seconds: float) -> int:
         """Return the number of an agent's texts in jobs that were made, or looked at, in the last so many seconds."""
@@ -351,8 +349,8 @@ class BatchLedger:
 
     # The file
 
-    def _hashes(self, query: str, value: str) -> set[str]:
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (value,))})
+    def _hashes(self, query: str, *values: str) -> set[str]:
+        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, values)})
 
     def _transaction(self, work: Callable[[apsw.Connection], T]) -> T:
         return self._file.guarded(lambda: self._file.transaction(work))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.store.errors import StoreBusy, StoreFull, Superseded
 from schemas.conditions import StopReason
@@ -27,13 +27,6 @@ STOPPING_SECONDS = 660.0
 
 #: Bounds of the pause in seconds after a failed call.
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 300.0
-
-_ENDS = {
-    JobState.DONE: Stage.DONE,
-    JobState.FAILED: Stage.FAILED,
-    JobState.EXPIRED: Stage.EXPIRED,
-    JobState.CANCELLED: Stage.CANCELLED,
-}
 
 
 class JobDesk(Protocol):
@@ -111,14 +104,14 @@ def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: Job
     seen = api.look(job_id)
     job = replace(job, looked_at=now, look_at=now + rules.poll_seconds, attempts=0, message=seen.message)
     job = replace(job, total=seen.total, completed=seen.completed, failed=seen.failed)
-    if seen.state is JobState.RUNNING:
+    if seen.stage is Stage.RUNNING:
         return _over(job, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else job
     usable = desk.collect(job, api.results(job_id, texts=job.texts))
     if usable is None:
         return replace(job, look_at=now)
-    if seen.state is JobState.DONE and job.taken + usable == 0:
+    if seen.stage is Stage.DONE and job.taken + usable == 0:
         return _over(job, Stage.FAILED, seen.message or "no line of its results holds a vector", now)
-    return _over(job, _ENDS[seen.state], seen.message, now)
+    return _over(job, seen.stage, seen.message, now)
 
 
 def _over(job: BatchJob, stage: Stage, message: str, now: float) -> BatchJob:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 #: Share of the question that any place may hold by chance.
@@ -66,16 +66,11 @@ def fuse_minmax(
     lift: Mapping[int, float] | None = None,
     scale: float = 1.0,
 ) -> list[Fused]:
-    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 until `relevance.scores` sets them.
+    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 until `scores` sets them.
 
-    Args:
-        cosines: chunk id -> cosine; a chunk without a vector is absent and judged by its keywords alone.
-        bm25: chunk id -> BM25, positive; a chunk that holds no term of the query is absent and counts as 0.
-        coverage: chunk id -> share 0..1 of the query that it holds; absent is 0.
-        vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
-        text_weight: see `vector_weight`.
-        lift: chunk id -> bonus, added to its rank, which is 0..1 without it.
-        scale: factor of the rank before that: a small one lets the lift decide.
+    A chunk without a cosine is judged by its keywords alone, one without `bm25` holds no term of the query. `coverage`
+    is the share 0..1 of the query that a chunk holds. Weights are scaled to sum 1; both 0 means equal ones. A rank
+    0..1 is multiplied by `scale`, and the chunk's `lift` added.
     """
     ids = cosines.keys() | bm25.keys()
     vector = _scaled(cosines)
@@ -123,14 +118,6 @@ def fuse_weighted(
         score = share * (vector or 0.0) + (1 - share) * (text or 0.0)
         fused.append(Fused(id=id_, rank=score, score=score, vector=vector, text=text))
     return sorted(fused, key=lambda item: (-item.rank, item.id))
-
-
-def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
-    """Leave out candidates that only the vector side found and whose score is below `min_score`.
-
-    A keyword hit stays whatever its score: it holds a word of the question.
-    """
-    return [item for item in fused if item.text is not None or item.score >= min_score]
 
 
 def descending(fused: Sequence[Fused], top: int) -> list[Fused]:
@@ -234,14 +221,10 @@ class Evidence:
 def scores(
     places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, named: bool = True
 ) -> list[float]:
-    """Return the score of each place of a list.
+    """Return the score of each place of a list, in their order.
 
-    Args:
-        places: in any order.
-        crowd: mean cosine of the nearest chunks, at most `CROWD` of them.
-        chunks: number of chunks of the index.
-        calibration: the model's.
-        named: False if the query has exact pieces and no place holds one.
+    `crowd` is the mean cosine of the nearest chunks, at most `CROWD` of them; `chunks` the number of chunks of the
+    index; `named` is False if the query has exact pieces and no place holds one.
     """
     prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if named else _UNNAMED)
     words_agree = any(place.coverage >= _WORDS_AGREE for place in places)

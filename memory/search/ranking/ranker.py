@@ -17,11 +17,10 @@ from memory.search.ranking.fusion import (
     fuse_minmax,
     fuse_weighted,
     is_cjk,
-    relevant,
     scores,
 )
 from memory.search.ranking.overlap import comparable_texts, repeats
-from memory.search.ranking.rerank import age_factors, decayed, varied_hits
+from memory.search.ranking.rerank import Scored, aged, varied_hits
 from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
 from memory.store.reader import ChunkRow, StoreReader
 
@@ -61,7 +60,7 @@ _NOTHING = _Held()
 Copies: TypeAlias = Mapping[int, tuple[ChunkRow, ...]]
 
 #: Hits, best first, and the copies of what they hold.
-Ranked: TypeAlias = tuple[tuple[tuple[Fused, ChunkRow], ...], Copies]
+Ranked: TypeAlias = tuple[tuple[Scored, ...], Copies]
 
 
 def ranked(
@@ -79,33 +78,22 @@ def ranked(
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
-    Args:
-        reader: reads the candidates' texts, times and vectors.
-        cosines: chunk id -> cosine; empty for a search by keywords alone.
-        bm25: chunk id -> BM25, positive.
-        query: the searched text.
-        hybrid: settings of fusion, age and variety.
-        model: name of the embedding model.
-        max_results: at least 1.
-        min_score: 0..1, compared before age counts. It never drops a chunk without a vector, with an exact piece of the
-            query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
-        now: Unix seconds.
-        known: candidates that the caller has read.
+    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. `known` are candidates that the
+    caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with an exact
+    piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
     """
     rows = dict(known or ())
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
     rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
     reference = hybrid.fusion == "weighted" and bool(cosines)
+    held = {} if reference else _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
+    copies = _copies(reader, rows, sought(query), held)
+    cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
     if reference:
-        held: dict[int, _Held] = {}
-        copies = _copies(reader, rows, sought(query), held)
-        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
-        fused = relevant(fused, min_score=min_score)
+        # A keyword hit holds a word of the question, and stays whatever its score.
+        fused = [item for item in fused if item.text is not None or item.score >= min_score]
     else:
-        held = _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
-        copies = _copies(reader, rows, sought(query), held)
-        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_minmax(
             cosines,
             bm25,
@@ -123,7 +111,12 @@ def ranked(
         hits = parted(_scored(reader, query, hits, cosines, held, model=model, min_score=min_score))
     if not reordered:
         return tuple(hits[:max_results]), copies
-    hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
+    if hybrid.temporal_decay.enabled:
+        hits = aged(reader, hits, copies, half_life_days=hybrid.temporal_decay.half_life_days, now=now)
+    if hybrid.mmr.enabled:
+        unrelated = calibration_of(model).unrelated if cosines else None
+        hits = varied_hits(reader, hits, share=hybrid.mmr.lambda_, limit=max_results, unrelated=unrelated)
+    hits = hits[:max_results]
     # Variety decides the order; a score stays the confidence in its place.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
@@ -162,9 +155,9 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
-def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
+def parted(hits: Sequence[Scored]) -> list[Scored]:
     """Lower each score that is not below the one above by a hundredth, so that scores fall with the order."""
-    lowered: list[tuple[Fused, ChunkRow]] = []
+    lowered: list[Scored] = []
     for item, row in hits:
         above = lowered[-1][0].score if lowered else 2.0
         lowered.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
@@ -190,13 +183,13 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
 def _scored(
     reader: StoreReader,
     query: str,
-    hits: Sequence[tuple[Fused, ChunkRow]],
+    hits: Sequence[Scored],
     cosines: Mapping[int, float],
     held: Mapping[int, _Held],
     *,
     model: str,
     min_score: float,
-) -> list[tuple[Fused, ChunkRow]]:
+) -> list[Scored]:
     """Put scores on hits and drop the tail that is below `min_score`."""
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
     asked_in_cjk = is_cjk(query)
@@ -231,42 +224,9 @@ def _scored(
     ]
 
 
-def _reordered(
-    reader: StoreReader,
-    hits: Sequence[tuple[Fused, ChunkRow]],
-    copies: Copies,
-    hybrid: Hybrid,
-    limit: int,
-    *,
-    now: float,
-    model: str | None,
-) -> list[tuple[Fused, ChunkRow]]:
-    """Return the best `limit` hits by age, variety, or both. `model` is None without vectors.
-
-    All copies have the age of the youngest.
-    """
-    row_of = {row.id: row for _, row in hits}
-    items = [item for item, _ in hits]
-    if hybrid.temporal_decay.enabled:
-        others = {row.id: row for id_ in row_of for row in copies.get(id_, ())}
-        half_life_days = hybrid.temporal_decay.half_life_days
-        factors = age_factors(reader, row_of | others, half_life_days=half_life_days, now=now)
-        factors |= {id_: max(factors[row.id] for row in (row_of[id_], *copies.get(id_, ()))) for id_ in row_of}
-        items = [replace(item, score=item.score * factors.get(item.id, 1.0)) for item in decayed(items, factors)]
-    if not hybrid.mmr.enabled:
-        return [(item, row_of[item.id]) for item in items[:limit]]
-    return varied_hits(
-        reader,
-        [(item, row_of[item.id]) for item in items],
-        share=hybrid.mmr.lambda_,
-        limit=limit,
-        unrelated=calibration_of(model).unrelated if model is not None else None,
-    )
-
-
-def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
+def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[Scored]:
     """Return the best `limit` that do not repeat a better one, without chunks that a commit has removed meanwhile."""
-    kept: list[tuple[Fused, ChunkRow]] = []
+    kept: list[Scored] = []
     for item in fused:
         row = rows.get(item.id)
         if row is not None and not repeats(row, (other for _, other in kept)):

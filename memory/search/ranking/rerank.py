@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import chain
@@ -47,28 +47,43 @@ _STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
 #: Meaningful digits of a cosine: the ones after them depend on a row's place in its matrix.
 _COSINE_DIGITS = 5
 
+#: Hit with its scores.
+Scored: TypeAlias = tuple[Fused, ChunkRow]
+
 #: Place of a candidate -> similarity 0..1 of every candidate to it, in their order.
 Similarity: TypeAlias = Callable[[int], Sequence[float]]
 
 
-def age_factors(
-    reader: StoreReader, rows: Mapping[int, ChunkRow], *, half_life_days: float, now: float
-) -> dict[int, float]:
-    """Return chunk id -> factor of its relevance for its age. `now` is in Unix seconds."""
-    said = reader.times_of(list(rows))
-    return {
-        id_: age_factor(age_in_days(row.key.path, said.get(id_), now=now), half_life_days=half_life_days)
-        for id_, row in rows.items()
-    }
+def aged(
+    reader: StoreReader,
+    hits: Sequence[Scored],
+    copies: Mapping[int, Sequence[ChunkRow]],
+    *,
+    half_life_days: float,
+    now: float,
+) -> list[Scored]:
+    """Multiply ranks and scores by the factor of their age; best first, ties by id. `now` is in Unix seconds.
+
+    All copies of a text have the age of the youngest.
+    """
+    rows = {row.id: (row, *copies.get(row.id, ())) for _, row in hits}
+    said = reader.times_of([row.id for same in rows.values() for row in same])
+
+    def factor(row: ChunkRow) -> float:
+        return age_factor(age_in_days(row.key.path, said.get(row.id), now=now), half_life_days=half_life_days)
+
+    factors = {id_: max(map(factor, same)) for id_, same in rows.items()}
+    found = [
+        (replace(item, rank=item.rank * factors[item.id], score=item.score * factors[item.id]), row)
+        for item, row in hits
+    ]
+    return sorted(found, key=lambda hit: (-hit[0].rank, hit[0].id))
 
 
 def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
     """Return the age of a chunk, at least 0; None for an evergreen one.
 
-    Args:
-        path: the document's path.
-        said_at: time of the message in Unix seconds; None for notes, and for messages without a time.
-        now: Unix seconds. A time in the future counts as now.
+    `said_at` is the time of the message; None for notes, and for messages without a time.
     """
     if said_at is not None:
         return max(0.0, (now - said_at) / SECONDS_PER_DAY)
@@ -83,20 +98,14 @@ def age_factor(age_days: float | None, *, half_life_days: float) -> float:
     return 1.0 if age_days is None else float(0.5 ** (age_days / half_life_days))
 
 
-def decayed(fused: Iterable[Fused], factors: Mapping[int, float]) -> list[Fused]:
-    """Rank by relevance times factor, best first, ties by id. Scores stay as they are, for `min_score`."""
-    aged = [replace(item, rank=item.rank * factors.get(item.id, 1.0)) for item in fused]
-    return sorted(aged, key=lambda item: (-item.rank, item.id))
-
-
 def varied_hits(
     reader: StoreReader,
-    hits: Sequence[tuple[Fused, ChunkRow]],
+    hits: Sequence[Scored],
     *,
     share: float,
     limit: int,
     unrelated: float | None,
-) -> list[tuple[Fused, ChunkRow]]:
+) -> list[Scored]:
     """Choose among candidates, best first, by maximal marginal relevance.
 
     `unrelated` is the model's cosine of unrelated texts; None compares words, as for a search without vectors.
@@ -114,13 +123,8 @@ def varied_hits(
 def varied(relevance: Sequence[float], similarity: Similarity, *, share: float, limit: int) -> list[int]:
     """Return the places of the chosen candidates, first choice first, at most `limit`.
 
-    Args:
-        relevance: at least 0, one a candidate. Equal choices go to the more relevant candidate, then to the first.
-        similarity: of the same candidates.
-        share: lambda, 0..1; 1 keeps the order, 0 looks at variety alone after the first.
-        limit: results wanted.
-
-    Looks at every candidate once for each result.
+    `share` is lambda, 0..1: 1 keeps the order, 0 looks at variety alone after the first. Equal choices go to the more
+    relevant candidate, then to the first.
     """
     best = max(relevance, default=0.0)
     worth = [share * (value / best if best > 0 else 0.0) for value in relevance]
@@ -165,10 +169,7 @@ def similarity_by_words(texts: Sequence[str]) -> Similarity:
 def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str], *, unrelated: float) -> Similarity:
     """Return the similarity by cosine, from `unrelated` (0) to the same direction (1); by words without a vector.
 
-    Args:
-        vectors: unit vectors, shape (dimensions,), one a candidate; None for a candidate without.
-        texts: of the same candidates.
-        unrelated: the model's cosine of unrelated texts, below 1.
+    `vectors` and `texts` are of the same candidates; `unrelated` is the model's cosine of unrelated texts.
     """
     rows = {place: row for row, place in enumerate(place for place, one in enumerate(vectors) if one is not None)}
     known = [vector for vector in vectors if vector is not None]

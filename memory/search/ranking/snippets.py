@@ -41,17 +41,11 @@ class _Match:
 def make_snippet(
     text: str, *, start_line: int, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
 ) -> Snippet | None:
-    """Cut the best part of at most `max_chars` characters out of a chunk.
+    """Cut the best part of at most `max_chars` characters out of a chunk that starts on line `start_line`.
 
-    Args:
-        text: the chunk, lines joined by line ends.
-        start_line: 1-based line of the file on which the chunk starts.
-        terms: of the query (`memory.search.ranking.terms.sought`); without a match the chunk's start is shown.
-        max_chars: upper bound of the snippet's length, at least 1.
-        shown: parts of the chunk, as first character and the one after the last, that are not to be shown again.
-
-    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`. Returns None if
-    better snippets show every word of the chunk.
+    Without a match of the `terms` the chunk's start is shown. `shown` are parts of the chunk (first character, and the
+    one after the last) that are not shown again; None if they hold every word. Never cuts a visible character or a word
+    in half, unless that alone is longer than `max_chars`.
     """
     start, end = (
         _window(text, terms, max_chars, 0, len(text)) if not shown else _window_beside(text, terms, max_chars, shown)

@@ -227,21 +227,7 @@ class ReadConnections:
     @contextmanager
     def borrow(self) -> Iterator[apsw.Connection]:
         """Lend a connection and translate apsw's errors."""
-        with translated(self._path):
-            connection, state = self._take()
-            try:
-                yield connection
-            finally:
-                self._give_back(connection, state)
-
-    def close(self) -> None:
-        """Wait for the return of all connections, then close them."""
-        with self._changed:
-            self._closed = True
-            self._changed.wait_for(lambda: self._lent == 0)
-            self._close_idle()
-
-    def _take(self) -> tuple[apsw.Connection, int]:
+        connection = None
         with self._changed:
             if self._closed:
                 raise StoreUnreadable(f"{self._path} was closed")
@@ -252,25 +238,27 @@ class ReadConnections:
             self._lent += 1
             state = self._state
             if self._idle:
-                return self._idle.pop(), self._state
+                connection = self._idle.pop()
         try:
-            return self._open(), state
-        except BaseException:
-            self._forget_lent()
-            raise
+            with translated(self._path):
+                if connection is None:
+                    connection = self._open()
+                yield connection
+        finally:
+            with self._changed:
+                self._lent -= 1
+                if connection is not None and state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
+                    self._idle.append(connection)
+                elif connection is not None:
+                    connection.close()
+                self._changed.notify_all()
 
-    def _give_back(self, connection: apsw.Connection, state: int) -> None:
+    def close(self) -> None:
+        """Wait for the return of all connections, then close them."""
         with self._changed:
-            if state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
-                self._idle.append(connection)
-            else:
-                connection.close()
-        self._forget_lent()
-
-    def _forget_lent(self) -> None:
-        with self._changed:
-            self._lent -= 1
-            self._changed.notify_all()
+            self._closed = True
+            self._changed.wait_for(lambda: self._lent == 0)
+            self._close_idle()
 
     def _close_idle(self) -> None:
         while self._idle:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -180,7 +181,7 @@ class SqliteReader(StoreReader):
 
     def file(self, key: DocumentKey) -> IndexedFile | None:
         with self._readers.borrow() as connection:
-            statement = SELECT_FILE if _knows_ctime(connection) else SELECT_OLD_FILE
+            statement = SELECT_FILE if _schema(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILE
             row = fetch_one(connection, statement, name_of(key))
         return indexed_file(row) if row else None
 
@@ -189,7 +190,7 @@ class SqliteReader(StoreReader):
         last = 0
         while True:
             with self._readers.borrow() as connection:
-                statement = SELECT_FILES if _knows_ctime(connection) else SELECT_OLD_FILES
+                statement = SELECT_FILES if _schema(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILES
                 rows = fetch(connection, statement, (last, _FILES_PAGE))
             for row in rows:
                 yield indexed_file(row[1:])
@@ -198,56 +199,40 @@ class SqliteReader(StoreReader):
             last = rows[-1][0]
 
     def chunks_by_path(self, source: str) -> dict[str, int]:
-        with self._readers.borrow() as connection:
-            return dict(fetch(connection, SELECT_CHUNKS_BY_PATH, (source,)))
+        return dict(self._fetch(SELECT_CHUNKS_BY_PATH, source))
 
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
         with self._readers.borrow() as connection:
             return mark_of(connection, key)
 
     def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_CHUNKS_OF, (*name_of(key), first))
-        chunks = map(stored_chunk, rows)
+        chunks = map(stored_chunk, self._fetch(SELECT_CHUNKS_OF, *name_of(key), first))
         return sorted(chunks, key=lambda chunk: (chunk.ordinal < 0, abs(chunk.ordinal), chunk.id))
 
     def named(self, folder: str, name: str) -> list[DocumentKey]:
-        with self._readers.borrow() as connection:
-            if int(connection.pragma("user_version")) < NAMES_SCHEMA_NUMBER:
-                return []
-            rows = fetch(connection, SELECT_NAMED, (folder, name))
-        return [DocumentKey(*row) for row in rows]
+        return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name, since=NAMES_SCHEMA_NUMBER)]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_BEGUN_BY, (text_hash, SESSIONS_SOURCE, MOST_BEGUN))
-        return [DocumentKey(*row) for row in rows]
+        return [DocumentKey(*row) for row in self._fetch(SELECT_BEGUN_BY, text_hash, SESSIONS_SOURCE, MOST_BEGUN)]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
-        with self._readers.borrow() as connection:
-            if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
-                return {}
-            return dict(fetch(connection, SELECT_TIMES, (as_json(ids),)))
+        return dict(self._fetch(SELECT_TIMES, as_json(ids), since=TRANSCRIPTS_SCHEMA_NUMBER))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_CHUNK_ROWS, (as_json(ids),))
-        return {row[0]: chunk_row(row) for row in rows}
+        return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         if among is not None and not among:
             return []
-        with self._readers.borrow() as connection:
-            if among is None:
-                rows = fetch(connection, SELECT_PENDING, (limit,))
-            else:
-                wanted = (row[0] for row in fetch(connection, SELECT_PENDING_HASHES) if row[1] in among)
-                rows = fetch(connection, SELECT_PENDING_AMONG, (as_json(list(islice(wanted, limit))),))
-        return [PendingChunk(id=row[0], text_hash=row[1], text=row[2]) for row in rows]
+        if among is None:
+            rows = self._fetch(SELECT_PENDING, limit)
+        else:
+            wanted = (number for number, text_hash in self.pending_hashes().items() if text_hash in among)
+            rows = self._fetch(SELECT_PENDING_AMONG, as_json(islice(wanted, limit)))
+        return [PendingChunk(*row) for row in rows]
 
     def pending_hashes(self) -> dict[int, str]:
-        with self._readers.borrow() as connection:
-            return {int(row[0]): str(row[1]) for row in fetch(connection, SELECT_PENDING_HASHES)}
+        return dict(self._fetch(SELECT_PENDING_HASHES))
 
     def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
         with self._readers.borrow() as connection:
@@ -304,13 +289,10 @@ class SqliteReader(StoreReader):
             return TermCounts(self._frequencies.chunks(connection), dict(zip(names, held, strict=True)))
 
     def dead_letters(self) -> list[DeadLetterRow]:
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_DEAD_LETTERS)
-        return [dead_letter(row) for row in rows]
+        return [dead_letter(row) for row in self._fetch(SELECT_DEAD_LETTERS)]
 
     def counts(self) -> IndexCounts:
-        with self._readers.borrow() as connection:
-            [(files, chunks, pending, refused, last)] = fetch(connection, SELECT_COUNTS)
+        [(files, chunks, pending, refused, last)] = self._fetch(SELECT_COUNTS)
         return IndexCounts(
             files=files,
             chunks=chunks,
@@ -322,8 +304,7 @@ class SqliteReader(StoreReader):
         )
 
     def vectors_pending(self) -> int:
-        with self._readers.borrow() as connection:
-            return int(fetch(connection, COUNT_PENDING)[0][0])
+        return int(self._fetch(COUNT_PENDING)[0][0])
 
     def size(self) -> int:
         return bytes_of(self._path)
@@ -339,6 +320,11 @@ class SqliteReader(StoreReader):
         self._readers.close()
         if self._held is not None:
             self._held.close()
+
+    def _fetch(self, statement: str, *bindings: str | int, since: int = 0) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement, none in an index of an older schema than the one `since` which it works."""
+        with self._readers.borrow() as connection:
+            return fetch(connection, statement, bindings) if not since or _schema(connection) >= since else []
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
         """Return the width of the vectors, None while the index has never held one."""
@@ -369,5 +355,5 @@ def bytes_of(path: Path) -> int:
         return 0
 
 
-def _knows_ctime(connection: apsw.Connection) -> bool:
-    return int(connection.pragma("user_version")) >= CTIME_SCHEMA_NUMBER
+def _schema(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))

@@ -101,32 +101,13 @@ def indexed_file(row: Sequence[Any]) -> IndexedFile:
 def stored_chunk(row: Sequence[Any]) -> StoredChunk:
     """Convert a row of `STORED_CHUNK_COLUMNS`."""
     chunk_id, text_hash, ordinal, start_line, end_line, vector_state = row
-    return StoredChunk(
-        id=chunk_id,
-        text_hash=text_hash,
-        ordinal=ordinal,
-        start_line=start_line,
-        end_line=end_line,
-        vector_state=VectorState(vector_state),
-    )
-
-
-def place(ordinal: int) -> int:
-    """Return a chunk's ordinal, of a stale chunk the former one."""
-    return ordinal if ordinal >= 0 else -1 - ordinal
+    return StoredChunk(chunk_id, text_hash, ordinal, start_line, end_line, VectorState(vector_state))
 
 
 def chunk_row(row: Sequence[Any]) -> ChunkRow:
     """Convert a row of id, source, path, ordinal, start_line, end_line, text."""
-    chunk_id, source, path, ordinal, start_line, end_line, text = row
-    return ChunkRow(
-        id=chunk_id,
-        key=DocumentKey(source, path),
-        ordinal=place(ordinal),
-        start_line=start_line,
-        end_line=end_line,
-        text=text,
-    )
+    chunk_id, source, path, ordinal, *rest = row
+    return ChunkRow(chunk_id, DocumentKey(source, path), ordinal if ordinal >= 0 else -1 - ordinal, *rest)
 
 
 def dead_letter(row: Sequence[Any]) -> DeadLetterRow:

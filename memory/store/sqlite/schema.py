@@ -7,7 +7,6 @@ of dimensions (`memory.store.sqlite.vectors`).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import apsw
 
@@ -20,17 +19,27 @@ APPLICATION_ID = 0x72636C64
 #: Bytes. Vectors are kept in blobs of up to 1.5 MB; with SQLite's default of 4096 inserting is 30 times slower.
 PAGE_SIZE = 16_384
 
-# Facts about the generation as name and value: fingerprint, identity, dimensions, and the counters below.
-CREATE_META = """
+#: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
+#: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
+FILE_NAME = (
+    "lower(substr(path, length(rtrim(path, replace(path, '/', ''))) + 1"
+    " + 28 * (path GLOB '*/rollout-????-??-??T??-??-??-*')))"
+)
+
+SELECT_META = "SELECT value FROM meta WHERE name = ?"
+SET_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+_FIRST_TABLES = f"""
+-- Facts about the generation: fingerprint, identity, dimensions. `transactions` counts commits, `deletions` documents
+-- that were deleted, `last_commit_at` is Unix time.
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
-) STRICT, WITHOUT ROWID
-"""
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0');
 
-# `revision` is the number of the transaction that wrote the document last: it never repeats, not even for a
-# document that went and came back. `notes` is a JSON array.
-CREATE_FILES = """
+-- `revision` is the number of the transaction that wrote the document last: it never repeats, not even for a document
+-- that went and came back. `notes` is a JSON array.
 CREATE TABLE files (
     id           INTEGER PRIMARY KEY,
     source       TEXT NOT NULL,
@@ -43,12 +52,10 @@ CREATE TABLE files (
     indexed_at   REAL NOT NULL,
     notes        TEXT NOT NULL,
     UNIQUE (source, path)
-) STRICT
-"""
+) STRICT;
 
-# AUTOINCREMENT: an id that a reader still holds must never belong to another chunk.
-# The text comes last, so that a scan of the small columns does not read its overflow pages.
-CREATE_CHUNKS = """
+-- AUTOINCREMENT: an id that a reader still holds must never belong to another chunk.
+-- The text comes last, so that a scan of the small columns does not read its overflow pages.
 CREATE TABLE chunks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     file_id      INTEGER NOT NULL,
@@ -59,24 +66,18 @@ CREATE TABLE chunks (
     text_hash    TEXT NOT NULL,
     refusal      TEXT,
     text         TEXT NOT NULL
-) STRICT
-"""
+) STRICT;
+CREATE INDEX chunks_by_file ON chunks (file_id, ordinal);
+CREATE INDEX chunks_by_hash ON chunks (text_hash);
+-- Partial: the next chunks to embed, and the counts of status, without a scan of all chunks.
+CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending';
+CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused';
 
-CREATE_CHUNKS_BY_FILE = "CREATE INDEX chunks_by_file ON chunks (file_id, ordinal)"
-CREATE_CHUNKS_BY_HASH = "CREATE INDEX chunks_by_hash ON chunks (text_hash)"
-
-# Partial: the next chunks to embed, and the counts of status, without a scan of all chunks.
-CREATE_CHUNKS_PENDING = "CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending'"
-CREATE_CHUNKS_REFUSED = "CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused'"
-
-# Contentless: the text is in `chunks` already. FTS5 indexes its `memory.chunking.segmenting.index_text`.
-CREATE_CHUNKS_FTS = f"""
+-- Contentless: the text is in `chunks` already. FTS5 indexes its `memory.chunking.segmenting.index_text`.
 CREATE VIRTUAL TABLE chunks_fts USING fts5 (
     text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
-)
-"""
+);
 
-CREATE_DEAD_LETTERS = """
 CREATE TABLE dead_letters (
     source      TEXT NOT NULL,
     path        TEXT NOT NULL,
@@ -86,100 +87,52 @@ CREATE TABLE dead_letters (
     first_at    REAL NOT NULL,
     last_at     REAL NOT NULL,
     PRIMARY KEY (source, path)
-) STRICT, WITHOUT ROWID
-"""
+) STRICT, WITHOUT ROWID;
+"""  # noqa: S608 - a constant
 
-# Marks of transcripts: see `memory.store.reader.TranscriptMark`. Chunks of a transcript with a negative ordinal are
-# stale: they were at -1 - ordinal, and wait for a new chunk with their text.
-CREATE_TRANSCRIPTS = """
+_TRANSCRIPTS = """
+-- Marks: see `memory.store.reader.TranscriptMark`. Chunks with a negative ordinal are stale: they were at -1 - ordinal.
 CREATE TABLE transcripts (
     file_id INTEGER PRIMARY KEY,
     "offset" INTEGER NOT NULL,
     lines   INTEGER NOT NULL,
     digest  TEXT NOT NULL,
     state   TEXT NOT NULL
-) STRICT
+) STRICT;
+-- Unix time of the last message in a chunk of a transcript. It comes after the text, so searches must not read it.
+ALTER TABLE chunks ADD COLUMN said_at REAL;
+-- By file: each commit of a document with a dead letter reads its refused chunks among up to 500,000 others.
+DROP INDEX chunks_refused;
+CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused';
 """
 
-# Unix time of the last message in a chunk of a transcript. It comes after the text, so searches must not read it.
-ADD_SAID_AT = "ALTER TABLE chunks ADD COLUMN said_at REAL"
-
-# By file: each commit of a document with a dead letter reads its refused chunks among up to 500,000 others.
-DROP_CHUNKS_REFUSED = "DROP INDEX chunks_refused"
-CREATE_CHUNKS_REFUSED_BY_FILE = """
-CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused'
-"""
-
-# NULL in rows that were not written since. `touches`: see `memory.store.reader.IndexedFile`.
-ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
-# A worker of the version before, which still has the index open, writes a file's other times only.
-FORGET_OUTDATED_CTIME = """
+_CHANGE_TIMES = """
+-- NULL in rows that were not written since. `touches`: see `memory.store.reader.IndexedFile`.
+ALTER TABLE files ADD COLUMN ctime_ns INTEGER;
+ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0;
+-- A worker of the version before, which still has the index open, writes a file's other times only.
 CREATE TRIGGER files_forget_outdated_ctime AFTER UPDATE OF size, mtime_ns, inode ON files
 WHEN new.ctime_ns > 0 AND new.ctime_ns = old.ctime_ns
   AND (new.mtime_ns <> old.mtime_ns OR new.size <> old.size OR new.inode <> old.inode)
-BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
+BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END;
 """
-ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
 
-#: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
-#: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
-FILE_NAME = (
-    "lower(substr(path, length(rtrim(path, replace(path, '/', ''))) + 1"
-    " + 28 * (path GLOB '*/rollout-????-??-??T??-??-??-*')))"
-)
-CREATE_FILES_BY_NAME = f"CREATE INDEX files_by_name ON files ({FILE_NAME})"
-
-# Earlier versions indexed Thai, Lao, Burmese and Khmer without pairs. An index with such text is rebuilt from its own
-# vectors, since its fingerprint no longer matches; other indexes stay as they are.
-MARK_UNSPACED = """
+_FILE_NAMES = f"""
+CREATE INDEX files_by_name ON files ({FILE_NAME});
+-- Earlier versions indexed Thai, Lao, Burmese and Khmer without pairs. An index with such text is rebuilt from its own
+-- vectors, since its fingerprint no longer matches; other indexes stay as they are.
 UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
     EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
     OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
-)
-"""
+);
+"""  # noqa: S608 - a constant
 
-# `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
-INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
-
-SELECT_META = "SELECT value FROM meta WHERE name = ?"
-SET_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step of the schema. Its number is its place in `MIGRATIONS`, starting at 1."""
-
-    name: str
-    statements: tuple[str, ...]
-
-
+#: Names and SQL of the steps of the schema. The number of a step is its place, starting at 1.
 MIGRATIONS = (
-    Migration(
-        "first tables",
-        (
-            CREATE_META,
-            CREATE_FILES,
-            CREATE_CHUNKS,
-            CREATE_CHUNKS_BY_FILE,
-            CREATE_CHUNKS_BY_HASH,
-            CREATE_CHUNKS_PENDING,
-            CREATE_CHUNKS_REFUSED,
-            CREATE_CHUNKS_FTS,
-            CREATE_DEAD_LETTERS,
-            INITIAL_COUNTERS,
-        ),
-    ),
-    Migration(
-        "transcripts",
-        (
-            CREATE_TRANSCRIPTS,
-            ADD_SAID_AT,
-            DROP_CHUNKS_REFUSED,
-            CREATE_CHUNKS_REFUSED_BY_FILE,
-        ),
-    ),
-    Migration("change times of files", (ADD_CTIME, ADD_TOUCHES, FORGET_OUTDATED_CTIME)),
-    Migration("names of files", (CREATE_FILES_BY_NAME, MARK_UNSPACED)),
+    ("first tables", _FIRST_TABLES),
+    ("transcripts", _TRANSCRIPTS),
+    ("change times of files", _CHANGE_TIMES),
+    ("names of files", _FILE_NAMES),
 )
 
 #: First schema with transcripts. A reader may open an older one before any writer does.
@@ -198,22 +151,21 @@ SCHEMA_NUMBER = len(MIGRATIONS)
 OLDEST_READABLE_SCHEMA_NUMBER = 1
 
 
-def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
+def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...] = MIGRATIONS) -> int:
     """Apply the missing migrations, each in its own transaction; return their number.
 
     Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may call this at once.
     """
     applied = 0
-    for number, migration in enumerate(migrations, start=1):
+    for number, (name, statements) in enumerate(migrations, start=1):
         if _user_version(connection) >= number:
             continue
         with committed(connection):
             if _user_version(connection) >= number:
                 continue  # another process has applied it meanwhile
-            for statement in migration.statements:
-                connection.execute(statement)
+            connection.execute(statements)
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            connection.execute(SET_META, (f"migration:{number}", f"{migration.name}, {when}"))
+            connection.execute(SET_META, (f"migration:{number}", f"{name}, {when}"))
             connection.pragma("user_version", number)
             connection.pragma("application_id", APPLICATION_ID)
             applied += 1

@@ -251,33 +251,3 @@ def test_maintenance_keeps_to_a_bound_that_was_lowered_and_empties_the_log(tmp_p
     kept = vectors(2, 10, dimensions=256)
     filled.put_many("model", kept)
     assert bounded.get_many("model", list(kept)).keys() == kept.keys()
-
-
-def test_a_look_up_gets_in_between_the_transactions_of_an_eviction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "cache.sqlite"
-    EmbeddingCache(path).put_many("model", vectors(1, 3000))
-    bounded = EmbeddingCache(path, max_entries=100)
-    free: list[bool] = []
-    delete = EmbeddingCache._delete_oldest
-
-    def counting(cache: EmbeddingCache, count: int) -> int:
-        deleted = delete(cache, count)
-        free.append(deleted <= 1000)
-        return deleted
-
-    monkeypatch.setattr(EmbeddingCache, "_delete_oldest", counting)
-    released: list[int] = []
-
-    class Lock:
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_: object) -> None:
-            released.append(len(free))
-
-    bounded._lock = Lock()  # type: ignore[assignment]
-    assert bounded.evict() >= 2900
-    assert free == [True, True, True]
-    assert {1, 2, 3} <= set(released)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.index.changes import CutChunk, StoredChunks
+from memory.chunking.chunker import CutChunk
+from memory.index.changes import StoredChunks
 from memory.store.reader import StoredChunk, VectorState
 from memory.store.writer import KeptChunk
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
-from memory.search.scope import OWNER, is_long_term, session_of
+from memory.search.scope import is_long_term
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
@@ -65,13 +65,6 @@ def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager
     shared = manager.search(SearchRequest(query=query, max_results=5, min_score=0, session_key=session_key))
     assert {hit.path for hit in shared.results} == {f"memory/vault-{number}.md" for number in range(5)}
     assert SECRET not in shared.model_dump_json()
-
-
-@pytest.mark.parametrize("session_key", PRIVATE)
-def test_a_private_session_has_all_of_it(manager: SearchManager, session_key: str | None):
-    assert SECRET in get(manager, "MEMORY.md", session_key).text
-    found = manager.search(SearchRequest(query=SECRET, session_key=session_key))
-    assert {hit.path for hit in found.results} >= {"MEMORY.md"}
 
 
 def spellings(workspace: Path) -> list[str]:
@@ -205,14 +198,6 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
     store.close()
 
 
-def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: SearchManager, notes: Path):
-    refused = get(manager, "MEMORY.md", GROUP)
-    assert refused.refused
-    assert refused == get(manager, "../secret.md", GROUP).model_copy(update={"path": "MEMORY.md"})
-    (notes / "MEMORY.md").unlink()
-    assert get(manager, "MEMORY.md", GROUP) == refused
-
-
 def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: SearchManager, monkeypatch):
     def busy(self, key):
         raise Transient("no descriptors left")
@@ -234,11 +219,6 @@ def test_upper_and_lower_case_name_the_same_memory(folder: str, name: str, data:
 @pytest.mark.parametrize("path", ["memory/my-memory.md", "memory.md/x.md", "memory/memory.md.md", "memory"])
 def test_other_notes_are_no_long_term_memory(path: str):
     assert not is_long_term(DocumentKey("memory", path))
-
-
-def test_only_a_key_that_tells_of_a_private_place_is_private():
-    assert [session_of(key).is_private for key in [*PRIVATE, GROUP, CHANNEL, SUBAGENT]] == [True] * 4 + [False] * 3
-    assert OWNER.is_private
 
 
 @pytest.mark.parametrize("session_key", [None, GROUP])

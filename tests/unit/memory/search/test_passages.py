@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import chunk_text
+from memory.chunking.chunker import CutChunk, chunk_text
 from memory.redaction import redact
 from memory.search.answers import Passage, passages
 from memory.search.get import lines_of
@@ -19,7 +19,7 @@ from memory.search.ranking.overlap import repeats
 from memory.search.ranking.terms import sought
 from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
-from memory.transcripts.packing import FoldedChunk, Packer, label
+from memory.transcripts.packing import Packer, label
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 NOTE = DocumentKey("memory", "memory/a.md")
@@ -45,7 +45,7 @@ def rows_of_talk(messages: Sequence[tuple[int, str]], *, tokens: int = 400, over
     packer = Packer(tokens=tokens, overlap=overlap, max_bytes=8191)
     for line, text in messages:
         packer.add(line, 1_770_000_000.0 + line, label("Ann", 1_770_000_000.0 + line), text)
-    chunks: list[FoldedChunk] = [*packer.take(), *packer.open()]
+    chunks: list[CutChunk] = [*packer.take(), *packer.open()]
     return [
         ChunkRow(
             id=one.ordinal,

@@ -38,15 +38,6 @@ class Pointers:
         return self.store
 
 
-def test_searches_share_one_reader():
-    pointers = Pointers(Store())
-    shared = SharedReader(pointers)
-
-    with shared.lease() as one, shared.lease() as two:
-        assert one is two is pointers.store
-    assert pointers.opened == 1
-
-
 def test_after_a_flip_the_old_reader_is_closed_when_its_last_user_is_done():
     old, new = Store(), Store()
     pointers = Pointers(old)
@@ -58,17 +49,6 @@ def test_after_a_flip_the_old_reader_is_closed_when_its_last_user_is_done():
             assert (first, second) == (old, new)
         assert old.closed == 0
     assert (old.closed, new.closed) == (1, 0)
-
-
-def test_an_index_that_appears_later_is_noticed():
-    pointers = Pointers(None)
-    shared = SharedReader(pointers)
-    with shared.lease() as nothing:
-        assert nothing is None
-
-    pointers.store = Store()
-    with shared.lease() as reader:
-        assert reader is pointers.store
 
 
 def test_an_unreadable_new_generation_leaves_nothing_open_and_is_tried_again():
@@ -133,20 +113,6 @@ def test_the_readers_used_longest_ago_rest_and_open_again():
         one.close()
     assert len(open_readers) == 0
     assert not any(one.inside for one in openings)
-
-
-def test_a_reader_in_use_rests_when_its_last_user_is_done():
-    openings = [Openings() for _ in range(3)]
-    open_readers = OpenReaders(1)
-    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
-    with shared[0].lease() as reader:
-        for other in shared[1:]:
-            with other.lease():
-                assert reader in openings[0].inside
-        assert [len(one.inside) for one in openings] == [1, 0, 1]
-    assert [len(one.inside) for one in openings] == [0, 0, 1]
-    with shared[0].lease() as again:
-        assert again is not reader
 
 
 def test_a_visit_leaves_nothing_open_and_lets_nobody_rest():

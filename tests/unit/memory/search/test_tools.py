@@ -61,12 +61,12 @@ def call(memory: SearchableMemory, name: str, session_key: str | None = None, /,
 
 def test_agents_find_the_two_tools_they_know():
     assert list(TOOLS) == ["memory_search", "memory_get"]
-    assert TOOLS[SEARCH].arguments == ("query", "maxResults", "minScore", "corpus")
-    assert TOOLS[GET].arguments == ("path", "from", "lines", "corpus")
+    assert tuple(TOOLS[SEARCH].input_schema["properties"]) == ("query", "maxResults", "minScore", "corpus")
+    assert tuple(TOOLS[GET].input_schema["properties"]) == ("path", "from", "lines", "corpus")
     for name, tool in TOOLS.items():
         assert tool.name == name
         assert tool.input_schema["additionalProperties"] is False
-        assert tool.input_schema["required"] == [tool.arguments[0]]
+        assert tool.input_schema["required"] == [next(iter(tool.input_schema["properties"]))]
         json.dumps(tool.input_schema)
 
 
@@ -169,7 +169,7 @@ def test_an_answer_has_at_most_max_injected_chars_and_says_what_was_left_out():
 def test_a_memory_that_fails_is_an_answer(name):
     memory = Memory()
     memory.broken = RuntimeError("secret words of a note")
-    answer = call(memory, name, **{TOOLS[name].arguments[0]: "a.md"})
+    answer = call(memory, name, **{next(iter(TOOLS[name].input_schema["properties"])): "a.md"})
 
     assert (answer["disabled"], answer["unavailable"]) == (True, True)
     assert answer["error"] == "memory failed: RuntimeError"

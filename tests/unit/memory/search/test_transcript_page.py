@@ -41,23 +41,6 @@ def test_a_line_of_the_page_is_a_line_of_the_file(tmp_path: Path) -> None:
     assert not answer.truncated
 
 
-def test_pages_follow_one_another_without_a_gap(tmp_path: Path) -> None:
-    lines = [line("user", f"message {number}") for number in range(10)]
-    texts, first = [], 1
-    while True:
-        answer = page(tmp_path, *lines, first=first, count=4)
-        texts += answer.text.split("\n")
-        if answer.next_from is None:
-            break
-        first = answer.next_from
-    assert [text.rpartition(" ")[2] for text in texts] == [str(number) for number in range(10)]
-
-
-def test_what_lies_beyond_the_end_is_empty_and_says_how_long_the_file_is(tmp_path: Path) -> None:
-    answer = page(tmp_path, line("user", "one"), first=7)
-    assert (answer.text, answer.lines, answer.total_lines, answer.next_from) == ("", 0, 1, None)
-
-
 def test_a_message_longer_than_a_page_is_cut_and_says_so(tmp_path: Path) -> None:
     answer = page(tmp_path, line("user", "word " * 10_000))
     assert answer.truncated
@@ -92,28 +75,8 @@ def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown() -> No
     assert remembered_page(store, DocumentKey("sessions", "sessions/other.jsonl"), first=None, count=None) is None
 
 
-def test_a_line_of_many_megabytes_is_not_read_to_show_a_page_of_it(tmp_path: Path) -> None:
-    answer = page(tmp_path, line("user", "x" * 5_000_000), line("user", "after"))
-    assert answer.text.startswith("(5 MB in one line, too long to be shown)")
-    assert answer.text.endswith("User: after")
-
-
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:
     secret = "ghp_" + "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=36))
     answer = page(tmp_path, line("user", f"use {secret} for now"))
     assert secret not in answer.text
     assert "for now" in answer.text
-
-
-def test_a_page_that_begins_below_a_heartbeat_does_not_show_what_answers_it(tmp_path: Path) -> None:
-    def openclaw(role: str, text: str, **more: object) -> str:
-        return json.dumps({"type": "message", "message": {"role": role, "content": text, **more}})
-
-    beat = openclaw("user", "Anything?", provenance={"kind": "internal_system", "sourceTool": "heartbeat"})
-    lines = [beat, *(openclaw(*said) for said in (("assistant", "nothing"), ("user", "hello"), ("assistant", "hi")))]
-    assert [bool(page(tmp_path, *lines, first=number, count=1).text) for number in (1, 2, 3, 4)] == [
-        False,
-        False,
-        True,
-        True,
-    ]

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from memory.index.changes import CutChunk, StoredChunks
+from memory.chunking.chunker import CutChunk
+from memory.index.changes import StoredChunks
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, WriteOutcome

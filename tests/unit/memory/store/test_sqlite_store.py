@@ -30,7 +30,7 @@ from memory.store.sqlite import reader as sqlite_reader
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.schema import MIGRATIONS, Migration, migrate
+from memory.store.sqlite.schema import MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.errors import Permanent
@@ -404,7 +404,7 @@ def test_the_write_ahead_log_is_bounded_while_somebody_always_reads(
 
 def test_migrations_are_recorded_and_applied_once(index_path: Path) -> None:
     connection = apsw.Connection(str(index_path))
-    more = (*MIGRATIONS, Migration("colours", ("CREATE TABLE colours (name TEXT)",)))
+    more = (*MIGRATIONS, ("colours", "CREATE TABLE colours (name TEXT)"))
     assert migrate(connection, more) == 1
     assert migrate(connection, more) == 0
     recorded = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'migration:%'").fetchall())
@@ -415,7 +415,7 @@ def test_migrations_are_recorded_and_applied_once(index_path: Path) -> None:
 
 def test_a_migration_that_fails_leaves_no_trace(index_path: Path) -> None:
     connection = apsw.Connection(str(index_path))
-    broken = (*MIGRATIONS, Migration("broken", ("CREATE TABLE colours (name TEXT)", "CREATE nonsense")))
+    broken = (*MIGRATIONS, ("broken", "CREATE TABLE colours (name TEXT); CREATE nonsense"))
     with pytest.raises(apsw.SQLError):
         migrate(connection, broken)
     assert connection.pragma("user_version") == len(MIGRATIONS)

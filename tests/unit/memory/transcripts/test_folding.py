@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory.chunking.chunker import CutChunk
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
-from memory.transcripts.packing import FoldedChunk
 from tests.transcript_files import (
     FORMATS,
     codex_transcript,
@@ -177,7 +177,7 @@ def test_a_last_line_is_of_the_format_of_the_lines_before_it() -> None:
 
 def test_closed_chunks_are_given_once_and_never_change() -> None:
     fold = new_fold(**_SMALL)
-    taken: list[FoldedChunk] = []
+    taken: list[CutChunk] = []
     for line in raw_lines(transcript("openclaw", 20)):
         fold.feed(line)
         taken += fold.take()
@@ -216,12 +216,12 @@ def test_words_that_wait_in_a_queue_are_kept_without_their_secrets() -> None:
     assert text_of(following.open()) == "[2026-02-03 09:00] User: open ***"
 
 
-def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[FoldedChunk]]:
+def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[CutChunk]]:
     """Fold with a kept state between appends that end at `cuts`; what a reader would see is checked at each."""
-    taken: list[FoldedChunk] = []
+    taken: list[CutChunk] = []
     state: str | None = None
     fold = new_fold(**_SMALL)
-    shown: list[FoldedChunk] = []
+    shown: list[CutChunk] = []
     for cut in [*cuts, len(data)]:
         fold = new_fold(**_SMALL, state=state)
         tail = fold.feed_all(raw_lines(data[fold.offset : cut]))

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import estimate_tokens
-from memory.transcripts.packing import FoldedChunk, Packer, label
+from memory.chunking.chunker import CutChunk, estimate_tokens
+from memory.transcripts.packing import Packer, label
 
 _AT = 1770109200.0
 
@@ -22,7 +23,7 @@ _TEXTS = st.one_of(
 
 def packed(
     messages: list[str], *, tokens: int = 100, overlap: int = 20, max_bytes: int = 8191, speaker: str = "User"
-) -> list[FoldedChunk]:
+) -> list[CutChunk]:
     packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes)
     for number, text in enumerate(messages, start=1):
         packer.add(number, _AT + 60 * number, f"{speaker}: ", text)
@@ -36,7 +37,7 @@ def test_a_label_tells_the_minute_in_utc_and_the_speaker() -> None:
 
 def test_messages_share_a_chunk_until_it_is_full() -> None:
     (first, second) = packed(["one", "two\nlines", "x " * 190])
-    assert first == FoldedChunk(0, 1, 2, "User: one\nUser: two\nlines", first.text_hash, _AT + 120)
+    assert first == CutChunk(0, 1, 2, "User: one\nUser: two\nlines", first.text_hash, _AT + 120)
     assert second.text.startswith("User: x x")
     assert (second.ordinal, second.start_line, second.end_line, second.said_at) == (1, 3, 3, _AT + 180)
 
@@ -143,21 +144,15 @@ def test_without_an_overlap_the_chunks_hold_all_of_every_message_once(messages: 
 @settings(deadline=None)
 @given(st.lists(_TEXTS, max_size=10), st.integers(0, 10))
 def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: int) -> None:
-    options = {"tokens": 60, "overlap": 20, "max_bytes": 400}
-    packer = Packer(**options)
-    taken: list[FoldedChunk] = []
+    new = partial(Packer, tokens=60, overlap=20, max_bytes=400)
+    packer = new()
+    taken: list[CutChunk] = []
     for number, text in enumerate(messages):
         if number == stop:
             taken += packer.take()
-            following = Packer(**options)
-            following.restore(packer.state())
-            packer = following
-        before = packer.open()
-        copied = packer.copy()
-        copied.add(99, None, "", text)
-        assert packer.open() == before
+            packer = new(state=packer.state())
         packer.add(number + 1, None, "User: ", text)
-    whole = Packer(**options)
+    whole = new()
     for number, text in enumerate(messages):
         whole.add(number + 1, None, "User: ", text)
     assert [*taken, *packer.take(), *packer.open()] == [*whole.take(), *whole.open()]

@@ -22,7 +22,7 @@ def write(path: Path, *, at: float = 1_000.0) -> Path:
 
 
 def names(found: Found) -> list[str]:
-    return [Path(one.path).name for one in found.transcripts]
+    return [Path(path).name for path in found.transcripts]
 
 
 def test_a_folder_gives_all_transcripts_below_it_newest_first(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_what_is_no_transcript_is_not_found(tmp_path: Path) -> None:
         write(tmp_path / name)
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")
-    assert find_transcripts([tmp_path]).transcripts == ()
+    assert find_transcripts([tmp_path]).transcripts == {}
 
 
 def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "file.jsonl").symlink_to(outside)
     (inside / "folder").symlink_to(outside.parent)
-    assert find_transcripts([inside]).transcripts == ()
+    assert find_transcripts([inside]).transcripts == {}
 
 
 def test_a_named_path_may_be_a_link_and_a_hidden_folder(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_named_path_may_be_a_link_and_a_hidden_folder(tmp_path: Path) -> None:
     file = tmp_path / "link.jsonl"
     file.symlink_to(real)
     for named in (folder, file, real.parent):
-        assert [one.path for one in find_transcripts([named]).transcripts] == [str(real)]
+        assert list(find_transcripts([named]).transcripts) == [str(real)]
 
 
 def test_a_single_file_is_remembered_by_its_name(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path)
     alone = write(tmp_path / "b.jsonl.zst", at=150)
     found = find_transcripts([tmp_path], limit=2)
     assert names(found) == ["b.jsonl", "a.jsonl"]
-    assert [one.stat.inode for one in found.transcripts] == [alone.stat().st_ino, plain.stat().st_ino]
+    assert [stat.inode for stat in found.transcripts.values()] == [alone.stat().st_ino, plain.stat().st_ino]
     assert found.left_out == 0
 
 

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import click
-import pytest
 
 from recalld.runs.status import amount, dollars, size, status_lines
 from schemas.conditions import ConditionCode
@@ -15,6 +14,7 @@ from schemas.status import (
     Availability,
     BrokerState,
     CacheState,
+    DeadLetter,
     DiskState,
     DiskUse,
     EndpointCondition,
@@ -31,31 +31,19 @@ from schemas.status import (
 )
 
 
-def lines(
-    *,
-    index: IndexState | None = None,
-    usage: tuple[UsageState, ...] = (),
-    endpoint: EndpointStatus | None = None,
-    all_agents=(),
-    troubles: tuple[TroubleState, ...] = (),
-) -> list[str]:
+def lines(*, all_agents: tuple[UsageState, ...] = (), **own: Any) -> list[str]:
     """The lines for one agent, as the service's JSON would give them."""
     works = Availability(available=True)
+    parts = {"disk": DiskState(files=0), "index": IndexState(), "queue": QueueState(), "vectors": VectorState()}
     agent = AgentStatus(
         agent="main",
         ok=True,
         workspace="/notes",
         provider="openai",
         requested_provider="openai",
-        disk=DiskState(files=0),
-        index=index or IndexState(),
-        queue=QueueState(),
-        vectors=VectorState(),
         vector_search=works,
         text_search=works,
-        usage=usage,
-        endpoint=endpoint,
-        troubles=troubles,
+        **(parts | own),
     )
     whole = Status(
         ok=True,
@@ -70,6 +58,35 @@ def lines(
     )
     answer: dict[str, Any] = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
     return [click.unstyle(line).strip() for line in status_lines(answer)]
+
+
+def test_what_differs_waits_and_failed_is_said():
+    letter = {
+        "source": "memory",
+        "reason": "not readable",
+        "error_class": "",
+        "attempts": 1,
+        "first_at": 0,
+        "last_at": 0,
+    }
+    shown = lines(
+        disk=DiskState(files=3, missing=1),
+        index=IndexState(files=2, chunks=9, vectors_ready=5, vectors_pending=4, disk_bytes=2_000_000),
+        queue=QueueState(pending=1, oldest_seconds=95.0),
+        vectors=VectorState(rate=2.0, eta_seconds=2.0, advice="an endpoint is faster"),
+        dead_letters=tuple(DeadLetter(path=f"{number}.md", **letter) for number in range(7)),
+    )
+    assert shown[:2] == ["main: ok  /notes", "provider      openai"]
+    for line in (
+        "files         3 on disk, 2 indexed, 1 missing",
+        "index         9 chunks, 2.0 MB",
+        "queue         1 document waiting, 0 running, the oldest for 1 min 35 s",
+        "vectors       5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster",
+        "failed        4.md: not readable",
+        "failed        and 2 more (`recalld dead list`)",
+        "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it",
+    ):
+        assert line in shown
 
 
 def test_what_was_spent_is_one_short_line_a_model():
@@ -114,29 +131,11 @@ def test_an_endpoint_is_mentioned_when_it_is_not_well():
     ]
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (999_949, "999.9 kB"),
-        (999_960, "1.0 MB"),
-        (68_500_000_000, "68.5 GB"),
-    ],
-)
-def test_bytes_for_people_are_counted_in_thousands(number: int, shown: str):
-    assert size(number) == shown
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"), [(0, "0"), (999, "999"), (1000, "1.0 k"), (999_949, "999.9 k"), (999_951, "1.0 M")]
-)
-def test_numbers_for_people(number: int, shown: str):
-    assert amount(number) == shown
-
-
-def test_dollars_for_people():
+def test_numbers_for_people():
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_960: "1.0 MB", 68_500_000_000: "68.5 GB"}
+    assert {number: size(number) for number in sizes} == sizes
+    amounts = {0: "0", 999: "999", 1000: "1.0 k", 999_949: "999.9 k", 999_951: "1.0 M"}
+    assert {number: amount(number) for number in amounts} == amounts
     assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]
 
 

@@ -147,13 +147,6 @@ def test_variables_are_read_as_their_keys_want_them(case: Case, text: str, value
     assert loaded.origins[key] == name
 
 
-def test_an_empty_variable_counts_as_not_set(case: Case) -> None:
-    case.environment |= {"RECALLD_MODEL": "", "OPENAI_API_KEY": "", "RECALLD_CONFIG": ""}
-    loaded = case.load()
-    assert loaded.settings.model is None
-    assert loaded.settings.credentials.openai is None
-
-
 def test_variables_of_other_tools_set_their_keys(case: Case) -> None:
     case.environment |= {
         "REDIS_URL": "redis://other:1/0",
@@ -173,11 +166,6 @@ def test_variables_of_other_tools_set_their_keys(case: Case) -> None:
         "mistral": "m",
         "ollama": "o",
     }
-
-
-def test_our_own_variable_is_stronger_than_another_tools(case: Case) -> None:
-    case.environment |= {"REDIS_URL": "redis://theirs", "RECALLD_BROKER__URL": "redis://ours"}
-    assert case.load().origins["broker.url"] == "RECALLD_BROKER__URL"
 
 
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "RECALLD_CREDENTIALS__OPENAI"])
@@ -228,54 +216,63 @@ def test_the_address_for_openai_never_redirects_another_provider(
     assert loaded.settings.agent("a").remote.base_url == expected
 
 
-def test_an_agent_with_another_provider_keeps_away_from_the_address_for_openai(case: Case) -> None:
-    case.write(
-        "provider = 'openai'\n"
-        "[[agents]]\nid = 'own'\nworkspace = '/o'\nprovider = 'mistral'\n"
-        "[[agents]]\nid = 'same'\nworkspace = '/s'\n"
-    )
-    case.environment["OPENAI_BASE_URL"] = "http://proxy"
-    settings = case.load().settings
-    assert settings.agent("own").remote.base_url is None
-    assert settings.agent("same").remote.base_url == "http://proxy"
+A = "[[agents]]\nid = 'a'\nworkspace = '/a'\n"
+OTHER_PATHS = "extra_paths = ['/wiki', {path = '/vault', include = ['a/']}]\n"
+OWN_PATHS = "extra_paths = ['/vault', {path = '/wiki', exclude = ['b/']}]\n"
 
 
-def test_agents_inherit_the_defaults_and_override_them(case: Case) -> None:
-    case.write(
-        "extra_paths = ['/shared']\nquery.max_results = 9\nchunking.tokens = 300\n"
-        "[[agents]]\nid = 'a'\nworkspace = '/a'\nextra_paths = ['/own', '/shared']\nquery.min_score = 0.2\n"
-        "[[agents]]\nid = 'b'\nworkspace = '/b'\nsources = ['memory']\n"
-    )
-    loaded = case.load()
-    first, second = loaded.settings.agents
-    assert first.extra_paths == ("/shared", "/own")
-    assert (first.query.max_results, first.query.min_score) == (9, 0.2)
-    assert second.extra_paths == ("/shared",)
-    assert second.chunking.tokens == 300
-    assert loaded.origins["agents.a.query.min_score"] == str(case.file)
-    assert loaded.origins["agents.b.query.min_score"] == "default"
-
-
-def test_what_an_agent_says_of_an_extra_path_replaces_what_the_defaults_say_of_it(case: Case) -> None:
-    case.write(
-        "extra_paths = ['/wiki', {path = '/vault', include = ['a/']}]\n[[agents]]\nid = 'a'\nworkspace = '/a'\n"
-        "extra_paths = ['/vault', {path = '/wiki', exclude = ['b/']}]\n"
-    )
-    assert case.load().settings.agent("a").extra_paths == (ExtraPath(path="/wiki", exclude=("b/",)), "/vault")
-
-
-def test_the_environment_sets_defaults_that_an_agents_own_key_overrides(case: Case) -> None:
-    case.write("provider = 'local'\n[[agents]]\nid = 'a'\nworkspace = '/a'\nmodel = 'mine'\n")
-    case.environment |= {"RECALLD_PROVIDER": "none", "RECALLD_MODEL": "theirs"}
-    agent = case.load().settings.agent("a")
-    assert (agent.provider, agent.model) == ("none", "mine")
-
-
-def test_agents_can_be_given_in_a_variable(case: Case) -> None:
-    case.environment["RECALLD_AGENTS"] = json.dumps([{"id": "e", "workspace": "/e"}])
-    loaded = case.load()
-    assert loaded.settings.agent("e").workspace == Path("/e")
-    assert loaded.origins["agents.e.workspace"] == "RECALLD_AGENTS"
+@pytest.mark.parametrize(
+    ("file", "environment", "arguments", "expected"),
+    [
+        ("\ufeffmodel = 'm'\n", {}, {}, {"model": ("m", "file")}),
+        ("", {"RECALLD_MODEL": "", "OPENAI_API_KEY": ""}, {}, {"model": (None, "default")}),
+        (
+            *("", {"REDIS_URL": "redis://theirs", "RECALLD_BROKER__URL": "redis://ours"}, {}),
+            {"broker.url": ("***", "RECALLD_BROKER__URL")},
+        ),
+        (
+            *(f"query.max_results = 9\n{A}query.min_score = 0.2\n", {}, {}),
+            {"agents.a.query.max_results": (9, "file"), "agents.a.query.min_score": (0.2, "file")},
+        ),
+        (
+            *(f"extra_paths = ['/shared']\n{A}extra_paths = ['/own', '/shared']\n", {}, {}),
+            {"agents.a.extra_paths": (["/shared", "/own"], "file")},
+        ),
+        (
+            *(f"{OTHER_PATHS}{A}{OWN_PATHS}", {}, {}),
+            {"agents.a.extra_paths": ([{"path": "/wiki", "include": [], "exclude": ["b/"]}, "/vault"], "file")},
+        ),
+        (
+            *(f"provider = 'local'\n{A}model = 'mine'\n", {"RECALLD_PROVIDER": "none", "RECALLD_MODEL": "theirs"}, {}),
+            {"agents.a.provider": ("none", "RECALLD_PROVIDER"), "agents.a.model": ("mine", "file")},
+        ),
+        (
+            *(f"provider = 'openai'\n{A}provider = 'mistral'\n", {"OPENAI_BASE_URL": "http://proxy"}, {}),
+            {"agents.a.remote.base_url": (None, "default"), "remote.base_url": ("http://proxy", "OPENAI_BASE_URL")},
+        ),
+        (
+            *("", {"RECALLD_AGENTS": '[{"id": "e", "workspace": "/e"}]'}, {}),
+            {"agents.e.workspace": ("/e", "RECALLD_AGENTS")},
+        ),
+        (
+            *(f"query.max_results = 3\n{A}", {}, {"workspace": "/w"}),
+            {"agents.a.workspace": ("/a", "file"), "agents.main.workspace": ("/w", "--workspace")},
+        ),
+        (
+            *(f"{A}model = 'mine'\n", {}, {"workspace": "/w", "agent": "a"}),
+            {"agents.a.workspace": ("/w", "--workspace"), "agents.a.model": ("mine", "file")},
+        ),
+    ],
+)
+def test_stronger_sources_win_and_agents_inherit(
+    case: Case, file: str, environment: dict[str, str], arguments: dict[str, str], expected: dict[str, tuple[Any, str]]
+) -> None:
+    case.write(file)
+    case.environment |= environment
+    loaded = case.load(**arguments)
+    values = effective(loaded.settings)
+    origins = {key: origin.replace(str(case.file), "file") for key, origin in loaded.origins.items()}
+    assert {key: (values[key], origins[key]) for key in expected} == expected
 
 
 def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case) -> None:
@@ -307,20 +304,6 @@ def test_a_workspace_behind_a_symlink_keeps_its_name(case: Case, monkeypatch: py
     (case.folder / "link").symlink_to(case.folder / "real")
     monkeypatch.chdir(case.folder)
     assert case.load(workspace="link/../link").settings.agent("main").workspace == case.folder / "link"
-
-
-def test_the_workspace_flag_adds_an_agent(case: Case) -> None:
-    case.write("query.max_results = 3\n[[agents]]\nid = 'a'\nworkspace = '/a'\n")
-    loaded = case.load(workspace="/w")
-    assert [agent.id for agent in loaded.settings.agents] == ["a", "main"]
-    assert loaded.settings.agent("main").query.max_results == 3
-    assert loaded.origins["agents.main.workspace"] == "--workspace"
-
-
-def test_the_workspace_flag_replaces_only_the_workspace_of_a_known_agent(case: Case) -> None:
-    case.write("[[agents]]\nid = 'a'\nworkspace = '/a'\nmodel = 'mine'\n")
-    (agent,) = case.load(workspace="/w", agent="a").settings.agents
-    assert (agent.workspace, agent.model) == (Path("/w"), "mine")
 
 
 def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:
@@ -424,11 +407,6 @@ def test_a_file_that_cannot_be_read_as_text_is_one_sentence(case: Case) -> None:
     case.file.write_bytes(b"model = '\xff\xfe'\n")
     assert case.problems() == [f"{case.file} is not UTF-8 text"]
     assert case.problems(config=str(case.folder)) == [f"--config: {case.folder} is a folder; name a settings file"]
-
-
-def test_a_byte_order_mark_is_no_problem(case: Case) -> None:
-    case.file.write_bytes(b"\xef\xbb\xbfmodel = 'm'\n")
-    assert case.load().settings.model == "m"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from memory.embedding.batch_jobs.batch_api import (
     BatchLine,
     BatchUnavailable,
     JobFile,
-    JobLimits,
-    JobProgress,
-    JobState,
+    OpenAIBatches,
+    ProviderJob,
 )
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import (
@@ -26,7 +26,6 @@ from memory.embedding.batch_jobs.batch_step import (
     JobRules,
     step,
 )
-from memory.embedding.batch_jobs.file_batches import OpenAIBatches
 from memory.store.errors import StoreBusy
 from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
@@ -38,13 +37,19 @@ RULES = JobRules(poll_seconds=2.0, timeout_seconds=3600.0)
 class Provider(OpenAIBatches):
     """Provider of one job that exists if it is `known`; every call raises `error` if there is one."""
 
-    limits = JobLimits(inputs=10, file_bytes=1000)
+    most_texts = 10
+    most_bytes = 1000
 
-    def __init__(self, state: JobState = JobState.RUNNING, *, known: bool = False) -> None:
-        self.state = state
-        self.known = known
-        self.lines: list[BatchLine] = [BatchLine("a", np.ones(2, np.float32)), BatchLine("b", reason="not welcome")]
-        self.error: RecalldError | None = None
+    def __init__(
+        self,
+        state: Stage = Stage.RUNNING,
+        *,
+        known: bool = False,
+        lines: list[BatchLine] | None = None,
+        error: RecalldError | None = None,
+    ) -> None:
+        self.state, self.known, self.error = state, known, error
+        self.lines = lines or [BatchLine("a", np.ones(2, np.float32)), BatchLine("b", reason="not welcome")]
         self.calls: list[str] = []
 
     def write(self, texts: Iterable[tuple[str, str]]) -> JobFile:
@@ -58,9 +63,9 @@ class Provider(OpenAIBatches):
         self._called("find")
         return f"job for {reference}" if self.known else None
 
-    def look(self, job_id: str) -> JobProgress:
+    def look(self, job_id: str) -> ProviderJob:
         self._called("look")
-        return JobProgress(self.state, total=2, completed=1)
+        return ProviderJob(job_id, self.state, total=2, completed=1)
 
     def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
         self._called("results")
@@ -106,52 +111,82 @@ RUNNING = replace(INTERRUPTED, job_id="batch-1", stage=Stage.RUNNING)
 STOPPED = replace(RUNNING, stop_reason=StopReason.CANCELLED, stopped_at=NOW - 1.0)
 
 
-def test_a_new_job_is_submitted_and_written_down_before() -> None:
-    provider, desk = Provider(), Desk()
-    job = step(NOTED, provider, desk, RULES, now=NOW)
-    assert (job.stage, job.job_id, job.texts, job.look_at) == (Stage.RUNNING, "job of 2 for reference", 2, NOW + 2.0)
+OVERDUE = replace(RUNNING, made_at=NOW - 3601.0)
+STUCK = replace(STOPPED, stage=Stage.STOPPING, stopped_at=NOW - STOPPING_SECONDS - 1.0)
+JUST_TRIED = replace(INTERRUPTED, tried_at=NOW - 1.0)
+NO_VECTOR = [BatchLine("b", reason="not welcome")]
+
+
+@pytest.mark.parametrize(
+    ("job", "provider", "desk", "expected", "calls"),
+    [
+        # Submission.
+        (NOTED, {}, {}, {"stage": Stage.RUNNING, "job_id": "job of 2 for reference", "texts": 2}, ["submit"]),
+        (JUST_TRIED, {"known": True}, {}, {"stage": Stage.SUBMITTING, "look_at": NOW - 1.0 + UNSEEN_SECONDS}, []),
+        (INTERRUPTED, {"known": True}, {}, {"stage": Stage.RUNNING, "job_id": "job for reference"}, ["find"]),
+        (INTERRUPTED, {}, {}, {"stage": Stage.RUNNING, "job_id": "job of 2 for reference"}, ["find", "submit"]),
+        (NOTED, {}, {"waiting": ()}, {"stage": Stage.CANCELLED, "ended_at": NOW, "came_to_nothing": False}, []),
+        (NOTED, {"error": Permanent("large")}, {}, {"stage": Stage.FAILED, "came_to_nothing": True}, ["submit"]),
+        (NOTED, {"error": BatchUnavailable("no API")}, {}, {"stage": Stage.FAILED, "message": "no API"}, ["submit"]),
+        # A running job.
+        (RUNNING, {}, {}, {"stage": Stage.RUNNING, "completed": 1, "look_at": NOW + 2.0}, ["look"]),
+        (RUNNING, {"state": Stage.DONE}, {}, {"stage": Stage.DONE, "ended_at": NOW}, ["look", "results"]),
+        (RUNNING, {"state": Stage.EXPIRED}, {}, {"stage": Stage.EXPIRED}, ["look", "results"]),
+        (RUNNING, {"state": Stage.FAILED}, {}, {"stage": Stage.FAILED}, ["look", "results"]),
+        (RUNNING, {"state": Stage.DONE}, {"enough_time": False}, {"stage": Stage.RUNNING, "look_at": NOW}, None),
+        (RUNNING, {"state": Stage.DONE, "lines": NO_VECTOR}, {}, {"stage": Stage.FAILED}, None),
+        (replace(RUNNING, taken=1), {"state": Stage.DONE, "lines": NO_VECTOR}, {}, {"stage": Stage.DONE}, None),
+        (RUNNING, {"error": Permanent("refused")}, {}, {"stage": Stage.RUNNING, "look_at": NOW + 2.0}, None),
+        (
+            replace(RUNNING, attempts=20),
+            {"error": Permanent("refused")},
+            {},
+            {"look_at": NOW + LONGEST_PAUSE_SECONDS, "message": "refused"},
+            None,
+        ),
+        (RUNNING, {"error": Throttled("slower", retry_after=900.0)}, {}, {"attempts": 1, "look_at": NOW + 900.0}, None),
+        # The end before its time.
+        (STOPPED, {}, {}, {"stage": Stage.STOPPING}, ["cancel", "look"]),
+        (replace(STOPPED, stage=Stage.STOPPING), {}, {}, {"stage": Stage.STOPPING}, ["look"]),
+        (STOPPED, {"state": Stage.CANCELLED}, {}, {"stage": Stage.CANCELLED, "came_to_nothing": False}, None),
+        (
+            OVERDUE,
+            {"state": Stage.CANCELLED},
+            {},
+            {"stage": Stage.CANCELLED, "stop_reason": StopReason.TOO_LONG, "came_to_nothing": True},
+            ["cancel", "look", "results"],
+        ),
+        (STUCK, {}, {}, {"stage": Stage.LOST}, ["look"]),
+        (STUCK, {"error": Transient("no answer")}, {}, {"stage": Stage.LOST}, ["look"]),
+        (RUNNING, None, {}, {"stage": Stage.RUNNING, "attempts": 1}, None),
+        (OVERDUE, None, {}, {"stage": Stage.LOST, "came_to_nothing": False}, None),
+    ],
+)
+def test_a_step_follows_from_the_job_and_what_its_provider_says(
+    job: BatchJob,
+    provider: dict[str, Any] | None,
+    desk: dict[str, Any],
+    expected: dict[str, object],
+    calls: list[str] | None,
+) -> None:
+    api = None if provider is None else Provider(**provider)
+    after = step(job, api, Desk(**desk), RULES, now=NOW)
+    assert {name: getattr(after, name) for name in expected} == expected
+    assert calls is None or (api is not None and api.calls == calls)
+
+
+def test_a_job_is_written_down_before_it_is_submitted_and_may_be_stopped_before() -> None:
+    desk, provider = Desk(), Provider()
+    step(NOTED, provider, desk, RULES, now=NOW)
     assert desk.submitted == [(NOW, ("a", "b"))]
-    assert provider.calls == ["submit"]
-
-
-def test_a_job_that_may_have_been_submitted_is_looked_for_first() -> None:
-    provider = Provider(known=True)
-    just_now = replace(INTERRUPTED, tried_at=NOW - 1.0)
-    assert step(just_now, provider, Desk(), RULES, now=NOW) == replace(just_now, look_at=NOW - 1.0 + UNSEEN_SECONDS)
-    found = step(INTERRUPTED, provider, Desk(), RULES, now=NOW)
-    assert (found.stage, found.job_id) == (Stage.RUNNING, "job for reference")
-    provider.known = False
-    again = step(INTERRUPTED, provider, Desk(), RULES, now=NOW)
-    assert (again.stage, again.job_id) == (Stage.RUNNING, "job of 2 for reference")
-    assert provider.calls == ["find", "find", "submit"]
-
-
-def test_a_job_without_texts_that_wait_is_not_submitted() -> None:
-    job = step(NOTED, Provider(), Desk(waiting=()), RULES, now=NOW)
-    assert (job.stage, job.ended_at, job.came_to_nothing) == (Stage.CANCELLED, NOW, False)
-
-
-def test_a_job_is_stopped_before_its_submission() -> None:
-    provider = Provider()
-    stop = replace(RULES, stop=StopReason.SWITCHED_OFF)
-    job = step(INTERRUPTED, provider, Desk(), stop, now=NOW)
+    job = step(INTERRUPTED, Provider(), Desk(), replace(RULES, stop=StopReason.SWITCHED_OFF), now=NOW)
     assert (job.stage, job.stop_reason, job.stopped_at) == (Stage.CANCELLED, StopReason.SWITCHED_OFF, NOW)
-    assert provider.calls == ["find"]
-
-
-@pytest.mark.parametrize("error", [Permanent("too large"), BatchUnavailable("no such API")])
-def test_a_job_that_the_provider_will_never_take_has_failed(error: RecalldError) -> None:
-    provider = Provider()
-    provider.error = error
-    job = step(NOTED, provider, Desk(), RULES, now=NOW)
-    assert (job.stage, job.message, job.came_to_nothing) == (Stage.FAILED, str(error), True)
 
 
 @pytest.mark.parametrize("error", [Transient("no answer"), Terminal("bad key")])
 def test_failed_submissions_are_bounded_and_wait_longer_each_time(error: RecalldError) -> None:
-    provider, job, now = Provider(), NOTED, NOW
+    provider, job, now = Provider(error=error), NOTED, NOW
     pauses = []
-    provider.error = error
     for _ in range(MOST_ATTEMPTS):
         job = step(job, provider, Desk(), RULES, now=now)
         pauses.append(job.look_at - now)
@@ -162,75 +197,6 @@ def test_failed_submissions_are_bounded_and_wait_longer_each_time(error: Recalld
     assert (job.stage, job.message) == (Stage.FAILED, str(error))
 
 
-def test_a_running_job_is_polled_and_its_end_collected() -> None:
-    provider = Provider()
-    job = step(RUNNING, provider, Desk(), RULES, now=NOW)
-    assert (job.stage, job.total, job.completed, job.looked_at, job.look_at) == (Stage.RUNNING, 2, 1, NOW, NOW + 2.0)
-    for state, stage in ((JobState.DONE, Stage.DONE), (JobState.EXPIRED, Stage.EXPIRED), (JobState.FAILED, "failed")):
-        provider.state = state
-        job = step(RUNNING, provider, Desk(), RULES, now=NOW)
-        assert (job.stage, job.ended_at) == (stage, NOW)
-    assert provider.calls[-2:] == ["look", "results"]
-
-
-def test_results_that_take_longer_than_a_turn_are_asked_for_again() -> None:
-    job = step(RUNNING, Provider(JobState.DONE), Desk(enough_time=False), RULES, now=NOW)
-    assert (job.stage, job.look_at) == (Stage.RUNNING, NOW)
-
-
-def test_a_job_without_one_usable_vector_has_failed() -> None:
-    provider = Provider(JobState.DONE)
-    del provider.lines[0]
-    assert step(RUNNING, provider, Desk(), RULES, now=NOW).stage is Stage.FAILED
-    assert step(replace(RUNNING, taken=1), provider, Desk(), RULES, now=NOW).stage is Stage.DONE
-
-
-def test_failed_calls_pause_longer_each_time_and_as_long_as_the_provider_asks() -> None:
-    provider = Provider()
-    provider.error = Permanent("a look that is refused")
-    assert step(RUNNING, provider, Desk(), RULES, now=NOW).look_at == NOW + 2.0
-    tired = replace(RUNNING, attempts=20)
-    assert step(tired, provider, Desk(), RULES, now=NOW).look_at == NOW + LONGEST_PAUSE_SECONDS
-    provider.error = Throttled("slower", retry_after=900.0)
-    job = step(RUNNING, provider, Desk(), RULES, now=NOW)
-    assert (job.stage, job.attempts, job.message, job.look_at) == (Stage.RUNNING, 1, "slower", NOW + 900.0)
-
-
 def test_errors_of_the_store_are_the_callers() -> None:
-    provider = Provider()
-    provider.error = StoreBusy("locked")
     with pytest.raises(StoreBusy):
-        step(RUNNING, provider, Desk(), RULES, now=NOW)
-
-
-def test_a_job_is_asked_to_stop_once_and_what_it_did_is_kept() -> None:
-    provider = Provider()
-    job = step(STOPPED, provider, Desk(), RULES, now=NOW)
-    assert job.stage is Stage.STOPPING
-    job = step(job, provider, Desk(), RULES, now=NOW + 2.0)
-    provider.state = JobState.CANCELLED
-    job = step(job, provider, Desk(), RULES, now=NOW + 4.0)
-    assert (job.stage, job.came_to_nothing) == (Stage.CANCELLED, False)
-    assert provider.calls == ["cancel", "look", "look", "look", "results"]
-
-
-def test_a_job_that_takes_too_long_is_stopped_and_has_failed() -> None:
-    provider = Provider(JobState.CANCELLED)
-    late = replace(RUNNING, made_at=NOW - 3601.0)
-    job = step(late, provider, Desk(), RULES, now=NOW)
-    assert (job.stage, job.stop_reason, job.came_to_nothing) == (Stage.CANCELLED, StopReason.TOO_LONG, True)
-
-
-def test_a_job_that_does_not_stop_is_given_up() -> None:
-    provider = Provider()
-    stuck = replace(STOPPED, stage=Stage.STOPPING, stopped_at=NOW - STOPPING_SECONDS - 1.0)
-    assert step(stuck, provider, Desk(), RULES, now=NOW).stage is Stage.LOST
-    provider.error = Transient("no answer")
-    assert step(stuck, provider, Desk(), RULES, now=NOW).stage is Stage.LOST
-
-
-def test_a_job_at_a_provider_that_the_settings_do_not_lead_to_is_kept_until_it_is_overdue() -> None:
-    job = step(RUNNING, None, Desk(), RULES, now=NOW)
-    assert (job.stage, job.attempts) == (Stage.RUNNING, 1)
-    job = step(replace(RUNNING, made_at=NOW - 3601.0), None, Desk(), RULES, now=NOW)
-    assert (job.stage, job.came_to_nothing) == (Stage.LOST, False)
+        step(RUNNING, Provider(error=StoreBusy("locked")), Desk(), RULES, now=NOW)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.fusion import Fused
-from memory.search.ranking.rerank import age_factor, age_in_days, decayed
+from memory.search.ranking.rerank import age_factor, age_in_days
 
 DAYS = st.floats(0, 20_000, allow_nan=False)
 HALF_LIVES = st.floats(0.01, 5_000, allow_nan=False)
@@ -64,12 +63,3 @@ def test_what_is_older_never_counts_more(young: float, old: float, half_life: fl
 def test_an_absurd_half_life_leaves_a_number() -> None:
     assert age_factor(1e5, half_life_days=1e-300) == 0.0
     assert age_factor(1e5, half_life_days=1e300) == 1.0
-
-
-def test_ranks_are_multiplied_and_sorted_and_scores_left_alone() -> None:
-    fused = [Fused(id_, rank, 0.9, 0.5, None) for id_, rank in ((1, 0.8), (2, 0.6), (3, 0.6), (4, 0.3))]
-
-    aged = decayed(fused, {1: 0.25, 3: 1.0})
-
-    assert [(item.id, item.rank) for item in aged] == [(2, 0.6), (3, 0.6), (4, 0.3), (1, 0.2)]
-    assert {item.score for item in aged} == {0.9}

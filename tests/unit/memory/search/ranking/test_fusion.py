@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
+from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted
 
 WEIGHTS = {"vector_weight": 0.4, "text_weight": 0.6}
 SCORES = st.dictionaries(st.integers(1, 40), st.floats(-1, 1, allow_nan=False), max_size=30)
@@ -72,12 +72,6 @@ def test_the_reference_formula_is_cosine_and_keyword_position():
     assert {item.id: pytest.approx(item.score) for item in fused} == {1: 0.35, 2: 0.7 * 0.4 + 0.3, 3: 0.3 / 2}
     halved = fuse_weighted({1: 0.5}, {}, vector_weight=0.0, text_weight=0.0)
     assert halved[0].score == pytest.approx(0.35)
-
-
-def test_min_score_never_takes_a_keyword_hit_of_the_reference_formula():
-    fused = fuse_weighted({1: 0.3, 2: 0.9}, {3: 5.0, 4: 4.0}, vector_weight=0.7, text_weight=0.3)
-
-    assert [item.id for item in relevant(fused, min_score=0.35)] == [2, 3, 4]
 
 
 @given(
