@@ -193,17 +193,14 @@ class MarkedBefore:
 class Claim:
     """Documents that a job has taken.
 
-    A document that was there at several crashes is `alone`. `crashes` is their number; a document that became a dead
-    letter has its `look` instead. `busy`: nothing was taken, because another job tries such a document. `more`: others
-    wait in the lane.
+    `rest` tells what else waits in the lane: nothing (""), "more", or only documents for another job ("busy"). A
+    document that was there at several crashes is claimed "alone": `crashes` is their number as text, or the look of a
+    document that became a dead letter.
     """
 
     documents: tuple[DocumentKey, ...] = ()
-    alone: bool = False
-    crashes: int = 0
-    look: str | None = None
-    busy: bool = False
-    more: bool = False
+    rest: str = ""
+    crashes: str = ""
 
 
 class PendingSet:
@@ -239,25 +236,12 @@ class PendingSet:
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
         """Take up to `limit` waiting documents for a job, or a single document after several crashes."""
         keys = self._keys
+        of = (keys.running(agent), keys.sequence(agent), keys.crashes(agent), keys.alone)
         why, *documents = self._claim(
-            keys=[
-                keys.waiting(agent, lane.value),
-                keys.running(agent),
-                keys.sequence(agent),
-                keys.crashes(agent),
-                keys.alone,
-            ],
-            args=[job, limit, ALONE_FROM, ALONE_SECONDS],
+            keys=[keys.waiting(agent, lane.value), *of], args=[job, limit, ALONE_FROM, ALONE_SECONDS]
         )
-        kind, _, value = _text(why).partition(": ")
-        return Claim(
-            tuple(DocumentKey.decode(_text(raw)) for raw in documents),
-            alone=kind == "alone",
-            crashes=int(value) if value.isdecimal() else 0,
-            look=value if value and not value.isdecimal() else None,
-            busy=kind == "busy",
-            more=kind != "",
-        )
+        rest, _, crashes = _text(why).partition(": ")
+        return Claim(tuple(DocumentKey.decode(_text(raw)) for raw in documents), rest, crashes)
 
     def finish(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> list[float]:
         """Remove the marks of documents that a job committed.
@@ -332,8 +316,7 @@ class PendingSet:
             pipe.zcard(self._keys.waiting(agent, Lane.LIVE))
             pipe.zcard(self._keys.waiting(agent, Lane.BACKFILL))
             pipe.hlen(self._keys.running(agent))
-            live, backfill, running = pipe.execute()
-        return Waiting(int(live), int(backfill), int(running))
+            return Waiting(*map(int, pipe.execute()))
 
     def pending(self, agent: str) -> Pending:
         """Return the agent's backlog."""
@@ -377,14 +360,8 @@ class PendingSet:
 
     def _all(self, agent: str) -> list[str]:
         keys = self._keys
-        return [
-            keys.sequence(agent),
-            keys.since(agent),
-            keys.waiting(agent, Lane.LIVE),
-            keys.waiting(agent, Lane.BACKFILL),
-            keys.running(agent),
-            keys.agents,
-        ]
+        waiting = [keys.waiting(agent, lane) for lane in (Lane.LIVE, Lane.BACKFILL)]
+        return [keys.sequence(agent), keys.since(agent), *waiting, keys.running(agent), keys.agents]
 
 
 def _text(raw: bytes | str) -> str:
