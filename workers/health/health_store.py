@@ -47,8 +47,7 @@ def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R | A:
             try:
                 return method(*args, **kwargs)
-            except redis.RedisError as error:
-                log.debug("board_unreachable", error=str(error))
+            except redis.RedisError:
                 return answer
 
         return call
