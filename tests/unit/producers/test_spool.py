@@ -146,21 +146,3 @@ def test_only_the_owner_can_read_the_spool(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
     assert path.parent.parent.stat().st_mode & 0o077 == 0
-
-
-def test_an_event_that_finds_no_space_is_refused_and_leaves_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_event(tmp_path, Event("changed", "main", ("early.md",)))
-
-    def no_space(_old: str, _new: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("producers.spool.os.rename", no_space)
-        with pytest.raises(OSError, match="No space left"):
-            write_event(tmp_path, Event("changed", "main", ("late.md",)))
-    delivered: list[Event] = []
-    drain(tmp_path, delivered.append)
-    assert [event.paths for event in delivered] == [("early.md",)]
-    assert list((tmp_path / "spool").iterdir()) == []
