@@ -277,23 +277,18 @@ class BatchApi(ABC):
         longest, rest = self.provider.answer_bytes(1), b""
         with exchange.running():
             response = self.provider.send("GET", self.content_path.format(name), read_status=self._read_status)
-        parts = response.iter_bytes()
-        try:
-            while True:
-                with exchange.running():
-                    part = next(parts, b"")
-                if not part:
-                    break
+        parts, part = response.iter_bytes(), b"\n"
+        with contextlib.closing(response):
+            while part:
+                try:
+                    with exchange.running():
+                        part = next(parts, b"")
+                except Exception as error:
+                    raise self.provider.read_error(error) from error
                 *lines, rest = (rest + part).split(b"\n")
                 yield from lines
                 if len(rest) > longest:
                     raise Transient(f"a line of the results of {self.provider.name}'s Batch API has no end")
-        except RecalldError:
-            raise
-        except Exception as error:
-            raise self.provider.read_error(error) from error
-        finally:
-            response.close()
         yield rest
 
     def _read_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
