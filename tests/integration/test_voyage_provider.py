@@ -208,13 +208,6 @@ def test_the_address_is_the_one_that_the_sdk_would_take() -> None:
         assert service_url(key) == own(key)
 
 
-def test_a_missing_sdk_is_named_with_its_command(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = connect("http://127.0.0.1:9/v1")
-    monkeypatch.setitem(sys.modules, "voyageai", None)
-    with pytest.raises(Terminal, match=r'pip install "recalld\[voyage\]"'):
-        provider.embed_documents(["one"])
-
-
 def test_the_sdk_is_imported_when_it_is_used_and_prints_no_text() -> None:
     script = """
 import sys

