@@ -39,29 +39,26 @@ class Debouncer:
     def __init__(self, quiet_seconds: Callable[[str], float], *, bound_factor: int = BOUND_FACTOR) -> None:
         self._quiet_seconds = quiet_seconds
         self._bound_factor = bound_factor
-        self._windows: dict[tuple[str, DocumentKey], _Window] = {}
+        self._windows: dict[str, dict[DocumentKey, _Window]] = {}
         # One entry a window, pushed again when it turns out that its document was touched meanwhile.
         self._heap: list[tuple[float, int, str, DocumentKey, _Window]] = []
         self._order = itertools.count()
-        # Agent -> number of its windows.
-        self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return sum(map(len, self._windows.values()))
 
     def agents(self) -> set[str]:
         """Return the agents with documents that are not due yet."""
-        return set(self._counts)
+        return set(self._windows)
 
     def touch(self, agent: str, key: DocumentKey, *, now: float) -> None:
         """Record an event of a document."""
-        window = self._windows.get((agent, key))
-        if window is not None:
-            window.last = now
-            return
-        window = self._windows[agent, key] = _Window(now, now)
-        self._counts[agent] = self._counts.get(agent, 0) + 1
-        self._push(agent, key, window)
+        windows = self._windows.setdefault(agent, {})
+        if key in windows:
+            windows[key].last = now
+        else:
+            windows[key] = _Window(now, now)
+            self._push(agent, key, windows[key])
 
     def next_due(self) -> float | None:
         """Return the time before which no document is due; None without documents."""
@@ -72,30 +69,24 @@ class Debouncer:
         due: dict[str, list[DocumentKey]] = {}
         while self._heap and self._heap[0][0] <= now:
             _, _, agent, key, window = heapq.heappop(self._heap)
-            if self._windows.get((agent, key)) is not window:
+            if self._windows.get(agent, {}).get(key) is not window:
                 continue  # flushed
             if self._due_at(agent, window) > now:
                 self._push(agent, key, window)
                 continue
-            self._remove(agent, key)
             due.setdefault(agent, []).append(key)
+            del self._windows[agent][key]
+            if not self._windows[agent]:
+                del self._windows[agent]
         return due
 
     def flush(self, agent: str | None = None) -> dict[str, list[DocumentKey]]:
         """Remove and return all documents of an agent, or of all, due or not."""
-        taken: dict[str, list[DocumentKey]] = {}
-        for owner, key in [window for window in self._windows if agent in (None, window[0])]:
-            self._remove(owner, key)
-            taken.setdefault(owner, []).append(key)
+        owners = [owner for owner in self._windows if agent in (None, owner)]
+        taken = {owner: list(self._windows.pop(owner)) for owner in owners}
         if not self._windows:
             self._heap.clear()
         return taken
-
-    def _remove(self, agent: str, key: DocumentKey) -> None:
-        del self._windows[agent, key]
-        self._counts[agent] -= 1
-        if not self._counts[agent]:
-            del self._counts[agent]
 
     def _due_at(self, agent: str, window: _Window) -> float:
         quiet = self._quiet_seconds(agent)

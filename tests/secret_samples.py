@@ -321,6 +321,7 @@ Passphrase: §ladder cinnamon walrus orbit plum§
 - **Passphrase:** §ladder cinnamon walrus orbit plum§
 PASSPHRASE=§correct horse battery staple§
 passphrase = §ladder-cinnamon walrus orbit plum§
+passphrase (laptop): §correct horse battery staple§
 https://x.example/in?reset_token_8f3a=§{A12}7§
 https://x.example/in?a=1&verify_token_u123=§{A10}7§&b=2
 https://x.example/in?email_verification_token_550e8400-e29b-41d4=§{A16}7§
@@ -332,6 +333,7 @@ https://x.example/in?share_token_main=§{A8}7{A24}§
 curl -u "me:§{P} and more§" https://x.example
 curl --user 'me:§correct horse 7§' https://x.example
 curl -ume:§{P}§ https://x.example
+curl -u 'CORP\\joe:§{P}§' https://x.example
 {"command": "curl -u \\"me:§{P}§\\" https://x.example"}
 {"command": "curl -H \\"x-api-key: §{P}§\\" https://x.example"}
 curl -d 'api_key=§{P}§' https://x.example

@@ -13,6 +13,7 @@ from memory.store.reader import IndexCounts, StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
+from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
 from workers.queue.connection import connect, namespace
 from workers.queue.job_queue import BrokerJobQueue
@@ -69,6 +70,16 @@ class Workers:
         file = self.settings.agent(agent).workspace / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
+
+    def note(self, path: str, text: str, *, agent: str = "main", lane: Lane = Lane.LIVE) -> None:
+        """Write a note, and say that it changed."""
+        self.write(path, text, agent=agent)
+        self.mark(path, agent=agent, lane=lane)
+
+    def index(self, path: str, text: str) -> None:
+        """Write a note, and wait until it is indexed."""
+        self.note(path, text)
+        wait_until(self.complete)
 
     def mark(self, *paths: str, agent: str = "main", lane: Lane = Lane.LIVE) -> None:
         """Say that documents changed."""

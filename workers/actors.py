@@ -6,6 +6,8 @@ they raise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import dramatiq
 import structlog
 from dramatiq.middleware import CurrentMessage
@@ -20,8 +22,7 @@ from workers.queue.names import (
     VECTORS_QUEUE,
 )
 from workers.runtime import Runtime
-from workers.vectors_job import complete_generation as complete
-from workers.vectors_job import embed_turn, poll_batches
+from workers.vectors_job import complete_generation, embed_turn, poll_batches
 
 log = structlog.get_logger(__name__)
 
@@ -32,32 +33,24 @@ TIME_LIMIT_MS = 600_000
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    def begin(actor: str, agent: str, lane: str) -> str | None:
-        """Return the id of this job, None if it has nothing to do."""
-        message = CurrentMessage.get_current_message()
-        if message is None or agent not in {known.id for known in runtime.settings.agents}:
-            log.warning("unknown_agent", agent=agent)
-            return None
-        job = str(message.message_id)
-        return job if runtime.queue.started(actor, agent, lane, job=job) else None
+    def declare(name: str, queue: str, work: Callable[[str, str, str], None]) -> None:
+        def run(agent: str, lane: str = queue) -> None:
+            message = CurrentMessage.get_current_message()
+            if message is None or agent not in {known.id for known in runtime.settings.agents}:
+                log.warning("unknown_agent", agent=agent)
+                return
+            job = str(message.message_id)
+            if runtime.queue.started(name, agent, lane, job=job):
+                work(agent, lane, job)
 
-    # Both lanes share one actor: the message names the queue. Every error is expected: one middleware handles it.
-    @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL, time_limit=TIME_LIMIT_MS, throws=BaseException)
-    def index_pending(agent: str, lane: str) -> None:
-        if job := begin(INDEX_PENDING, agent, lane):
-            index_turn(runtime, agent, Lane(lane), job)
+        # Every error is expected: one middleware handles it.
+        made = dramatiq.actor(
+            actor_name=name, broker=broker, queue_name=queue, time_limit=TIME_LIMIT_MS, throws=BaseException
+        )
+        made(run)
 
-    @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS, throws=BaseException)
-    def embed_pending(agent: str) -> None:
-        if job := begin(EMBED_PENDING, agent, VECTORS_QUEUE):
-            embed_turn(runtime, agent, job)
-
-    @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS, throws=BaseException)
-    def poll_batch_jobs(agent: str) -> None:
-        if begin(POLL_BATCH_JOBS, agent, VECTORS_QUEUE):
-            poll_batches(runtime, agent)
-
-    @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL, time_limit=TIME_LIMIT_MS, throws=BaseException)
-    def complete_generation(agent: str) -> None:
-        if begin(COMPLETE_GENERATION, agent, Lane.BACKFILL):
-            complete(runtime, agent)
+    # Both lanes share one actor: the message names the queue.
+    declare(INDEX_PENDING, Lane.BACKFILL, lambda agent, lane, job: index_turn(runtime, agent, Lane(lane), job))
+    declare(EMBED_PENDING, VECTORS_QUEUE, lambda agent, _, job: embed_turn(runtime, agent, job))
+    declare(POLL_BATCH_JOBS, VECTORS_QUEUE, lambda agent, *_: poll_batches(runtime, agent))
+    declare(COMPLETE_GENERATION, Lane.BACKFILL, lambda agent, *_: complete_generation(runtime, agent))

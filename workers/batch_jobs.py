@@ -83,21 +83,20 @@ class BatchTurn:
     again_seconds: float | None = None
 
 
-def note_batch_jobs(runtime: Runtime, indexer: Indexer) -> BatchTurn:
-    """Note batch jobs of an agent's waiting texts, and return the share of the others."""
-    with _jobs_of(runtime, indexer) as jobs:
-        return jobs.note() if jobs is not None else BatchTurn()
-
-
-def step_batch_jobs(runtime: Runtime, indexer: Indexer) -> float | None:
-    """Take an agent's due batch jobs one step further. Return the seconds until the next look; None without jobs."""
-    with _jobs_of(runtime, indexer) as jobs:
-        return jobs.step() if jobs is not None else None
+@contextmanager
+def batch_jobs(runtime: Runtime, indexer: Indexer) -> Iterator[AgentJobs | None]:
+    """Open the ledger for the block; yield None if neither the settings nor a ledger know batch jobs."""
+    path = ledger_path(runtime.settings.home)
+    if not indexer.agent.remote.batch.enabled and not path.exists():
+        yield None
+        return
+    with BatchLedger(path) as ledger:
+        yield AgentJobs(runtime, indexer, ledger)
 
 
 def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
     """Remove old batch jobs, report conditions, and request a look at open jobs."""
-    with _jobs_of(runtime, indexer) as jobs:
+    with batch_jobs(runtime, indexer) as jobs:
         if jobs is None:
             runtime.board.replace(_OF_JOBS, (), agent=indexer.agent.id)
         else:
@@ -105,18 +104,7 @@ def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
             jobs.look_after()
 
 
-@contextmanager
-def _jobs_of(runtime: Runtime, indexer: Indexer) -> Iterator[_AgentJobs | None]:
-    """Open the ledger for the block; yield None if neither the settings nor a ledger know batch jobs."""
-    path = ledger_path(runtime.settings.home)
-    if not indexer.agent.remote.batch.enabled and not path.exists():
-        yield None
-        return
-    with BatchLedger(path) as ledger:
-        yield _AgentJobs(runtime, indexer, ledger)
-
-
-class _AgentJobs:
+class AgentJobs:
     """Batch jobs of one agent, and of agents that are not configured any more. It is the `JobDesk` of their steps.
 
     Every method raises the errors of `memory.store.errors` if an index, the cache or the ledger cannot be written.
@@ -135,8 +123,7 @@ class _AgentJobs:
 
     def look_after(self) -> None:
         """Report conditions, and request a look at open jobs."""
-        self._report()
-        if self._open_jobs():
+        if self._report():
             self._runtime.queue.request(POLL_BATCH_JOBS, self._agent)
 
     def note(self) -> BatchTurn:
@@ -168,8 +155,7 @@ class _AgentJobs:
                     current = self.ledger.job(job.reference) if job.agent == owner else None
                     if current is not None and current.open and current.look_at <= time.time():
                         self._step(current)
-        self._report()
-        jobs = self._open_jobs()
+        jobs = self._report()
         return max(min(job.look_at for job in jobs) - time.time(), pause) if jobs else None
 
     def _open_jobs(self) -> list[BatchJob]:
@@ -178,14 +164,17 @@ class _AgentJobs:
 
     # Conditions
 
-    def _report(self) -> None:
+    def _report(self) -> list[BatchJob]:
+        """Report conditions, and return the open jobs."""
+        jobs = self._open_jobs()
         found = [
             Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
-            for job in self._open_jobs()
+            for job in jobs
             if job.attempts >= MOST_SILENT_FAILURES
         ]
         obstacle = self._obstacle() if self._settings.enabled else None
         self._runtime.board.replace(_OF_JOBS, [*found, obstacle] if obstacle is not None else found, agent=self._agent)
+        return jobs
 
     def _obstacle(self) -> Condition | None:
         """Return the reason why texts go the normal way although the settings ask for jobs; None without one."""
@@ -195,20 +184,14 @@ class _AgentJobs:
             return Condition(ConditionCode.BATCH_API_MISSING, self._provider.name)
         if self._supply.cache is None:
             return Condition(ConditionCode.BATCH_NEEDS_CACHE)
-        last = self._failed_lately()
-        if last is None:
+        ended = [job for job in self.ledger.jobs() if job.identity == self._supply.identity and not job.open]
+        last = max(ended, key=lambda job: job.ended_at or 0.0, default=None)
+        until = (last.ended_at or 0.0) + PAUSE_SECONDS if last is not None else 0.0
+        if last is None or not last.came_to_nothing or until <= time.time():
             return None
         said = last.message or stop_text(last.stop_reason)
         reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {said})"
-        until = (last.ended_at or 0.0) + PAUSE_SECONDS
         return Condition(ConditionCode.BATCH_SUSPENDED, params={"reason": reason, "until": until})
-
-    def _failed_lately(self) -> BatchJob | None:
-        """Return the last job with these vectors if it came to nothing within `PAUSE_SECONDS`."""
-        ended = [job for job in self.ledger.jobs() if job.identity == self._supply.identity and not job.open]
-        last = max(ended, key=lambda job: job.ended_at or 0.0, default=None)
-        lately = last is not None and (last.ended_at or 0.0) > time.time() - PAUSE_SECONDS
-        return last if last is not None and lately and last.came_to_nothing else None
 
     # Texts become jobs
 

@@ -159,23 +159,15 @@ class _Turn:
 
     def tell(self, report: IndexReport) -> None:
         """Count and log the result of the turn."""
-        log.info(
-            "documents_indexed",
-            agent=self._agent,
-            lane=self._lane.value,
-            documents=report.documents,
-            unchanged=report.unchanged,
-            deleted=report.deleted,
-            failed=report.failed,
-            left=report.left,
-            chunks_added=report.added,
-            chunks_removed=report.removed,
-            vectors_missing=report.vectors_missing,
-            seconds=round(time.monotonic() - self._begun, 3),
-        )
+        counts = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "again"}
+        seconds = round(time.monotonic() - self._begun, 3)
+        log.info("documents_indexed", agent=self._agent, lane=self._lane.value, seconds=seconds, **counts)
         counters = self._runtime.board.counters
-        for outcome in ("indexed", "unchanged", "deleted", "failed"):
-            counters.add(DOCUMENTS, report.documents if outcome == "indexed" else getattr(report, outcome), outcome)
+        for outcome, number in (
+            ("indexed", "documents"),
+            *((name, name) for name in ("unchanged", "deleted", "failed")),
+        ):
+            counters.add(DOCUMENTS, counts[number], outcome)
         counters.add(COMMITS, report.commits, "documents")
 
     def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
@@ -191,26 +183,26 @@ class _Turn:
             claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))
-            self.busy = claim.busy
-            if claim.alone:
+            self.busy, self._drained = claim.rest == "busy", claim.rest == ""
+            if claim.rest == "alone":
                 self._suspect = claim
                 return
             for key in claim.documents:
                 if self._runtime.stopping.is_set():
                     return  # the rest waits again
                 yield key
-            self._drained = not claim.more
-            if self._drained or not claim.documents:
+            if self.busy or self._drained:
                 return  # a later mark has a message of its own
 
     def _try_alone(self, indexer: Indexer, claim: Claim) -> IndexReport:
         """Index a document that was there at several crashes, or give it up; leave an unchanged dead letter alone."""
         [key] = claim.documents
-        crashes = claim.crashes
-        if claim.look is not None:
-            if claim.look == _look(indexer, key) and indexer.has_letter(key, error_class=WorkerDied.__name__):
-                self._leave_alone(key, claim.look)
-                return IndexReport(unchanged=1)
+        if claim.crashes.isdecimal():
+            crashes = int(claim.crashes)
+        elif claim.crashes == _look(indexer, key) and indexer.has_letter(key, error_class=WorkerDied.__name__):
+            self._leave_alone(key, claim.crashes)
+            return IndexReport(unchanged=1)
+        else:
             # It changed: its next crash is one of several again.
             crashes = ALONE_FROM
             self._marks.note_crashes(self._agent, key.encode(), crashes)

@@ -6,8 +6,8 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import dramatiq
 import redis
@@ -84,10 +84,11 @@ def run_workers(
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=limit, problems=pulses.problems)
-    with (
-        _telemetry(settings, watch, {"/readyz": ready, **(routes or {})}),
-        coordinating(settings) as coordination,
-    ):
+    served: AbstractContextManager[object] = nullcontext()
+    if settings.workers.port is not None:
+        pages = {"/readyz": ready, **(routes or {})}
+        served = TelemetryServer(settings.workers.host, settings.workers.port, metrics=watch.scrape, routes=pages)
+    with served, coordinating(settings) as coordination:
         board = HealthStore(client, keys, counters=coordination.counters)
         runtime = Runtime(settings, queue, board, coordinate=coordination)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
@@ -119,20 +120,6 @@ def run_workers(
     broker.close()
     client.close()
     log.info("workers_stopped")
-
-
-@contextmanager
-def _telemetry(settings: Settings, watch: JobWatch, routes: Mapping[str, Route]) -> Iterator[None]:
-    """Serve metrics on the port of the settings, if there is one."""
-    if settings.workers.port is None:
-        yield
-        return
-    server = TelemetryServer(settings.workers.host, settings.workers.port, metrics=watch.scrape, routes=routes)
-    server.start()
-    try:
-        yield
-    finally:
-        server.stop()
 
 
 def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Worker:

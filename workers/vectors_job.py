@@ -15,7 +15,7 @@ from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
-from workers.batch_jobs import note_batch_jobs, step_batch_jobs
+from workers.batch_jobs import BatchTurn, batch_jobs
 from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
 from workers.middleware import got_on
@@ -60,7 +60,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             runtime.board.committed(agent)
             runtime.count(indexer)
 
-        turn = note_batch_jobs(runtime, indexer)
+        with batch_jobs(runtime, indexer) as jobs:
+            turn = jobs.note() if jobs is not None else BatchTurn()
         got_on(waits_for=wanted)
         with CrashSafeRounds(runtime.queue.marks, agent, job) as rounds:
             rounds.refuse(target)
@@ -90,8 +91,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
 
 def poll_batches(runtime: Runtime, agent: str) -> None:
     """Take an agent's batch jobs one step further. Raises Postponed while there are any."""
-    with runtime.indexer(agent) as indexer:
-        seconds = step_batch_jobs(runtime, indexer)
+    with runtime.indexer(agent) as indexer, batch_jobs(runtime, indexer) as jobs:
+        seconds = jobs.step() if jobs is not None else None
     if seconds is not None:
         raise Postponed("a batch job is under way", retry_in=seconds)
 

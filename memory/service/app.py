@@ -22,7 +22,7 @@ from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, ToolArgumentsRefused
-from memory.service.overview import dead_letters, queue_view, timeline
+from memory.service import overview
 from memory.service.query_service import QueryService
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -264,21 +264,21 @@ def _overview_routes(service: QueryService) -> APIRouter:
     @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
         seen = service.authorizer.visible(authorization, agent)
-        return _json(await asyncio.to_thread(queue_view, agents, seen))
+        return _json(await asyncio.to_thread(overview.queue_view, agents, seen))
 
     @router.get("/v1/dead-letters", response_model=DeadLettersAnswer, summary="What could not be indexed, and why")
-    async def list_dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
+    async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
         seen = service.authorizer.visible(authorization, agent)
-        return _json(await asyncio.to_thread(dead_letters, agents, seen))
+        return _json(await asyncio.to_thread(overview.dead_letters, agents, seen))
 
     @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
-    async def list_days(
+    async def timeline(
         agent: Agent = None,
         year: Annotated[int | None, Query(ge=1, le=9999)] = None,
         authorization: Authorization = None,
     ) -> Response:
         owner = service.authorizer.agent(authorization, agent)
-        return _json(await asyncio.to_thread(timeline, agents, owner, year=year))
+        return _json(await asyncio.to_thread(overview.timeline, agents, owner, year=year))
 
     @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Self
 
 import structlog
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory.http.origin_guard import OriginGuard, is_loopback
@@ -24,22 +23,8 @@ BOUNDS = Bounds(connections=32, head_seconds=5.0, body_seconds=5.0, answer_secon
 _GRACE_SECONDS = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Answer of a route."""
-
-    body: bytes
-    status: int = 200
-    content_type: str = "application/json"
-
-    @classmethod
-    def of(cls, answer: Mapping[str, object], *, status: int = 200) -> Page:
-        """Return a JSON object as a page."""
-        return cls(json.dumps(answer).encode(), status)
-
-
 #: Answers one path, in a thread of its own. An error becomes a 500 and is logged.
-Route = Callable[[], Page]
+Route = Callable[[], Response]
 
 
 class TelemetryServer:
@@ -71,16 +56,25 @@ class TelemetryServer:
     ) -> None:
         listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
         self.port: int = listener.getsockname()[1]
-        known = {
-            "/healthz": lambda: Page.of({"status": "ok"}),
-            **({"/metrics": lambda: Page(metrics(), content_type=CONTENT_TYPE_LATEST)} if metrics else {}),
-            **(routes or {}),
-        }
-        pages: ASGIApp = _Pages(known)
-        if is_loopback(host):  # beyond it any name is answered to: a load balancer's probe may send none
-            pages = OriginGuard(pages, loopback_only=True)
-        server = BoundedServer(pages, grace_seconds=_GRACE_SECONDS, bounds=bounds)
+        known: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
+        if metrics is not None:
+            known["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        async def pages(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                await (await _answer(known, scope))(scope, receive, send)
+
+        # Beyond loopback any name is answered to: a load balancer's probe may send none.
+        guarded: ASGIApp = OriginGuard(pages, loopback_only=True) if is_loopback(host) else pages
+        server = BoundedServer(guarded, grace_seconds=_GRACE_SECONDS, bounds=bounds)
         self._thread = ServerThread(server, listener, name="telemetry", failed=_failed)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start answering."""
@@ -92,29 +86,17 @@ class TelemetryServer:
         self._thread.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """ASGI application of some routes."""
-
-    routes: Mapping[str, Route]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            page = await self._page(scope["method"], scope["path"])
-            headers = {"Content-Type": page.content_type}
-            await Response(page.body, page.status, headers)(scope, receive, send)
-
-    async def _page(self, method: str, path: str) -> Page:
-        if method != "GET":
-            return Page.of({"error": f"Unsupported method ({method!r})"}, status=501)
-        route = self.routes.get(path)
-        if route is None:
-            return Page.of({"error": f"there is only {', '.join(sorted(self.routes))} here"}, status=404)
-        try:
-            return await asyncio.to_thread(route)
-        except Exception:
-            log.exception("telemetry_failed")
-            return Page.of({"error": "the request failed; the log says why"}, status=500)
+async def _answer(routes: Mapping[str, Route], scope: Scope) -> Response:
+    if scope["method"] != "GET":
+        return JSONResponse({"error": f"Unsupported method ({scope['method']!r})"}, 501)
+    route = routes.get(scope["path"])
+    if route is None:
+        return JSONResponse({"error": f"there is only {', '.join(sorted(routes))} here"}, 404)
+    try:
+        return await asyncio.to_thread(route)
+    except Exception:
+        log.exception("telemetry_failed")
+        return JSONResponse({"error": "the request failed; the log says why"}, 500)
 
 
 def _failed(error: Exception) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +95,12 @@ def _settings(
     agent: OpenClawAgent, configured: OpenClawSettings, remarks: list[str]
 ) -> tuple[Translation, dict[str, Any]]:
     """Return one agent's settings, inherited ones included, and those that hold for all agents here."""
-
-    def translated(tree: Mapping[str, Any]) -> Translation:
-        return translate(
-            tree,
-            is_current=configured.is_current,
-            isolates_chats=configured.isolates_chats,
-            providers=configured.providers,
-        )
-
+    translated = partial(
+        translate,
+        is_current=configured.is_current,
+        isolates_chats=configured.isolates_chats,
+        providers=configured.providers,
+    )
     tree = filled(agent.search, configured.search)
     general, own = configured.search.get("extraPaths"), agent.search.get("extraPaths")
     if isinstance(general, list) and isinstance(own, list):

@@ -26,9 +26,6 @@ _MAX_JSON5_CHARS = 256 * 1024
 
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^a-z0-9_-]+")
 
-#: Levels of nesting in which `$include` is looked for.
-_INCLUDE_LEVELS = 5
-
 
 class NotJson5(ValueError):
     """Raised for a text that is not JSON5; the message says where, and repeats nothing of the text."""
@@ -176,7 +173,7 @@ def _read(file: Path, problems: list[str]) -> Mapping[str, Any]:
 
 def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
     remarks = []
-    if _includes(tree):
+    if '"$include": ' in json.dumps(tree):
         remarks.append(f"{file} includes other files, which were not looked at")
     memory = _table(tree, "memory")
     if memory.get("backend") == "qmd" or "qmd" in memory:
@@ -187,13 +184,6 @@ def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
     if _table(tree, "env") or _table(_table(tree, "models"), "providers"):
         remarks.append("keys in OpenClaw's settings are not copied; set OPENAI_API_KEY and the like for recalld")
     return remarks
-
-
-def _includes(tree: Any, depth: int = 0) -> bool:
-    if not isinstance(tree, Mapping):
-        return False
-    below = depth < _INCLUDE_LEVELS and any(_includes(value, depth + 1) for value in tree.values())
-    return "$include" in tree or below
 
 
 def _agents(

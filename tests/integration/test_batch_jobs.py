@@ -117,12 +117,10 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         wait_until(workers.settled)
         assert workers.finds("heron")
         assert workers.counts().vectors_pending == NOTES
-        workers.write("memory/today.md", "A kingfisher came by.")
-        workers.mark("memory/today.md")
+        workers.note("memory/today.md", "A kingfisher came by.")
         wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
         assert server.paid_inline == Counter(["A kingfisher came by."])
-        workers.write("memory/copy.md", "The heron number 7 stands in the reeds.")
-        workers.mark("memory/copy.md")
+        workers.note("memory/copy.md", "The heron number 7 stands in the reeds.")
         wait_until(lambda: workers.settled() and workers.counts().chunks == NOTES + 2)
         assert server.paid_inline == Counter(["A kingfisher came by."]), "the job brings the vector of its text"
         server.open.set()

@@ -237,14 +237,14 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     assert (status.ok, status.broker.writable) == (False, False)
     keys = Keys(namespace(settings))
     page = readiness(StallDetector(asked, keys), stalled_after_seconds=60)()
-    assert page.status == 503
+    assert page.status_code == 503
     assert said in json.loads(page.body)["error"]
     [trouble] = [one for one in status.agents[0].troubles if one.part == "broker"]
     assert said in trouble.message
     asked.config_set("maxmemory", "0")
     asked.replicaof("NO", "ONE")
     assert build_status(settings, board).ok
-    assert readiness(StallDetector(asked, keys), stalled_after_seconds=60)().status == 200
+    assert readiness(StallDetector(asked, keys), stalled_after_seconds=60)().status_code == 200
 
 
 def test_nobody_is_called_silent_who_cannot_be_heard(

@@ -58,8 +58,7 @@ def test_one_document_is_a_dead_letter_the_rest_is_indexed_and_other_settings_in
         assert reason.startswith("pattern 2 of redaction.patterns needs too much for this document (more than ")
         assert "question" not in reason
         assert reason.count("rewrite") == 1
-        workers.write("memory/late.md", "The stork came late.\n")
-        workers.mark("memory/late.md")
+        workers.note("memory/late.md", "The stork came late.\n")
         wait_until(lambda: workers.finds("stork"))
         assert not workers.finds("bluebird")
     assert not any("bluebird" in text or "FP-131" in text for text in server.texts)
@@ -80,8 +79,7 @@ def test_a_worker_is_not_held_by_it_when_it_is_to_end(
     workers = Workers(hiding(settings, ENDLESS))
     with workers:
         # Its size allows the pattern some more seconds.
-        workers.write("memory/bad.md", f"{STUCK}\n" + "The heron stands in the reeds.\n" * 100_000)
-        workers.mark("memory/bad.md")
+        workers.note("memory/bad.md", f"{STUCK}\n" + "The heron stands in the reeds.\n" * 100_000)
         wait_until(lambda: workers.client.llen(f"{workers.keys.dramatiq}:live") == 0)
         workers.asked_to_stop.set()
         workers.stop()

@@ -62,8 +62,7 @@ def test_a_document_that_was_there_at_many_crashes_is_a_dead_letter_and_is_not_r
 
 def test_a_changed_file_is_tried_again(workers: Workers) -> None:
     give_up(workers)
-    workers.write("memory/bad.md", "The lynx hides no more.\n")
-    workers.mark("memory/bad.md")
+    workers.note("memory/bad.md", "The lynx hides no more.\n")
     wait_until(lambda: workers.finds("lynx") and workers.settled())
     assert letters(workers) == []
 

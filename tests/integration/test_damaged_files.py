@@ -43,8 +43,7 @@ def fill(workers: Workers, settings: Settings) -> None:
     said = {"role": "user", "content": "The password was whispered to the walrus."}
     talk.write_text(f"{json.dumps(said)}\n", "utf-8")
     for number, bird in enumerate(["heron", "otter"]):
-        workers.write(f"memory/{number}.md", f"The {bird} stands in the reeds.\n")
-        workers.mark(f"memory/{number}.md")
+        workers.note(f"memory/{number}.md", f"The {bird} stands in the reeds.\n")
     workers.queue.mark_changed("main", [DocumentKey("sessions", "sessions/gone.jsonl")], lane=Lane.LIVE)
     wait_until(lambda: workers.complete() and workers.counts().files == 3)
     talk.unlink()
@@ -107,8 +106,7 @@ def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost
     writer.sweep(older_than_seconds=0.0, kept_corrupt=None)
     assert file.exists(), "it is not swept for want of a pointer"
     with Workers(paying) as workers:
-        workers.write("memory/2.md", "A stork came.\n")
-        workers.mark("memory/2.md")
+        workers.note("memory/2.md", "A stork came.\n")
         wait_until(lambda: workers.complete() and workers.finds("stork"))
         assert workers.counts().files == 4
     assert index_file(paying) == file
@@ -216,8 +214,7 @@ def test_an_index_of_a_newer_version_is_left_alone_until_a_person_has_it_made_an
     assert not paths
     assert "was written by a newer recalld; update this one, or run `recalld rebuild`" in said
     with Workers(paying) as workers:
-        workers.write("memory/2.md", "A stork came.\n")
-        workers.mark("memory/2.md")
+        workers.note("memory/2.md", "A stork came.\n")
         wait_until(
             lambda: any("newer recalld" in str(one.params.get("error")) for one in workers.conditions().values())
         )

@@ -9,10 +9,8 @@ import pytest
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from memory.store.reader import IndexCounts
 from recalld.settings.load import load
 from recalld.up.lock import only_daemon
-from recalld.wiring import closed
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
@@ -181,25 +179,9 @@ def test_a_dropped_letter_stays_away_and_its_lines_stay_found_by_keywords(comman
     assert "1 refused chunk" in commands.say("dead", "retry", "memory/mixed.md")
 
 
-def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLine, workspace: Path) -> None:
-    import memory.documents.content as content
-
-    note = workspace / "memory" / "large.md"
-    note.write_text("The okapi is large.\n")
-    with pytest.MonkeyPatch.context() as smaller:
-        smaller.setattr(content, "MAX_DOCUMENT_BYTES", 10)
-        commands.run("index", "--json")
-        listed = {letter["path"]: letter["errorClass"] for letter in commands.json("dead", "list")["deadLetters"]}
-    assert listed["memory/large.md"] == "DocumentRefused"
-    assert "nothing of it" in commands.say("dead", "show", str(note)), "an absolute path names it, too"
-    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
-    commands.run("index", "--json")
-    assert "okapi" in commands.say("search", "okapi")
-
-
 @pytest.fixture
 def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A note that is too large, beside one that is not."""
+    """A note that is too large, and a letter."""
     monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 30)
     (workspace / "memory" / "mixed.md").unlink()
     (workspace / "memory" / "good.md").write_text("The okapi.\n")
@@ -207,6 +189,18 @@ def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatc
     note.write_text("The okapi is large, very large.\n")
     assert indexed(commands) == (1, 1)
     return note
+
+
+def test_a_file_that_could_not_be_read_is_read_after_a_retry(
+    commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [letter] = commands.json("dead", "list")["deadLetters"]
+    assert (letter["path"], letter["errorClass"]) == ("memory/large.md", "DocumentRefused")
+    assert "nothing of it" in commands.say("dead", "show", str(large)), "an absolute path names it, too"
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000_000)
+    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
+    assert indexed(commands) == (0, 0)
+    assert "large.md" in commands.say("search", "large")
 
 
 def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
@@ -224,31 +218,30 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
     assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
     assert indexed(commands) == (1, 1)
     commands.say("dead", "drop", "memory/large.md")
+    large.write_text("The okapi is larger, much larger.\n")
+    assert indexed(commands) == (1, 1), "it changed, and fails again"
     large.write_text("The okapi is small.\n")
+    # It was mended before its letter was dropped.
+    assert commands.say("dead", "drop", "memory/large.md") == "main: memory/large.md: dropped\n"
     assert indexed(commands) == (0, 0)
     assert "large.md" in commands.say("search", "small")
     [agent] = commands.json("status")["agents"]
     assert (agent["disk"]["leftOut"], agent["notes"]) == (0, [])
-
-
-def test_a_file_that_was_mended_before_its_letter_was_dropped_is_not_left_out(
-    commands: CommandLine, large: Path
-) -> None:
-    large.write_text("The okapi is small.\n")
-    assert commands.say("dead", "drop", "memory/large.md") == "main: memory/large.md: dropped\n"
-    assert indexed(commands) == (0, 0)
-    assert "large.md" in commands.say("search", "small")
+    large.write_text("The okapi is large, very large.\n")
+    assert indexed(commands) == (1, 1)
+    large.unlink()
+    assert indexed(commands) == (0, 0), "what is gone does not fail any more"
 
 
 def test_a_new_index_tries_again_what_was_left_out(
     commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.say("dead", "drop", "memory/large.md")
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000)
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000_000)
     assert indexed(commands) == (0, 0)
     assert commands.run("rebuild", "--json")[0] == 0
     assert commands.json("status")["agents"][0]["disk"]["leftOut"] == 0
-    assert "large.md" in commands.say("search", "large")
+    assert "large.md" in commands.say("search", "okapi")
 
 
 def test_letters_of_several_agents_are_told_apart(
@@ -300,12 +293,22 @@ def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
 
 
 def meta(home: Path, name: str) -> str | None:
-    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
-        return reader.meta(name) if reader is not None else None
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return None
+    try:
+        return reader.meta(name)
+    finally:
+        reader.close()
 
 
 def counts(home: Path) -> tuple[int, int, int, int]:
     """Chunks, and how many are ready, pending and refused, in the index that answers."""
-    with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
-        found = reader.counts() if reader is not None else IndexCounts()
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return (0, 0, 0, 0)
+    try:
+        found = reader.counts()
+    finally:
+        reader.close()
     return found.chunks, found.vectors_ready, found.vectors_pending, found.vectors_refused

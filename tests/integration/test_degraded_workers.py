@@ -33,9 +33,7 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
     remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
     with Workers(remote) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         workers.stop()
         pauses.clear()  # a job that was about to end may have been interrupted
         paid = server.requests
@@ -64,9 +62,7 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Workers(settings) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
     free = [1_000_000]
     pauses.clear()
     monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
@@ -95,9 +91,7 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
     settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workers(settings) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
     monkeypatch.setattr("workers.failures.UNTAKEN_SECONDS", 0.0)
     owner = HomeOwner(settings.home)
     assert owner.owns()
@@ -127,9 +121,7 @@ def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself
 
     monkeypatch.setattr(GenerationWriter, "sweep", sweep_unless_broken)
     with Workers(settings) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         assert list(wait_until(workers.conditions)) == [ConditionCode.HOUSEKEEPING_FAILED]
         current = Generations(settings.indexes_path / "main", StoreOptions()).current()
         log = settings.indexes_path / "main" / f"{current}-wal"

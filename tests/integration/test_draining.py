@@ -9,7 +9,6 @@ import threading
 
 import pytest
 import redis
-from dramatiq.worker import Worker
 
 from memory.documents.agent_files import AgentFiles, SourceText
 from schemas.documents import DocumentKey, Lane
@@ -18,10 +17,8 @@ from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.queue.broker import make_broker, message
-from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.names import VECTORS_QUEUE, Keys
 from workers.queue.private_server import BrokerServer
-from workers.run import drain
 
 COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
 
@@ -62,8 +59,7 @@ def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
         server.fail_next(Failure(wire=wire), times=100)  # type: ignore[arg-type] # "deaf" gets none of them
         workers = Workers(asking(settings, server.url))
         with workers:
-            workers.write("memory/a.md", "The heron stands in the reeds.\n")
-            workers.mark("memory/a.md")
+            workers.note("memory/a.md", "The heron stands in the reeds.\n")
             wait_until(lambda: server.requests or wire == "deaf")
             # Its keywords do not wait for the endpoint.
             wait_until(lambda: workers.finds("heron"))
@@ -165,38 +161,6 @@ def test_a_job_that_does_not_end_is_given_back_when_its_time_is_over(
             assert workers.complete()
     finally:
         go_on.set()
-
-
-def test_messages_that_were_fetched_and_not_begun_go_back(
-    settings: Settings, client: redis.Redis, keys: Keys, broker_server: BrokerServer
-) -> None:
-    broker = make_broker(client, keys)
-    # Nobody is there who would begin anything.
-    worker = Worker(broker, queues={VECTORS_QUEUE}, worker_threads=0)
-    broker.actors[EMBED_PENDING] = type("Known", (), {"priority": 0})()  # type: ignore[assignment]
-    worker.queue_prefetch = 3
-    for number in range(4):
-        broker.enqueue(message(EMBED_PENDING, VECTORS_QUEUE, f"agent-{number}"))
-    worker.start()
-    wait_until(lambda: worker.work_queue.qsize() == 3)
-    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 1
-    assert drain(broker, [worker], keys, seconds=5)
-    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 4
-    assert taken(client, keys) == []
-
-
-def test_a_consumer_that_drains_gives_back_what_it_has_handed_to_nobody(
-    client: redis.Redis, keys: Keys, broker_server: BrokerServer
-) -> None:
-    broker = make_broker(client, keys)
-    for number in range(3):
-        broker.enqueue(message(EMBED_PENDING, VECTORS_QUEUE, f"agent-{number}"))
-    consumer = iter(broker.consume(VECTORS_QUEUE, prefetch=3))
-    assert next(consumer) is not None
-    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 0
-    broker.draining = True
-    assert next(consumer) is None
-    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 2
 
 
 @pytest.mark.long

@@ -37,21 +37,17 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
 ) -> None:
     ours = with_fallback(settings, server)
     with Workers(ours) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         assert identity(workers) == "openai"
         server.fail_next(Failure(status=401, message="revoked"), times=10_000)
-        workers.write("memory/b.md", "The otter swims in the brook.")
-        workers.mark("memory/b.md")
+        workers.note("memory/b.md", "The otter swims in the brook.")
         wait_until(lambda: identity(workers) == "stub", what="the fallback's generation answers")
         wait_until(workers.complete)
         counts = workers.counts()
         assert (counts.files, counts.vectors_ready) == (2, 2)
         wait_until(lambda: not workers.conditions())
         asked = server.requests
-        workers.write("memory/c.md", "And a kingfisher.")
-        workers.mark("memory/c.md")
+        workers.note("memory/c.md", "And a kingfisher.")
         wait_until(lambda: workers.counts().files == 3 and workers.complete())
         assert server.requests == asked, "it takes over once: the first provider is not asked any more"
     choice = provider_of(ours, ours.agents[0])
@@ -64,18 +60,14 @@ def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
     settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:
     with Workers(with_fallback(settings, server)) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         server.fail_next(Failure(status=401), times=10_000)
-        workers.write("memory/b.md", "The otter swims in the brook.")
-        workers.mark("memory/b.md")
+        workers.note("memory/b.md", "The otter swims in the brook.")
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
     server.recover()
     renewed = with_fallback(settings, server, key="another-key")
     with Workers(renewed) as workers:
-        workers.write("memory/c.md", "And a kingfisher.")
-        workers.mark("memory/c.md")
+        workers.note("memory/c.md", "And a kingfisher.")
         wait_until(lambda: identity(workers) == "openai" and workers.complete())
         assert workers.counts().files == 3
     assert provider_of(renewed, renewed.agents[0]).taken_over is None
@@ -86,9 +78,7 @@ def test_a_provider_that_cannot_even_be_made_is_taken_over_from_at_once(
     settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:
     with Workers(with_fallback(settings, server, key=None)) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         assert identity(workers) == "stub"
         assert not workers.conditions()
     taken = provider_of(workers.settings, workers.settings.agents[0]).taken_over
@@ -102,8 +92,7 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
     monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.1)
     server.fail_next(Failure(status=502), times=10_000)
     with Workers(with_fallback(settings, server)) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
+        workers.note("memory/a.md", "The heron stands in the reeds.")
         wait_until(workers.conditions)
         assert identity(workers) == "openai"
         monkeypatch.setattr(failure_policy, "LOST_AFTER_SECONDS", 0.0)
@@ -121,13 +110,10 @@ def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_whe
     free = [10_000_000_000]
     monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
     with Workers(with_fallback(settings, server)) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         free[0] = 1_000_000
         server.fail_next(Failure(status=401), times=10_000)
-        workers.write("memory/b.md", "The otter swims in the brook.")
-        workers.mark("memory/b.md")
+        workers.note("memory/b.md", "The otter swims in the brook.")
         wait_until(lambda: ConditionCode.NO_SPACE in workers.conditions() and len(pauses) >= 2)
         assert sum(seconds < 60.0 for _, seconds in pauses) <= 2, "no storm; who met the takeover looks again at once"
         assert workers.finds("otter")
@@ -141,8 +127,7 @@ def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
 ) -> None:
     server.fail_next(Failure(status=401), times=10_000)
     with Workers(with_fallback(settings, server, fallback="voyage")) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
+        workers.note("memory/a.md", "The heron stands in the reeds.")
         said = wait_until(workers.conditions)
         assert {one.subject for one in said.values()} == {"openai"}
         assert said.keys() == {ConditionCode.PROVIDER_REFUSES, ConditionCode.FALLBACK_UNUSABLE}

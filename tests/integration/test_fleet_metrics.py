@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from starlette.responses import JSONResponse
 
 from memory.status.pulses import Pulses
-from memory.telemetry.server import Page, TelemetryServer
+from memory.telemetry.server import TelemetryServer
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
 from schemas.settings import Settings
@@ -41,9 +42,7 @@ def test_the_service_tells_what_workers_of_all_processes_did(workers: Workers, s
     workers.write("memory/a.md", "The lift stands on the third floor.\n")
     workers.mark("memory/a.md", "memory/never-was.md")
     wait_until(workers.complete)
-    workers.write("memory/copy.md", "The lift stands on the third floor.\n")
-    workers.mark("memory/copy.md")
-    wait_until(workers.complete)
+    workers.index("memory/copy.md", "The lift stands on the third floor.\n")
     with running(settings, HealthStore(workers.client, workers.keys)) as client:
         seen = wait_until(
             lambda: (
@@ -73,9 +72,7 @@ def test_the_service_tells_what_workers_of_all_processes_did(workers: Workers, s
 
 
 def test_everything_that_a_service_may_tell_is_told_with_its_question(workers: Workers, settings: Settings):
-    workers.write("memory/a.md", "The lift stands on the third floor.\n")
-    workers.mark("memory/a.md")
-    wait_until(workers.complete)
+    workers.index("memory/a.md", "The lift stands on the third floor.\n")
     with running(settings, HealthStore(workers.client, workers.keys)) as client:
         search(client, "lift")
         client.post("/v1/get", json={"path": "MEMORY.md"})
@@ -155,9 +152,7 @@ def test_a_worker_process_tells_of_its_jobs_on_a_port_of_its_own(
     alone = settings.model_copy(update={"workers": settings.workers.model_copy(update={"port": 0})})
     with Workers(alone) as workers:
         [port] = re.findall(r"telemetry_listening.*port=(\d+)", re.sub(r"\x1b\[\d+m", "", capsys.readouterr().err))
-        workers.write("memory/a.md", "The lift stands on the third floor.\n")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The lift stands on the third floor.\n")
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             done = 'recalld_worker_job_seconds_count{actor="index_pending",outcome="done"}'
             text = wait_until(lambda: text if told(text := client.get("/metrics").text, done) >= 1 else "")
@@ -171,10 +166,10 @@ def test_a_worker_process_tells_of_its_jobs_on_a_port_of_its_own(
 
 @pytest.fixture
 def server() -> Iterator[httpx.Client]:
-    def broken() -> Page:
+    def broken() -> JSONResponse:
         raise RuntimeError("the reason")
 
-    ready = Page.of({"status": "not ready"}, status=503)
+    ready = JSONResponse({"status": "not ready"}, 503)
     routes = {"/readyz": lambda: ready, "/broken": broken}
     made = TelemetryServer("127.0.0.1", 0, metrics=JobWatch(Pulses()).scrape, routes=routes)
     made.start()

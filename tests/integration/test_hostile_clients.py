@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from starlette.responses import JSONResponse
 from structlog.testing import capture_logs
 
 from memory.http.server import Bounds, bounds_here
-from memory.telemetry.server import Page, TelemetryServer
+from memory.telemetry.server import TelemetryServer
 from producers.hook_server import HookServer
 from schemas.ports import Event
 from schemas.settings import Settings
@@ -372,7 +373,7 @@ TELEMETRY_BOUNDS = Bounds(connections=8, head_seconds=0.5, body_seconds=0.5, ans
 @pytest.fixture
 def telemetry() -> Iterator[int]:
     """The port of the listener of workers and of `up`."""
-    routes = {"/readyz": lambda: Page.of({"status": "ready"})}
+    routes = {"/readyz": lambda: JSONResponse({"status": "ready"})}
     server = TelemetryServer("127.0.0.1", 0, routes=routes, bounds=TELEMETRY_BOUNDS)
     server.start()
     yield server.port

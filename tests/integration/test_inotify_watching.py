@@ -61,6 +61,7 @@ class Desk:
         mark = f"memory/settled-{next(self.marks)}.md"
         (self.workspace / mark).touch()
         wait_until(lambda: ("main", mark) in self.heard.changes)
+        self.watcher.settle("main")  # looks at the folders of the same moment come after its documents
         heard = self.paths()
         self.heard.changes.clear()
         return heard
@@ -94,13 +95,6 @@ def test_writing_appending_and_deleting_are_heard(desk: Desk) -> None:
     assert desk.settle() == {"memory/a.md"}
 
 
-def test_an_atomic_save_is_heard(desk: Desk) -> None:
-    write(desk.memory / "a.md")
-    desk.watch()
-    write(desk.memory / ".a.md.tmp", "new").rename(desk.memory / "a.md")
-    desk.wait_for("memory/a.md")
-
-
 def test_a_save_with_backups_the_way_vim_does_it_is_heard(desk: Desk) -> None:
     note = write(desk.memory / "a.md")
     desk.watch()
@@ -109,18 +103,6 @@ def test_a_save_with_backups_the_way_vim_does_it_is_heard(desk: Desk) -> None:
     write(note, "new")
     (desk.memory / "a.md~").unlink()
     assert desk.settle() == {"memory/a.md"}
-
-
-def test_renaming_within_into_and_out_of_the_folder_is_heard(desk: Desk) -> None:
-    write(desk.memory / "a.md")
-    outside = write(desk.root / "outside.md")
-    desk.watch()
-    (desk.memory / "a.md").rename(desk.memory / "b.md")
-    assert desk.settle() == {"memory/a.md", "memory/b.md"}
-    outside.rename(desk.memory / "c.md")
-    assert desk.settle() == {"memory/c.md"}
-    (desk.memory / "c.md").rename(outside)
-    assert desk.settle() == {"memory/c.md"}
 
 
 def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then_on(desk: Desk) -> None:
@@ -142,27 +124,6 @@ def test_a_folder_moved_out_asks_for_a_comparison_and_is_watched_no_longer(desk:
     write(desk.root / "elsewhere/deep/b.md", "more")
     assert desk.settle() == set()
     assert desk.directories() == [".", "memory"]
-
-
-def test_a_folder_renamed_within_is_heard_and_watched_under_its_new_name(desk: Desk) -> None:
-    write(desk.memory / "old/deep/a.md")
-    desk.watch()
-    (desk.memory / "old").rename(desk.memory / "new")
-    desk.wait_for("memory/new/deep/a.md")
-    wait_until(lambda: "main" in desk.heard.uncertain)
-    desk.settle()
-    write(desk.memory / "new/deep/a.md", "more")
-    assert desk.settle() == {"memory/new/deep/a.md"}
-    assert desk.directories() == [".", "memory", "memory/new", "memory/new/deep"]
-
-
-def test_a_file_known_from_an_event_only_is_missed_when_its_folder_moves_away(desk: Desk) -> None:
-    (desk.memory / "project").mkdir()
-    desk.watch()
-    write(desk.memory / "project/late.md")
-    desk.settle()
-    (desk.memory / "project").rename(desk.root / "elsewhere")
-    wait_until(lambda: "main" in desk.heard.uncertain)
 
 
 def test_a_deleted_folder_is_heard_file_by_file_or_asks_for_a_comparison(desk: Desk) -> None:
@@ -270,13 +231,6 @@ def test_extra_folders_and_files_are_heard_present_and_to_come(desk: Desk) -> No
     write(desk.workspace / "single.md")
     write(desk.workspace / "later/c.md")
     desk.wait_for("notes/deep/b.md", "single.md", "later/c.md")
-
-
-def test_files_that_are_no_notes_cause_no_event(desk: Desk) -> None:
-    desk.watch()
-    for name in ("memory/a.txt", "memory/a.md.swp", "run.log"):
-        write(desk.workspace / name)
-    assert desk.settle() == set()
 
 
 def test_no_file_is_missed_in_folders_that_are_made_and_filled_at_once(desk: Desk) -> None:
@@ -399,26 +353,6 @@ def refuse(code: int, *, after: int = 0) -> Callable[..., int]:
     return call
 
 
-def test_without_inotify_instances_files_are_polled_and_the_reason_is_told(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
-    desk.watch()
-    state = desk.watcher.state("main")
-    assert state.mode is WatchMode.POLLING
-    assert state.reason is not None
-    assert "max_user_instances=" in state.reason
-    note = write(desk.memory / "deep/a.md")
-    desk.wait_for("memory/deep/a.md")
-    desk.heard.changes.clear()
-    note.write_text("longer than before")
-    desk.wait_for("memory/deep/a.md")
-    desk.heard.changes.clear()
-    desk.heard.uncertain.clear()
-    note.unlink()
-    wait_until(lambda: "main" in desk.heard.uncertain)
-
-
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: int
@@ -459,6 +393,7 @@ def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
     with monkeypatch.context() as exhausted:
         exhausted.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
         desk.watch()
+    assert "max_user_instances=" in (desk.watcher.state("main").reason or "")
     assert desk.watcher.state("main").mode is WatchMode.POLLING
     desk.watcher.refresh("main")
     assert desk.watcher.state("main").mode is WatchMode.EVENTS

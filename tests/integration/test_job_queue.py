@@ -243,16 +243,6 @@ def test_a_damaged_broker_file_is_set_aside(settings: Settings, broker_server: B
         again.stop()
 
 
-def test_of_several_failing_messages_one_is_delivered_again(queue: BrokerJobQueue) -> None:
-    assert queue.may_retry(INDEX_PENDING, "main", "live", job="first", seconds=5)
-    assert not queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5)
-    assert queue.may_retry(INDEX_PENDING, "main", "backfill", job="second", seconds=5)
-    queue.started(INDEX_PENDING, "main", "live", job="second")
-    assert not queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5), "the first still will be"
-    queue.started(INDEX_PENDING, "main", "live", job="first")
-    assert queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5)
-
-
 def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
     queue.request_vectors("main")
     queue.request_vectors("main")
@@ -263,20 +253,6 @@ def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client:
     client.delete(flag)  # as when that time is over
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
-
-
-def test_a_server_that_refuses_to_write_is_not_taken_for_gone(
-    settings: Settings, broker_server: BrokerServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
-        raise redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device")
-
-    monkeypatch.setattr(redis.Redis, "ping", refuse)
-    second = BrokerServer(settings)
-    second.ensure()
-    assert not second.owned
-    monkeypatch.undo()
-    assert client.info("server")["process_id"] > 0
 
 
 def test_a_worker_that_died_before_the_clock_was_set_back_is_not_taken_to_live_until_then(

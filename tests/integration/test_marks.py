@@ -115,15 +115,15 @@ def test_after_three_crashes_a_document_is_claimed_alone_and_by_one_job_at_a_tim
     crash(marks, "j", ALONE_FROM)
     marks.mark("main", [C], lane=Lane.LIVE, now=time.time())
     alone = marks.claim("main", lane=Lane.LIVE, job="j", limit=10)
-    assert (alone.documents, alone.alone, alone.crashes) == ((A,), True, ALONE_FROM)
+    assert (alone.documents, alone.rest, alone.crashes) == ((A,), "alone", str(ALONE_FROM))
     assert taken(marks, "main", Lane.LIVE, "other") == [C]
     marks.finish("main", [C], job="other", now=time.time())
-    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).busy
+    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).rest == "busy"
     marks.finish("main", [A], job="j", now=time.time())
     marks.end_alone("j")
     assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).documents == (B,)
     marks.recover_crashed("main", job="other")
-    assert marks.claim("main", lane=Lane.LIVE, job="third", limit=10).crashes == ALONE_FROM + 1
+    assert marks.claim("main", lane=Lane.LIVE, job="third", limit=10).crashes == str(ALONE_FROM + 1)
 
 
 def test_a_document_that_is_indexed_has_no_crashes_any_more(marks: PendingSet) -> None:
@@ -139,4 +139,4 @@ def test_what_is_given_back_in_order_is_no_crash(marks: PendingSet) -> None:
     for _ in range(ALONE_FROM):
         marks.give_back("main", taken(marks, "main", Lane.LIVE, "j"), job="j", now=time.time())
         marks.recover("main", alive=[], now=time.time())
-    assert not marks.claim("main", lane=Lane.LIVE, job="j", limit=10).alone
+    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10).rest == ""

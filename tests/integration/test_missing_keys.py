@@ -65,8 +65,7 @@ def files(settings: Settings) -> set[str]:
 
 def fill(workers: Workers) -> None:
     for number, bird in enumerate(["heron", "otter", "kingfisher"]):
-        workers.write(f"memory/{number}.md", f"# Day {number}\n\nThe {bird} stands in the reeds.\n")
-        workers.mark(f"memory/{number}.md")
+        workers.note(f"memory/{number}.md", f"# Day {number}\n\nThe {bird} stands in the reeds.\n")
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=["auto", "by name"])
@@ -88,8 +87,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     keyed, keyless = having(settings, server, **asked, **change), having(settings, None, **asked, **change)
     with Workers(keyless), Workers(keyed) as workers:
         for number in range(9):
-            workers.write(f"memory/more/{number}.md", f"Bird number {number} sings.\n")
-            workers.mark(f"memory/more/{number}.md")
+            workers.note(f"memory/more/{number}.md", f"Bird number {number} sings.\n")
         if change:
             workers.mark("memory/0.md", "memory/1.md", "memory/2.md")
             wait_until(lambda: names(settings)[0] not in there)
@@ -121,15 +119,13 @@ def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_someb
         wait_until(workers.complete)
         assert made_with(workers) in {"local", "stub"}
     with Workers(keyed) as workers:
-        workers.write("memory/0.md", "The heron flew away.\n")
-        workers.mark("memory/0.md")
+        workers.note("memory/0.md", "The heron flew away.\n")
         workers.mark("memory/1.md", "memory/2.md")
         wait_until(lambda: made_with(workers) == "openai" and workers.complete())
     settled = names(settings)
     # Alone again, workers without a key add keywords and begin nothing.
     with Workers(keyless) as workers:
-        workers.write("memory/3.md", "A stork came.\n")
-        workers.mark("memory/3.md")
+        workers.note("memory/3.md", "A stork came.\n")
         wait_until(lambda: workers.finds("stork") and workers.settled())
         assert names(settings) == settled
         assert workers.counts().vectors_pending == 1

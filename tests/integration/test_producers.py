@@ -319,26 +319,6 @@ def test_a_broker_that_lost_its_data_gets_everything_again(house: House) -> None
     house.wait_for("main", "memory/a.md")
 
 
-def test_an_index_that_cannot_be_read_is_told_and_tried_again(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.index_error = RecalldError("the index belongs to somebody else")
-    house.start()
-    assert "belongs to somebody else" in str(house.troubles.open[ConditionCode.FILES_NOT_COMPARED, "main"].params)
-    house.index_error = None
-    house.wait_for("main", "memory/a.md")
-
-
-def test_a_replaced_workspace_is_compared_with_the_index(house: House) -> None:
-    house.agent()
-    house.write("main/memory/old.md")
-    house.remember()
-    house.start()
-    (house.root / "main").rename(house.root / "aside")
-    house.write("main/memory/new.md")
-    house.wait_for("main", "memory/old.md", "memory/new.md")
-
-
 def test_a_second_look_follows_a_move(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may commit a document that it had read before the move, after the first look."""
     monkeypatch.setattr(producing, "SECOND_LOOK_SECONDS", 0.2)
@@ -377,36 +357,6 @@ def test_an_edit_at_the_start_does_not_wait_until_all_other_agents_were_compared
     house.during_comparison = edited
     house.start()
     assert found == [True]
-
-
-def test_a_workspace_that_is_not_there_loses_nothing(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.remember()
-    house.start()
-    (house.root / "main").rename(house.root / "aside")
-    wait_until(house.file_conditions)
-    assert house.queue.calls == []
-    (house.root / "aside").rename(house.root / "main")
-    wait_until(lambda: not house.file_conditions())
-    assert not [
-        key for _, keys, _ in house.queue.calls for key in keys if not (house.root / "main" / key.path).exists()
-    ]
-
-
-def test_a_comparison_puts_right_what_is_watched(house: House) -> None:
-    """A folder above the workspace was replaced: no event says so."""
-    house.agent("above/main")
-    house.write("above/main/memory/a.md")
-    house.remember()
-    house.start()
-    (house.root / "above").rename(house.root / "aside")
-    note = house.write("above/main/memory/a.md")
-    house.inbox.put(Event("reconcile", "main"))
-    house.wait_for("main", "memory/a.md")
-    house.queue.clear()
-    note.write_text("longer than before")
-    house.wait_for("main", "memory/a.md")
 
 
 # Transcripts -------------------------------------------------------------------------------------------
@@ -461,17 +411,6 @@ def test_a_flush_does_not_leave_out_transcripts_that_wait_for_quiet(house: House
     assert transcripts_marked(house) == []
     house.inbox.put(Event("flush", "main"))
     house.wait_for("main", "sessions/a.jsonl")
-
-
-def test_stopping_hands_over_transcripts_that_wait_for_quiet(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT)
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    append(path)
-    assert transcripts_marked(house) == []
-    house.end()
-    assert "sessions/a.jsonl" in house.queue.marked("main")
 
 
 def test_what_was_appended_while_nothing_ran_is_found_at_the_start_the_latest_first(house: House) -> None:

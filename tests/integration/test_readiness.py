@@ -111,8 +111,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
     monkeypatch.setattr(actors, "index_turn", hanging)
     with Workers(settings.model_copy(update={"workers": workers_settings})) as workers:
         assert ask(port) == (200, {"status": "ready"})
-        workers.write("memory/a.md", "a note\n")
-        workers.mark("memory/a.md")
+        workers.note("memory/a.md", "a note\n")
         _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None)
         assert "work has been waiting for" in body["error"]
         assert ask(port, "/healthz")[0] == 200
@@ -122,7 +121,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
 
 def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: StallDetector) -> None:
     page = readiness(movement, stalled_after_seconds=60, problems=lambda: ["its sweeper thread has ended"])()
-    assert page.status == 503
+    assert page.status_code == 503
     assert json.loads(page.body)["error"] == "its sweeper thread has ended"
 
 
@@ -131,7 +130,7 @@ def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
 
     with connect(settings, answer_seconds=1.0) as client:
         page = readiness(StallDetector(client, Keys(namespace(settings))), stalled_after_seconds=60)()
-    assert page.status == 503
+    assert page.status_code == 503
 
 
 def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, broker_server: BrokerServer) -> None:

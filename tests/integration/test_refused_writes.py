@@ -208,3 +208,11 @@ def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
         assert len(answers) == 1
         wait_until(lambda: not is_left(workers))
         assert begun.count(job.message_id) == 1
+
+
+def test_several_workers_of_a_process_are_no_reason_for_a_warning(
+    settings: Settings, broker_server: BrokerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Workers(settings) as workers:
+        workers.index("memory/a.md", "The heron stands in the reeds.")
+    assert not [said for said in caplog.messages if "middleware" in said]

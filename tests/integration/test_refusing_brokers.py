@@ -96,7 +96,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
     page = readiness(StallDetector(side.client, side.keys), stalled_after_seconds=60)()
-    assert page.status == 503
+    assert page.status_code == 503
     assert "refuses the user or password" in json.loads(page.body)["error"]
     with pytest.raises(BrokerUnavailable, match=r"^the broker named by .* refuses the user or password"):
         side.queue.mark_changed("main", [key("memory/a.md")], lane=Lane.LIVE)

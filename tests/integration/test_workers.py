@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,17 +21,14 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
-from recalld.settings.load import load
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
-from tests.daemon import REPOSITORY, clean_environment
-from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import index_job as indexing_job
 from workers.queue.broker import DoorbellBroker
 from workers.queue.names import INDEX_PENDING
-from workers.queue.pending import PendingSet, Waiting
+from workers.queue.pending import Waiting
 from workers.queue.private_server import BrokerServer
 
 #: The marks when nothing waits and nothing runs.
@@ -103,9 +97,7 @@ class Gate:
 
 def test_a_marked_document_is_indexed_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
     with Workers(settings) as workers:
-        workers.write("memory/a.md", "# Note\n\nThe heron stands in the reeds.\n")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "# Note\n\nThe heron stands in the reeds.\n")
         assert workers.finds("heron")
         assert workers.waiting() == AT_REST
         assert workers.queue.marks.agents() == []
@@ -115,9 +107,7 @@ def test_a_marked_document_is_indexed_and_its_mark_is_over(settings: Settings, b
 
 def test_a_deleted_document_is_forgotten_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
     with Workers(settings) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
         (settings.agent("main").workspace / "memory" / "a.md").unlink()
         workers.mark("memory/a.md")
         wait_until(workers.settled)
@@ -129,8 +119,7 @@ def test_marks_that_were_made_while_no_worker_ran_are_worked_off(
     settings: Settings, broker_server: BrokerServer
 ) -> None:
     workers = Workers(settings)
-    workers.write("memory/a.md", "The heron stands in the reeds.")
-    workers.mark("memory/a.md", lane=Lane.BACKFILL)
+    workers.note("memory/a.md", "The heron stands in the reeds.", lane=Lane.BACKFILL)
     assert workers.waiting().backfill == 1
     with workers:
         wait_until(workers.complete)
@@ -148,12 +137,10 @@ def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_rea
 
     on_read(look)
     with Workers(one_thread) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
+        workers.note("memory/a.md", "The heron stands in the reeds.")
         assert gate.reached.wait(60)
         for number in range(25):
-            workers.write("memory/a.md", f"The kestrel hovers, {number}.")
-            workers.mark("memory/a.md")
+            workers.note("memory/a.md", f"The kestrel hovers, {number}.")
         gate.open.set()
         wait_until(workers.complete)
         assert workers.finds("kestrel")
@@ -174,8 +161,7 @@ def test_a_live_change_overtakes_a_long_backfill(
             workers.write(path, f"Long ago, {path}.")
         workers.mark(*old, lane=Lane.BACKFILL)
         assert gate.reached.wait(60)
-        workers.write("memory/new.md", "The heron stands in the reeds.")
-        workers.mark("memory/new.md")
+        workers.note("memory/new.md", "The heron stands in the reeds.")
         wait_until(lambda: workers.finds("heron"))
         assert not gate.open.is_set()
         assert workers.queue.marks.pending("main").documents >= len(old)
@@ -200,8 +186,7 @@ def test_an_agent_whose_job_takes_long_leaves_the_other_threads_to_other_agents(
             workers.mark(path)
             # Its message is taken: by a thread that the storm does not get.
             wait_until(lambda: not workers.queue.others_wait(Lane.LIVE))
-        workers.write("memory/new.md", "The heron stands in the reeds.", agent="other")
-        workers.mark("memory/new.md", agent="other")
+        workers.note("memory/new.md", "The heron stands in the reeds.", agent="other")
         wait_until(lambda: workers.finds("heron", "other"))
         assert workers.waiting().live == 2
         gate.open.set()
@@ -244,106 +229,10 @@ def test_a_message_for_an_agent_that_nobody_knows_is_dropped_and_said(
         workers.mark("memory/a.md", agent="stranger")
         wait_until(lambda: any(entry["event"] == "unknown_agent" for entry in logs))
         wait_until(lambda: not workers.client.hlen(workers.keys.messages("live")))
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
+        workers.index("memory/a.md", "The heron stands in the reeds.")
     [said] = [entry for entry in logs if entry["event"] == "unknown_agent"]
     assert said["agent"] == "stranger"
     assert not (settings.indexes_path / "stranger").exists()
-
-
-def test_workers_that_are_stopped_while_busy_finish_what_they_read_and_leave_the_rest_waiting(
-    settings: Settings,
-    broker_server: BrokerServer,
-    on_read: Callable[[OnRead], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gate, reads = Gate(), Counter[str]()
-
-    def look(_files: AgentFiles, key: DocumentKey) -> None:
-        reads[key.path] += 1
-        gate.pass_through()
-
-    on_read(look)
-    monkeypatch.setattr(indexing_job, "CLAIM", 8)
-    with Workers(settings) as workers:
-        paths = [f"memory/{number}.md" for number in range(40)]
-        for path in paths:
-            workers.write(path, f"Note {path}.")
-        workers.mark(*paths)
-        assert gate.reached.wait(60)
-        with monkeypatch.context() as patch:
-            patch.setattr(indexing_job, "TURN_SECONDS", 0.0)
-            workers.asked_to_stop.set()
-            gate.open.set()
-            workers.stop()
-        left = workers.waiting()
-        # Of the eight that were claimed, those that were not read yet are handed back.
-        assert left.running == 0
-        assert 1 <= workers.counts().files <= 8
-        assert left.live == 40 - workers.counts().files
-        workers.start()
-        wait_until(workers.complete)
-        assert workers.counts().files == 40
-    assert reads == Counter(dict.fromkeys(paths, 1)), "nothing was lost and nothing was done twice"
-
-
-@pytest.mark.long
-def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_another_one(
-    home: Path, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim, claimers = PendingSet.claim, set[str]()
-
-    def watched(marks: PendingSet, agent: str, *, lane: Lane, job: str, limit: int) -> list[DocumentKey]:
-        claimed = claim(marks, agent, lane=lane, job=job, limit=limit)
-        claimers.update([job] if claimed else [])
-        return claimed
-
-    monkeypatch.setattr(PendingSet, "claim", watched)
-    with EmbeddingServer() as server:
-        config = home.parent / "recalld.toml"
-        config.write_text(
-            f'provider = "openai"\n[remote]\nbase_url = "{server.url}"\napi_key = "k"\n'
-            f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
-        )
-        settings = load(config=str(config), home=str(home), environment=clean_environment()).settings
-        workers = Workers(settings)
-        paths = [f"memory/{number}.md" for number in range(30)]
-        server.open.clear()
-
-        def in_the_middle() -> bool:
-            """Return True while a job holds documents and its request waits.
-
-            A busy machine may look too late, when the texts are committed without vectors: then all is done again.
-            """
-            if workers.settled():
-                for path in paths:
-                    workers.write(path, f"Note {path} of {time.monotonic()}.")
-                workers.mark(*paths)
-            return bool(server.in_flight and workers.waiting().running)
-
-        with (home.parent / "work.log").open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "recalld", "--home", str(home), "--config", str(config), "work"],
-                cwd=REPOSITORY,
-                env=clean_environment(),
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            wait_until(in_the_middle)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait(60)
-        assert workers.waiting().running, "the dead worker holds its documents"
-        server.open.set()
-        with workers:
-            wait_until(workers.complete)
-            # By the message that is delivered again, or by one that the sweeper sends: the faster one.
-            assert claimers, "the living worker claimed what the dead one had held"
-            assert workers.counts().files == 30
-            assert workers.waiting() == AT_REST
-            assert workers.conditions() == {}
 
 
 def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(
@@ -351,8 +240,7 @@ def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(
 ) -> None:
     with Workers(settings) as workers:
         for name in ("a", "b"):
-            workers.write(f"memory/{name}.md", f"The heron of {name}.\n")
-            workers.mark(f"memory/{name}.md")
+            workers.note(f"memory/{name}.md", f"The heron of {name}.\n")
         wait_until(workers.complete)
     shutil.rmtree(settings.indexes_path)
     # As housekeeping does, and a job that was about to end.
@@ -362,8 +250,7 @@ def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(
         writer.open_writer(wanted.digest, wanted.description)
     with Workers(settings) as workers:
         assert workers.counts().files == 0
-        workers.write("memory/new.md", "The heron of new.\n")
-        workers.mark("memory/new.md")
+        workers.note("memory/new.md", "The heron of new.\n")
         wait_until(lambda: workers.counts().files == 3 and workers.complete())
 
 
@@ -374,13 +261,11 @@ def test_without_a_provider_nobody_asks_for_vectors_for_ever(
         {"home": settings.home, "agents": [{"id": "main", "workspace": workspace, "provider": "none"}]}
     )
     with Workers(keywords_only) as workers:
-        workers.write("memory/one.md", "The caracal sleeps.\n")
-        workers.mark("memory/one.md")
+        workers.note("memory/one.md", "The caracal sleeps.\n")
         wait_until(lambda: workers.settled() and workers.finds("caracal"))
         workers.queue.request_vectors("main")
         for number in range(3):
-            workers.write("memory/two.md", f"The ocelot wakes {number}.\n")
-            workers.mark("memory/two.md")
+            workers.note("memory/two.md", f"The ocelot wakes {number}.\n")
             wait_until(lambda: workers.settled() and workers.finds("ocelot"))
         wait_until(lambda: not workers.client.hlen(workers.keys.messages("vectors")))
     assert sent.count("embed_pending") == 1

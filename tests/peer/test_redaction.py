@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import base64
 import random
-import re
 
 import pytest
 
 from memory.redaction import redact
-from tests.secret_samples import PASSWORD, made
+from tests.secret_samples import PASSWORD
 
 KEY_ID = "AKIA" + "IOSFODNN7EXAMPLE"
 SECRET_KEY = "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYzEXAMPLEKq"
-
-
-@pytest.mark.parametrize("name", ["TOKEN", "export API_TOKEN", "OPENAI_API_KEY", "DB_PASSWORD"])
-def test_a_dollar_sign_does_not_make_a_variable_of_random_characters(name: str) -> None:
-    secret = "$k7Qz" + "P2mNw9xLr4Tb"
-    for written in (f"{name}={secret}", f'{name}="{secret}"', f"{name}={secret}\nNEXT=1\n"):
-        assert secret[1:] not in redact(written)
-    for stays in (f"{name}=$NAME", f"{name}=${{NAME}}", f"{name}=$(cmd --get key2)", f"{name}=$keyOfProd2"):
-        assert redact(stays) == stays
 
 
 class TestSecretKeysOfAws:
@@ -90,60 +80,6 @@ def test_of_a_signed_header_the_proof_is_masked_and_the_rest_can_be_found(
     assert redact(folded) == redact(text).replace(", ", ",\n  ")
 
 
-def test_a_cookie_without_a_name_is_masked_when_it_is_opaque() -> None:
-    value = made("{A30}7", random.Random(2))
-    for text in (f"Cookie: {value}", f'"Cookie": "{value}"', f"Cookie: {value}==", f"cookie = '{value}'"):
-        assert value not in redact(text)
-    for stays in (
-        "Cookie: theme=dark",
-        "cookie: see-the-browser-settings-2",
-        "Cookies: 1200",
-        "cookie: session_cookie_name",
-    ):
-        assert redact(stays) == stays
-
-
-@pytest.mark.parametrize("label", ["x-api-key", "X-API-Key", "X-Auth-Token", "x-goog-api-key"])
-def test_a_short_value_of_a_header_that_holds_nothing_but_a_key_is_masked(label: str) -> None:
-    for text in (f"{label}: §", f"curl -H '{label}: §' https://x.example", f'{{"headers":{{"{label}":"§"}}}}'):
-        redacted = redact(text.replace("§", PASSWORD))
-        assert re.fullmatch(re.escape(text).replace("§", r"\[redacted:(key|token)\]"), redacted)
-    for value in ("required", "v1", "<key>", "$KEY_1", "apiKey1", "400"):
-        assert redact(f"{label}: {value}") == f"{label}: {value}"
-
-
-def test_a_passphrase_of_plain_words_is_masked_and_a_sentence_about_one_stays() -> None:
-    for text in (
-        "passphrase: §",
-        "- **Passphrase**: §",
-        "Backup passphrase: §\n",
-        "PASSPHRASE=§",
-        "passphrase (laptop): §",
-    ):
-        assert redact(text.replace("§", "correct horse battery staple")) == text.replace("§", "[redacted:password]")
-    for words in (
-        "ask Anna",
-        "see the wiki",
-        "kept in the safe at home",
-        "not needed since last year",
-        "four random words",
-    ):
-        assert redact(f"passphrase: {words}") == f"passphrase: {words}"
-
-
-def test_the_token_of_something_is_masked_in_an_address() -> None:
-    for name in ("reset_token_8f3a", "verify_token_u42", "share_token_550e8400-e29b", "invite_token_17"):
-        text = f"https://x.example/in?lang=en&{name}=§&next=2"
-        assert redact(text.replace("§", "Zx81" + "kQpLm2")) == text.replace("§", "[redacted:token]")
-    for query in (
-        "token_type=bearer",
-        "next_token_2=Zx81kQpLm2",
-        "token_count_1=400",
-        "token_url=https://x.example/a2",
-    ):
-        assert redact(f"https://x.example/in?{query}") == f"https://x.example/in?{query}"
-
-
 def test_secrets_are_found_however_deep_json_is_nested() -> None:
     text = f'{{"password": "{PASSWORD}", "ttl": 12}}'
     for _ in range(4):
@@ -153,24 +89,3 @@ def test_secrets_are_found_however_deep_json_is_nested() -> None:
         text = '{"body": "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"}'
     assert redact(f'{{"password": {{"value": "{PASSWORD}"}}}}') == '{"password": {"value": "[redacted:password]"}}'
     assert redact('{"password": {"value": "required"}}') == '{"password": {"value": "required"}}'
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "curl -u 'me:§' https://x.example",
-        'curl -u "me:§ and more words" https://x.example',
-        "curl -ume:§ https://x.example",
-        '{"command": "curl -u \\"me:§\\" https://x.example"}',
-        '{"command": "curl -H \\"x-api-key: §\\" https://x.example"}',
-        "curl -d 'api_key=§' https://x.example",
-        'curl --data-raw "password=§&user=joe" https://x.example',
-        "curl -u 'CORP\\joe:§' https://x.example",
-    ],
-)
-def test_what_a_quoted_curl_sends_is_masked(command: str) -> None:
-    redacted = redact(command.replace("§", PASSWORD))
-    assert PASSWORD not in redacted
-    assert "more words" not in redacted
-    assert redacted.count("[redacted:") == 1
-    assert redacted.endswith(command[-8:])

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
+from starlette.responses import JSONResponse
 
-from memory.telemetry.server import Page, Route
+from memory.telemetry.server import Route
 from workers.queue.connection import broker_facts, refusal
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
@@ -73,7 +74,7 @@ def readiness(
     worker is ready while others finish some.
     """
 
-    def answer() -> Page:
+    def answer() -> JSONResponse:
         found = [*problems()]
         try:
             takes_nothing, stalled = detector.refusal(), detector.stalled_seconds()
@@ -86,7 +87,7 @@ def readiness(
                     f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
                 )
         if found:
-            return Page.of({"status": "not ready", "error": "; ".join(found)}, status=503)
-        return Page.of({"status": "ready"})
+            return JSONResponse({"status": "not ready", "error": "; ".join(found)}, 503)
+        return JSONResponse({"status": "ready"})
 
     return answer

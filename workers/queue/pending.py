@@ -11,7 +11,7 @@ time, so that the next crash names the culprit. Counts may be lost with the brok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,17 +193,14 @@ class MarkedBefore:
 class Claim:
     """Documents that a job has taken.
 
-    A document that was there at several crashes is `alone`. `crashes` is their number; a document that became a dead
-    letter has its `look` instead. `busy`: nothing was taken, because another job tries such a document. `more`: others
-    wait in the lane.
+    `rest` tells what else waits in the lane: nothing (""), "more", or only documents for another job ("busy"). A
+    document that was there at several crashes is claimed "alone": `crashes` is their number as text, or the look of a
+    document that became a dead letter.
     """
 
     documents: tuple[DocumentKey, ...] = ()
-    alone: bool = False
-    crashes: int = 0
-    look: str | None = None
-    busy: bool = False
-    more: bool = False
+    rest: str = ""
+    crashes: str = ""
 
 
 class PendingSet:
@@ -225,13 +222,12 @@ class PendingSet:
         """
         if len(documents) > LIVE_DOCUMENTS:
             lane = Lane.BACKFILL
-        for start in range(0, len(documents), _SLICE):
-            part = documents[start : start + _SLICE]
+        for start, part in _slices(documents):
             # Whole microseconds: with fractions of a second, the places of two slices could overlap.
             place = round(now * 1e6) + start
             raw = self._mark(
                 keys=self._all(agent),
-                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *(key.encode() for key in part)],
+                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *part],
             )
             lane = Lane(_text(raw))
         return lane
@@ -239,25 +235,12 @@ class PendingSet:
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
         """Take up to `limit` waiting documents for a job, or a single document after several crashes."""
         keys = self._keys
+        of = (keys.running(agent), keys.sequence(agent), keys.crashes(agent), keys.alone)
         why, *documents = self._claim(
-            keys=[
-                keys.waiting(agent, lane.value),
-                keys.running(agent),
-                keys.sequence(agent),
-                keys.crashes(agent),
-                keys.alone,
-            ],
-            args=[job, limit, ALONE_FROM, ALONE_SECONDS],
+            keys=[keys.waiting(agent, lane.value), *of], args=[job, limit, ALONE_FROM, ALONE_SECONDS]
         )
-        kind, _, value = _text(why).partition(": ")
-        return Claim(
-            tuple(DocumentKey.decode(_text(raw)) for raw in documents),
-            alone=kind == "alone",
-            crashes=int(value) if value.isdecimal() else 0,
-            look=value if value and not value.isdecimal() else None,
-            busy=kind == "busy",
-            more=kind != "",
-        )
+        rest, _, crashes = _text(why).partition(": ")
+        return Claim(tuple(DocumentKey.decode(_text(raw)) for raw in documents), rest, crashes)
 
     def finish(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> list[float]:
         """Remove the marks of documents that a job committed.
@@ -308,12 +291,9 @@ class PendingSet:
     def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
         """Keep the trace of marked documents for the job that commits them."""
         key = self._keys.traces(agent)
-        for start in range(0, len(documents), _SLICE):
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(key, mapping={document.encode(): trace for document in documents[start : start + _SLICE]})
-                # Workers without tracing never take them.
-                pipe.expire(key, _TRACES_KEPT_SECONDS)
-                pipe.execute()
+        for _, part in _slices(documents):
+            self._client.hset(key, mapping=dict.fromkeys(part, trace))
+        self._client.expire(key, _TRACES_KEPT_SECONDS)  # workers without tracing never take them
 
     def take_traces(self, agent: str, documents: Sequence[DocumentKey]) -> list[str]:
         """Remove and return the traces of marked documents, each once; none without tracing."""
@@ -332,8 +312,7 @@ class PendingSet:
             pipe.zcard(self._keys.waiting(agent, Lane.LIVE))
             pipe.zcard(self._keys.waiting(agent, Lane.BACKFILL))
             pipe.hlen(self._keys.running(agent))
-            live, backfill, running = pipe.execute()
-        return Waiting(int(live), int(backfill), int(running))
+            return Waiting(*map(int, pipe.execute()))
 
     def pending(self, agent: str) -> Pending:
         """Return the agent's backlog."""
@@ -365,8 +344,7 @@ class PendingSet:
     def _end(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float, back: int) -> list[float]:
         over: list[float] = []
         keys = [*self._all(agent), self._keys.crashes(agent)]
-        for start in range(0, len(documents), _SLICE):
-            part = [key.encode() for key in documents[start : start + _SLICE]]
+        for _, part in _slices(documents):
             over += map(float, self._finish(keys=keys, args=[f"{now:.6f}", job, agent, back, *part]))
         return over
 
@@ -377,14 +355,14 @@ class PendingSet:
 
     def _all(self, agent: str) -> list[str]:
         keys = self._keys
-        return [
-            keys.sequence(agent),
-            keys.since(agent),
-            keys.waiting(agent, Lane.LIVE),
-            keys.waiting(agent, Lane.BACKFILL),
-            keys.running(agent),
-            keys.agents,
-        ]
+        waiting = [keys.waiting(agent, lane) for lane in (Lane.LIVE, Lane.BACKFILL)]
+        return [keys.sequence(agent), keys.since(agent), *waiting, keys.running(agent), keys.agents]
+
+
+def _slices(documents: Sequence[DocumentKey]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the place of each slice, and its documents' names."""
+    for start in range(0, len(documents), _SLICE):
+        yield start, [key.encode() for key in documents[start : start + _SLICE]]
 
 
 def _text(raw: bytes | str) -> str:

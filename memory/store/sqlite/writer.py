@@ -91,7 +91,7 @@ class SqliteStore(SqliteReader, Store):
         with self._readers.borrow() as connection:
             parts, rest = parts_of(connection, change)
         for part in parts:
-            with self._flushed_transaction() as transaction:
+            with self._transaction() as transaction:
                 if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
                     return change
             if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
@@ -103,7 +103,7 @@ class SqliteStore(SqliteReader, Store):
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:
             return []
-        with self._flushed_transaction() as transaction:
+        with self._transaction() as transaction:
             return [transaction.apply(change) for change in changes]
 
     def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
@@ -112,16 +112,13 @@ class SqliteStore(SqliteReader, Store):
 
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         with self._transaction() as transaction:
-            changed = transaction.join_vectors(vectors)
-            transaction.flush()
-        return changed
+            return transaction.join_vectors(vectors)
 
     def touch(
         self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
     ) -> None:
         with self._transaction() as transaction:
             transaction.touch(stats, content_hashes)
-            transaction.flush()
 
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
         with self._transaction() as transaction:
@@ -167,12 +164,6 @@ class SqliteStore(SqliteReader, Store):
                 self._copy_the_log(wait_seconds=0.0)
             self._writer.close()
         super().close()
-
-    @contextmanager
-    def _flushed_transaction(self) -> Iterator[WriteTransaction]:
-        with self._transaction() as transaction:
-            yield transaction
-            transaction.flush()
 
     @contextmanager
     def _transaction(self) -> Iterator[WriteTransaction]:

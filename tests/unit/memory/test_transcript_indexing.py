@@ -150,6 +150,43 @@ def ids(indexer: Indexer, key: DocumentKey) -> list[int]:
     return [chunk.id for chunk in indexer.target().chunks_of(key)]
 
 
+def notes_of(indexer: Indexer, key: DocumentKey) -> tuple[str, ...]:
+    known = indexer.target().file(key)
+    assert known is not None
+    return known.notes
+
+
+def begin_rebuild(indexer: Indexer) -> None:
+    identity = indexer.fingerprint()
+    indexer.generations.begin(identity.digest, identity.description, force=True)
+
+
+class Dying:
+    """Writes of a store, of which `left` more succeed."""
+
+    def __init__(self, indexer: Indexer, monkeypatch: pytest.MonkeyPatch, left: int = 0) -> None:
+        self.left, self._write = left, indexer.target().write
+        monkeypatch.setattr(indexer.target(), "write", self)
+
+    def __call__(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return self._write(changes)
+
+
+def estimated(world: World, indexer: Indexer, key: DocumentKey) -> tuple[int, int, int]:
+    found = estimate(
+        indexer.agent,
+        [key],
+        files=indexer.files,
+        generations=indexer.generations,
+        choice=indexer.supply.choice,
+        cache=world.cache,
+    )
+    return found.messages, found.chunks, found.to_embed
+
+
 def test_a_transcript_is_found_by_what_was_said_and_cites_its_own_lines(world: World) -> None:
     indexer = world.indexer()
     key = world.write(line(0, "where is the vpn note?") + line(1, "In memory/net.md, under wireguard."))
@@ -202,9 +239,11 @@ def test_an_incomplete_last_line_waits_for_its_end(world: World) -> None:
     key = world.write(line(0, "first") + torn[:20])
     index(indexer, key)
     assert indexer.target().search_text("zebra", 5) == []
+    assert "no line end" in notes_of(indexer, key)[0]
     world.append(torn[20:])
     index(indexer, key)
     assert len(indexer.target().search_text("zebra", 5)) == 1
+    assert notes_of(indexer, key) == ()
 
 
 def test_a_last_line_without_its_line_end_is_found_once(world: World) -> None:
@@ -258,19 +297,6 @@ def test_lines_that_were_changed_in_place_are_noticed(world: World) -> None:
     assert len(indexer.target().search_text("new", 5)) == 1
 
 
-def test_a_transcript_in_whose_place_its_compressed_self_comes_changes_nothing(world: World) -> None:
-    provider = CountingProvider()
-    indexer = world.indexer(provider)
-    key = world.write(lines(120))
-    index(indexer, key)
-    before, paid = ids(indexer, key), len(provider.paid)
-    (world.sessions / "a.jsonl").unlink()
-    world.write(compress(lines(120)), "a.jsonl.zst")
-    index(indexer, key)
-    assert (ids(indexer, key), len(provider.paid)) == (before, paid)
-    assert differences(indexer) == []
-
-
 def test_a_compressed_transcript_that_was_never_seen_is_indexed(world: World) -> None:
     indexer, plain = world.indexer(), world.indexer(name="plain")
     world.write(compress(lines(50)), "a.jsonl.zst")
@@ -279,20 +305,6 @@ def test_a_compressed_transcript_that_was_never_seen_is_indexed(world: World) ->
     world.write(lines(50))
     index(plain, key)
     assert content(indexer, key) == content(plain, key) != []
-
-
-def test_an_archived_transcript_takes_its_chunks_along(world: World) -> None:
-    provider = CountingProvider()
-    indexer = world.indexer(provider)
-    key = world.write(lines(120))
-    index(indexer, key)
-    before, paid = ids(indexer, key), len(provider.paid)
-    archive = f"a.jsonl{RESET}"
-    (world.sessions / "a.jsonl").rename(world.sessions / archive)
-    renamed = DocumentKey("sessions", f"sessions/{archive}")
-    index(indexer, renamed, key)
-    assert (ids(indexer, renamed), len(provider.paid)) == (before, paid)
-    assert indexer.target().file(key) is None
 
 
 def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_otherwise(world: World) -> None:
@@ -319,8 +331,7 @@ def test_what_is_kept_of_a_vanished_transcript_outlives_its_cut_compressed_self(
     index(indexer, key)
     (world.sessions / "a.jsonl").unlink()
     if rebuilt:
-        identity = indexer.fingerprint()
-        indexer.generations.begin(identity.digest, identity.description, force=True)
+        begin_rebuild(indexer)
         assert complete_generation(indexer)
     before = [text for *_, text in content(indexer, key)]
     frames = [compress(lines(20)), compress(lines(40, first=20))]
@@ -384,8 +395,7 @@ def test_a_session_that_went_on_before_it_was_archived_is_forgotten_once_its_arc
     index(indexer, key)
     (world.sessions / "a.jsonl").unlink()
     # Taken over from another index, so that nothing tells which lines were read.
-    identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
+    begin_rebuild(indexer)
     assert complete_generation(indexer)
     archive = world.write(compress(lines(45)), f"a.jsonl{RESET}.zst")
     archive = DocumentKey(archive.source, archive.path.removesuffix(".zst"))
@@ -512,8 +522,7 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     before, paid = content(indexer, gone), len(provider.paid)
     times = [indexer.target().times_of([number]) for number in ids(indexer, gone)]
     (world.sessions / "gone.jsonl").unlink()
-    identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
+    begin_rebuild(indexer)
     index(indexer, there)
     assert differences(indexer) == []
     assert complete_generation(indexer)
@@ -533,8 +542,7 @@ def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: 
     notes = ("no line is of a known format",)
     written = DocumentWrite(trajectory, 0, stat, mark.digest, mark=mark, notes=notes)
     indexer.target().write([written])
-    identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
+    begin_rebuild(indexer)
     index(indexer, DocumentKey("sessions", "sessions/a.jsonl"))
     assert complete_generation(indexer)
     assert [file.key.path for file in indexer.target().files()] == ["sessions/a.jsonl"]
@@ -544,8 +552,7 @@ def test_a_rebuild_does_not_take_over_what_the_settings_leave_out_by_then(world:
     kept, out = world.write(lines(6), "kept.jsonl"), world.write(lines(6, first=100), "out.jsonl")
     index(world.indexer(), kept, out)
     indexer = world.indexer(exclude=["out.jsonl"])
-    identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
+    begin_rebuild(indexer)
     index(indexer, kept)
     assert differences(indexer) == []
     assert complete_generation(indexer)
@@ -560,22 +567,11 @@ def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, m
     before = content(indexer, gone)
     assert len(before) > 6
     (world.sessions / "gone.jsonl").unlink()
-    identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
-    store = indexer.target()
-    write, left = store.write, 2
-
-    def dies(changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        nonlocal left
-        if not left:
-            raise KeyboardInterrupt
-        left -= 1
-        return write(changes)
-
-    monkeypatch.setattr(store, "write", dies)
+    begin_rebuild(indexer)
+    dying = Dying(indexer, monkeypatch, left=2)
     with pytest.raises(KeyboardInterrupt):
         complete_generation(indexer)
-    left = 1_000
+    dying.left = 1_000
     assert complete_generation(indexer)
     assert content(indexer, gone) == before
 
@@ -606,23 +602,12 @@ def test_a_run_that_dies_between_two_slices_loses_and_doubles_nothing(
     index(dying, key)
     # Rewritten, so that stale chunks are about when it dies.
     world.write(lines(150, first=1))
-    store = dying.target()
-    write = store.write
-    left = 0
-
-    def dies(changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        nonlocal left
-        if not left:
-            raise KeyboardInterrupt
-        left -= 1
-        return write(changes)
-
-    monkeypatch.setattr(store, "write", dies)
-    for left in (1, 2, 3, 1, 5):  # noqa: B007 - read by the one who dies
+    writes = Dying(dying, monkeypatch)
+    for writes.left in (1, 2, 3, 1, 5):
         with pytest.raises(KeyboardInterrupt):
             index(dying, key)
-        assert store.check() == []
-    left = 1_000
+        assert dying.target().check() == []
+    writes.left = 1_000
     index(dying, key)
     index(once, key)
     assert content(dying, key) == content(once, key)
@@ -646,28 +631,6 @@ def test_two_that_index_the_same_transcript_do_not_double_it(world: World, monke
     index(one, key)
     index(once, key)
     assert content(one, key) == content(once, key)
-
-
-def test_a_line_that_is_no_json_costs_only_itself_and_is_counted(world: World) -> None:
-    indexer = world.indexer()
-    key = world.write(line(0, "before") + b"{broken\n" + line(1, "after the zebra"))
-    index(indexer, key)
-    assert len(indexer.target().search_text("zebra", 5)) == 1
-    known = indexer.target().file(key)
-    assert known is not None
-    assert any("line 2" in note for note in known.notes)
-
-
-def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_read(world: World) -> None:
-    indexer = world.indexer()
-    data = compress(lines(3000))
-    world.write(data[: len(data) // 2], "a.jsonl.zst")
-    key = DocumentKey("sessions", "sessions/a.jsonl")
-    report = index(indexer, key)
-    assert report.failed == 1
-    [letter] = indexer.target().dead_letters()
-    assert letter.key == key
-    assert "zst" in letter.reason or "compress" in letter.reason
 
 
 def test_a_transcript_that_is_written_anew_in_its_place_while_it_is_read_is_read_from_its_start(
@@ -708,20 +671,6 @@ def test_a_great_many_lines_that_say_nothing_are_taken_in_turns(world: World, mo
     assert "after all of them" in content(indexer, key)[-1][3]
 
 
-def test_a_tail_that_is_no_message_is_a_note_until_its_end_is_there(world: World) -> None:
-    indexer = world.indexer()
-    key = world.write(line(1) + line(2)[:20])
-    index(indexer, key)
-    file = indexer.target().file(key)
-    assert file is not None
-    assert "no line end" in file.notes[0]
-    world.append(line(2)[20:])
-    index(indexer, key)
-    file = indexer.target().file(key)
-    assert file is not None
-    assert not file.notes
-
-
 def test_a_short_damaged_transcript_is_found_by_what_was_read_and_goes_on_when_it_is_mended(world: World) -> None:
     indexer, once = world.indexer(), world.indexer(name="once")
     whole = lines(40)
@@ -748,26 +697,15 @@ def test_an_estimate_counts_no_chunk_that_will_be_replaced_or_is_there(world: Wo
     assert len(indexer.target().pending_hashes()) == len(ids(indexer, key)) > 2
     world.append(line(30, "and one more"))
 
-    def estimated() -> tuple[int, int]:
-        found = estimate(
-            indexer.agent,
-            [key],
-            files=indexer.files,
-            generations=indexer.generations,
-            choice=indexer.supply.choice,
-            cache=world.cache,
-        )
-        return found.chunks, found.to_embed
-
     before = len(ids(indexer, key))
-    grown = estimated()
+    grown = estimated(world, indexer, key)[1:]
     index(indexer, key)
     after = len(ids(indexer, key))
     assert before <= after <= before + 1
     assert grown == (after, after)
     # Written anew, those chunks are taken over whose words are the same.
     world.write(line(0, "it began otherwise") + lines(29, first=1) + line(30, "and one more"))
-    rewritten = estimated()
+    rewritten = estimated(world, indexer, key)[1:]
     report = index(indexer, key)
     assert rewritten == (len(ids(indexer, key)),) * 2
     assert report.added > 0
@@ -778,23 +716,12 @@ def test_an_estimate_counts_what_indexing_then_does(world: World) -> None:
     indexer = world.indexer(provider)
     key = world.write(lines(100))
 
-    def estimated() -> tuple[int, int, int]:
-        found = estimate(
-            indexer.agent,
-            [key],
-            files=indexer.files,
-            generations=indexer.generations,
-            choice=indexer.supply.choice,
-            cache=world.cache,
-        )
-        return found.messages, found.chunks, found.to_embed
-
-    messages, chunks, to_embed = estimated()
+    messages, chunks, to_embed = estimated(world, indexer, key)
     report = index(indexer, key)
     assert (messages, chunks, to_embed) == (100, report.added, len(provider.paid))
     world.append(lines(3, first=100))
     paid = len(provider.paid)
-    messages, _, to_embed = estimated()
+    messages, _, to_embed = estimated(world, indexer, key)
     index(indexer, key)
     assert (messages, to_embed) == (3, len(provider.paid) - paid)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -141,13 +140,6 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     files.now = Listed(a=2).now
     wait_until(lambda: heard.paths() == ["a.md"])
     assert watcher.state("main").mode is WatchMode.POLLING
-
-
-def test_any_number_of_agents_takes_one_thread(watcher: Watcher) -> None:
-    before = threading.active_count()
-    for number in range(50):
-        watcher.add(f"agent{number}", Listed(a=1))
-    assert threading.active_count() == before + 1
 
 
 @pytest.mark.parametrize(

@@ -128,19 +128,6 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
     assert (report.new, report.changed, report.vanished) == (notes, 0, 1)
 
 
-def test_of_many_edits_those_come_before_what_is_only_built(bench: Bench) -> None:
-    for number in range(2 * LIVE_DOCUMENTS):
-        bench.write(f"memory/{number:03d}.md")
-    bench.remember()
-    bench.answering, bench.index = bench.index, None
-    edited = [f"memory/{number:03d}.md" for number in range(LIVE_DOCUMENTS - 1, 2 * LIVE_DOCUMENTS)]
-    for path in edited:
-        bench.write(path, "edited")
-    bench.reconcile()
-    assert {*lanes(bench).values()} == {Lane.BACKFILL}
-    assert bench.queue.marked("main")[: len(edited)] == edited
-
-
 def test_an_answering_generation_that_cannot_be_read_tells_no_edits(bench: Bench) -> None:
     bench.write("memory/a.md")
 
@@ -346,10 +333,3 @@ def test_imports_are_looked_at_only_while_an_index_comes_into_being(bench: Bench
     bench.building, bench.index = False, None
     bench.reconcile()
     assert bench.queue.marked("main") == [str(path)]
-
-
-def test_an_imported_transcript_that_vanished_keeps_its_memory(bench: Bench) -> None:
-    transcripts(bench, forget=True)
-    bench.index = RememberedFiles({DocumentKey("sessions", "/old/a.jsonl"): FileStat(1, 1, 1)})
-    report = bench.reconcile()
-    assert report.marked == 0

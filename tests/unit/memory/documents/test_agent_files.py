@@ -10,7 +10,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot, priority
 from memory.documents.roots import is_note_name
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
@@ -62,14 +62,6 @@ def test_the_long_term_memory_and_all_notes_below_memory_are_documents(workspace
         "memory/今天.md",
     ]
     assert (scan.complete, scan.problems, scan.unlisted) == (True, (), ())
-
-
-def test_a_scan_says_what_stat_says(workspace: Path) -> None:
-    path = write(workspace / "memory/a.md", "12345")
-    result = path.stat()
-    expected = FileStat(5, result.st_mtime_ns, result.st_ino, result.st_ctime_ns)
-    assert files_of(workspace).scan().documents == {key("memory/a.md"): expected}
-    assert files_of(workspace).stat(key("memory/a.md")) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,61 +117,11 @@ def test_a_workspace_without_memory_is_just_empty(workspace: Path) -> None:
     assert (scan.documents, scan.complete, scan.problems) == ({}, True, ())
 
 
-def test_a_folder_that_cannot_be_listed_makes_the_scan_incomplete_there(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(workspace / "memory/open/a.md")
-    write(workspace / "memory/locked/b.md")
-    locked = str(workspace / "memory/locked")
-    listing = os.scandir
-
-    def scandir(path: str) -> object:
-        if path == locked:
-            raise PermissionError(13, "Permission denied", path)
-        return listing(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    scan = files_of(workspace).scan()
-    assert list(scan.documents) == [key("memory/open/a.md")]
-    assert (scan.complete, scan.unlisted) == (False, (locked,))
-    assert scan.problems == (
-        Condition(ConditionCode.FOLDER_UNLISTABLE, str(locked), params={"error": "Permission denied"}),
-    )
-
-
-def test_a_name_that_is_not_utf8_is_a_problem_and_the_rest_is_found(workspace: Path) -> None:
-    write(workspace / "memory/a.md")
-    Path(os.fsdecode(os.fsencode(workspace / "memory") + b"/caf\xe9.md")).write_text("x")
-    Path(os.fsdecode(os.fsencode(workspace / "memory") + b"/d\xe9")).mkdir()
-    scan = files_of(workspace).scan()
-    assert list(scan.documents) == [key("memory/a.md")]
-    assert scan.complete
-    assert len(scan.problems) == 2
-    assert {one.code for one in scan.problems} == {ConditionCode.FILE_NAME_NOT_UTF8}
-    assert any(one.subject.endswith("caf\\xe9.md") for one in scan.problems)
-    "".join(one.subject for one in scan.problems).encode()
-
-
 def test_a_decomposed_name_stays_as_it_is(workspace: Path) -> None:
     name = "memory/cafe\u0301.md"
     write(workspace / name)
     assert found(files_of(workspace)) == [name]
     assert files_of(workspace).read(key(name)).text == "text\n"
-
-
-def test_scanning_two_thousand_notes_opens_none_of_them(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(2000):
-        write(workspace / f"memory/{number % 20}/{number}.md", "")
-
-    def refuse(*arguments: object, **options: object) -> int:
-        raise AssertionError("a scan opens nothing")
-
-    files = files_of(workspace)
-    monkeypatch.setattr(os, "open", refuse)
-    begun = time.thread_time()
-    scan = files.scan()
-    assert time.thread_time() - begun < 2
-    assert len(scan.documents) == 2000
 
 
 # Extra paths -------------------------------------------------------------------------------------------
@@ -282,15 +224,6 @@ def test_the_configured_workspace_may_be_reached_through_links(workspace: Path, 
     # Some systems report changes by the real path.
     assert files.key_of(workspace / "memory/a.md") == key("memory/a.md")
     assert files.key_of(tmp_path / "alias/memory/a.md") == key("memory/a.md")
-
-
-def test_a_document_that_is_gone_still_has_its_key(workspace: Path) -> None:
-    files = files_of(workspace, "docs", "single.md")
-    for name in ("MEMORY.md", "memory/a/b.md", "docs/c.md", "single.md"):
-        assert files.key_of(workspace / name) == key(name)
-        assert files.stat(key(name)) is None
-        with pytest.raises(DocumentGone):
-            files.read(key(name))
 
 
 def test_a_document_that_the_settings_no_longer_name_is_gone(workspace: Path) -> None:
@@ -405,20 +338,6 @@ def test_what_is_not_there_yet_is_watched_through_the_nearest_folder_above(tmp_p
         WatchRoot(tmp_path, recursive=False),
         WatchRoot(tmp_path / "b", recursive=False),
     ]
-
-
-def test_folders_inside_recursive_roots_are_watched_and_no_others(workspace: Path, tmp_path: Path) -> None:
-    (workspace / "memory/sub").mkdir(parents=True)
-    (workspace / "docs").mkdir()
-    (tmp_path / "link-target").mkdir()
-    (workspace / "memory/link").symlink_to(tmp_path / "link-target")
-    files = files_of(workspace)
-    assert workspace / "memory" in entered_folders(files)
-    assert workspace / "memory/sub" in entered_folders(files)
-    assert workspace / "memory/link" not in entered_folders(files)
-    assert workspace not in entered_folders(files)
-    assert workspace / "docs" not in entered_folders(files)
-    assert tmp_path not in entered_folders(files)
 
 
 # Order -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,3 +166,33 @@ def test_the_absence_of_a_root_says_nothing_of_its_documents(case: Case) -> None
     case.folder.rename(case.folder.with_name("moved"))
     assert not case.files.root_is_there(case.key("a"))
     assert not forgets(case.files, case.key("a"))
+
+
+def test_a_scan_opens_nothing_and_lists_thousands_of_documents_quickly(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2_000):
+        case.write(f"{number % 20}/{number}")
+
+    def refuse(*arguments: object, **options: object) -> int:
+        raise AssertionError("a scan opens nothing")
+
+    monkeypatch.setattr(os, "open", refuse)
+    begun = time.thread_time()
+    assert len(case.files.scan(imported=True).documents) == 2_000
+    assert time.thread_time() - begun < 2
+
+
+def test_a_link_is_not_followed_and_a_transcript_is_never_read_as_a_whole(case: Case, tmp_path: Path) -> None:
+    case.write("a")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / f"outside/b{case.suffix}").write_text("{}\n")
+    (case.folder / "linked").symlink_to(tmp_path / "outside")
+    (case.folder / f"link{case.suffix}").symlink_to(tmp_path / f"outside/b{case.suffix}")
+    for stem in ("linked/b", "link"):
+        assert case.files.stat(case.key(stem)) is None
+        with pytest.raises(DocumentRefused), case.files.opened(case.key(stem)):
+            pass
+    if case.name == "sessions":
+        with pytest.raises(DocumentRefused, match="line by line"):
+            case.files.read(case.key("a"))

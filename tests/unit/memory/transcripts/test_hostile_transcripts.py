@@ -136,10 +136,3 @@ def test_what_has_no_line_end_and_is_no_message_is_said(tail: bytes) -> None:
     fold, _ = folded(said("whole") + tail)
     [last] = raw_lines(tail)
     assert fold.notes(last) == ("what follows line 1 is no whole message and has no line end; it is read with it",)
-
-
-def test_a_whole_message_without_its_line_end_is_found_without_a_word() -> None:
-    tail = said("without an end")[:-1]
-    fold, chunks = folded(tail)
-    assert "without an end" in text_of(chunks)
-    assert not fold.notes(*raw_lines(tail))

@@ -136,29 +136,24 @@ def test_a_truncated_stream_gives_what_can_be_read_and_then_says_so(tmp_path: Pa
         assert [next(lines).data, next(lines).data] == [b"one", b"two"]
 
 
-def test_a_compressed_file_without_a_byte_is_cut_and_no_empty_transcript(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "before", "reason"),
+    [
+        (b"", [], "ends too early"),
+        (b"this is no zstandard", [], "is damaged"),
+        (b"{}\n", [], "is damaged|ends too early"),
+        (compress(b"one\n") + b"garbage that is no frame", [b"one"], "is damaged"),
+    ],
+)
+def test_lines_before_what_is_no_stream_are_given(
+    tmp_path: Path, content: bytes, before: list[bytes], reason: str
+) -> None:
     path = tmp_path / "x.jsonl.zst"
-    path.write_bytes(b"")
-    with pytest.raises(TranscriptDamaged, match="ends too early"):
-        lines_of(path, compressed=True)
-
-
-@pytest.mark.parametrize("garbage", [b"this is no zstandard", b"{}\n"])
-def test_what_is_no_stream_is_damaged(tmp_path: Path, garbage: bytes) -> None:
-    path = tmp_path / "x.jsonl.zst"
-    path.write_bytes(garbage)
-    with pytest.raises(TranscriptDamaged):
-        lines_of(path, compressed=True)
-
-
-def test_lines_before_garbage_in_a_stream_are_given(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.zst"
-    path.write_bytes(compress(b"one\n") + b"garbage that is no frame")
-    with opened(path) as descriptor:
-        lines = read_lines(descriptor, offset=0, end=None, compressed=True)
-        assert next(lines).data == b"one"
-        with pytest.raises(TranscriptDamaged, match="damaged"):
-            next(lines)
+    path.write_bytes(content)
+    read: list[bytes | None] = []
+    with opened(path) as descriptor, pytest.raises(TranscriptDamaged, match=reason):
+        read.extend(line.data for line in read_lines(descriptor, offset=0, end=None, compressed=True))
+    assert read == before
 
 
 def test_a_stream_that_explodes_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,20 +43,17 @@ def test_messages_share_a_chunk_until_it_is_full() -> None:
     assert (second.ordinal, second.start_line, second.end_line, second.said_at) == (1, 3, 3, _AT + 180)
 
 
-def test_a_chunk_repeats_whole_messages_worth_the_overlap() -> None:
-    chunks = packed(["a " * 100, "a question?", "b " * 120], overlap=20)
-    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (2, 3)]
-    assert chunks[1].text.startswith("User: a question?\nUser: b b")
-
-
-def test_nothing_is_repeated_without_an_overlap() -> None:
-    chunks = packed(["a " * 100, "a question?", "b " * 120], overlap=0)
-    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (3, 3)]
-
-
-def test_a_message_too_long_to_be_repeated_is_not() -> None:
-    chunks = packed(["a " * 100, "q " * 60, "b " * 120], overlap=20)
-    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (3, 3)]
+@pytest.mark.parametrize(
+    ("question", "overlap", "lines"),
+    [("a question?", 20, [(1, 2), (2, 3)]), ("a question?", 0, [(1, 2), (3, 3)]), ("q " * 60, 20, [(1, 2), (3, 3)])],
+)
+def test_a_chunk_repeats_whole_messages_worth_the_overlap(
+    question: str, overlap: int, lines: list[tuple[int, int]]
+) -> None:
+    chunks = packed(["a " * 100, question, "b " * 120], overlap=overlap)
+    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == lines
+    repeated = f"User: {question}\n" if lines[1][0] == 2 else ""
+    assert chunks[1].text.startswith(f"{repeated}User: b b")
 
 
 def test_a_long_answer_begins_in_the_chunk_of_its_short_question() -> None:
@@ -80,11 +78,6 @@ def test_the_end_of_a_part_is_repeated_in_the_next_one() -> None:
     chunks = packed(["How?", answer])
     for earlier, later in pairwise(chunks):
         assert later.text.removeprefix("User: ").split()[0] in earlier.text.split()
-
-
-def test_line_ends_between_messages_count() -> None:
-    for chunk in packed(["a"] * 500, speaker="U", tokens=32, overlap=0):
-        assert estimate_tokens(chunk.text) <= 32
 
 
 def test_no_part_is_white_space() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from recalld.client import AsyncClient, Client, ServiceTimedOut, ServiceUnavailable, ServiceUnproven
+from recalld.client import Client, ServiceTimedOut, ServiceUnavailable, ServiceUnproven
 from tests.raw_server import DROP, HANG, RawServer, Turn, announce, answer, proof, raw_server
 
 SECRET, TOKEN, QUESTION = "of this start", "the-token-of-a", "where is the spare key"
@@ -38,25 +36,6 @@ def ask(home: Path) -> None:
         client.search(QUESTION)
 
 
-def ask_asynchronously(home: Path) -> None:
-    async def run() -> None:
-        client = AsyncClient.at_home(home, agent="a")
-        assert client is not None
-        async with client:
-            await client.search(QUESTION)
-
-    asyncio.run(run())
-
-
-Ask = Callable[[Path], None]
-
-
-@pytest.fixture(params=[ask, ask_asynchronously])
-def asking(request: pytest.FixtureRequest) -> Ask:
-    kind: Ask = request.param
-    return kind
-
-
 @pytest.fixture(autouse=True)
 def token(tmp_path: Path) -> None:
     (tmp_path / "run" / "tokens").mkdir(parents=True)
@@ -71,44 +50,44 @@ def learned(server: RawServer) -> bool:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_program_on_the_port_of_a_service_that_died_learns_nothing(tmp_path: Path, asking: Ask, stranger: str):
+def test_a_program_on_the_port_of_a_service_that_died_learns_nothing(tmp_path: Path, stranger: str):
     with raw_server([STRANGERS[stranger], OK]) as server:
         announce(tmp_path, server, secret=SECRET)
         with pytest.raises(ServiceUnproven, match="restart `recalld up`"):
-            asking(tmp_path)
+            ask(tmp_path)
     assert len(server.requests) == 1
     assert not learned(server)
 
 
-def test_a_program_that_closes_the_connection_learns_nothing(tmp_path: Path, asking: Ask):
+def test_a_program_that_closes_the_connection_learns_nothing(tmp_path: Path):
     with raw_server([DROP]) as server:
         announce(tmp_path, server, secret=SECRET)
         with pytest.raises(ServiceUnavailable, match="start it with `recalld up`"):
-            asking(tmp_path)
+            ask(tmp_path)
     assert not learned(server)
 
 
 @pytest.mark.long
-def test_a_program_that_says_nothing_is_given_up(tmp_path: Path, asking: Ask):
+def test_a_program_that_says_nothing_is_given_up(tmp_path: Path):
     with raw_server([HANG]) as server:
         announce(tmp_path, server, secret=SECRET)
         with pytest.raises(ServiceTimedOut):
-            asking(tmp_path)
+            ask(tmp_path)
     assert not learned(server)
 
 
-def test_a_service_that_is_too_busy_to_prove_itself_is_not_called_another_program(tmp_path: Path, asking: Ask):
+def test_a_service_that_is_too_busy_to_prove_itself_is_not_called_another_program(tmp_path: Path):
     with raw_server([answer(b'{"error": "too many connections"}', status="503 Busy")]) as server:
         announce(tmp_path, server, secret=SECRET)
         with pytest.raises(ServiceTimedOut):
-            asking(tmp_path)
+            ask(tmp_path)
 
 
-def test_the_service_of_an_earlier_version_is_asked_nothing(tmp_path: Path, asking: Ask):
+def test_the_service_of_an_earlier_version_is_asked_nothing(tmp_path: Path):
     with raw_server([OK]) as server:
         announce(tmp_path, server)
         with pytest.raises(ServiceUnproven, match="earlier version"):
-            asking(tmp_path)
+            ask(tmp_path)
     assert server.connections == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from typing import Any
@@ -33,63 +32,43 @@ def test_another_form_is_refused() -> None:
         Client().tools("completions")  # type: ignore[arg-type] - what is tested
 
 
-def called(url: str, name: str, arguments: Any, *, asynchronously: bool) -> str:
+def called(url: str, name: str, arguments: Any) -> str:
     """What a loop would put before the model."""
-    if not asynchronously:
-        with Client(url=url) as client:
-            return client.call_tool(name, arguments)
-
-    async def run() -> str:
-        async with AsyncClient(url=url) as client:
-            return await client.call_tool(name, arguments)
-
-    return asyncio.run(run())
+    with Client(url=url) as client:
+        return client.call_tool(name, arguments)
 
 
-both = pytest.mark.parametrize("asynchronously", [False, True], ids=["sync", "async"])
-
-
-@both
-def test_a_call_is_sent_as_the_model_wrote_it(asynchronously: bool) -> None:
+def test_a_call_is_sent_as_the_model_wrote_it() -> None:
     with raw_server([answer('{"results": ["水"]}'.encode())]) as server:
-        assert (
-            called(server.url, "memory_search", '{"query": "水"', asynchronously=asynchronously)
-            == '{"results": ["水"]}'
-        )
+        assert called(server.url, "memory_search", '{"query": "水"') == '{"results": ["水"]}'
     [request] = server.requests
     head, _, body = request.partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/tools HTTP/1.1\r\n")
     assert json.loads(body) == {"name": "memory_search", "arguments": '{"query": "水"'}
 
 
-@both
-def test_half_of_a_surrogate_pair_in_a_call_is_replaced(asynchronously: bool) -> None:
+def test_half_of_a_surrogate_pair_in_a_call_is_replaced() -> None:
     with raw_server([answer(b'{"text": ""}')]) as server:
-        called(server.url, "memory_\udce9", '{"query": "\ud83d"}', asynchronously=asynchronously)
+        called(server.url, "memory_\udce9", '{"query": "\ud83d"}')
     body = json.loads(server.requests[0].partition(b"\r\n\r\n")[2])
     assert body == {"name": "memory_?", "arguments": '{"query": "?"}'}
 
 
-@both
 @pytest.mark.parametrize("status", ["413 Too Large", "422 Unprocessable"])
-def test_what_the_model_did_wrong_is_an_answer(status: str, asynchronously: bool) -> None:
+def test_what_the_model_did_wrong_is_an_answer(status: str) -> None:
     with raw_server([answer(b'{"error": "too much"}', status=status)]) as server:
-        assert json.loads(called(server.url, "memory_search", "{}", asynchronously=asynchronously)) == {
-            "error": "too much"
-        }
+        assert json.loads(called(server.url, "memory_search", "{}")) == {"error": "too much"}
 
 
-@both
 @pytest.mark.parametrize(
     ("status", "kind"), [("401 No", AccessRefused), ("400 No", RequestRefused), ("404 No", RequestRefused)]
 )
-def test_what_the_runtime_did_wrong_is_raised(status: str, kind: type[Exception], asynchronously: bool) -> None:
+def test_what_the_runtime_did_wrong_is_raised(status: str, kind: type[Exception]) -> None:
     said = answer(b'{"error": "say which agent"}', status=status)
     with raw_server([said]) as server, pytest.raises(kind, match="say which agent"):
-        called(server.url, "memory_search", "{}", asynchronously=asynchronously)
+        called(server.url, "memory_search", "{}")
 
 
-@both
 @pytest.mark.parametrize(
     ("name", "arguments", "path"),
     [
@@ -102,19 +81,18 @@ def test_what_the_runtime_did_wrong_is_raised(status: str, kind: type[Exception]
     ],
 )
 def test_without_a_service_the_model_reads_that_memory_is_unavailable(
-    name: str, arguments: Any, path: str | None, asynchronously: bool
+    name: str, arguments: Any, path: str | None
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        said = json.loads(called(url, name, arguments, asynchronously=asynchronously))
+        said = json.loads(called(url, name, arguments))
     nothing = {"results": []} if path is None else {"path": path, "status": "error", "text": ""}
     assert said == {**nothing, **unavailable(said["error"], action=said["action"])}
     assert "no recalld service answers" in said["error"]
 
 
-@both
-def test_a_service_that_fails_is_unavailable_too(asynchronously: bool) -> None:
+def test_a_service_that_fails_is_unavailable_too() -> None:
     with raw_server([answer(b"<html>", status="502 Bad Gateway")]) as server:
-        said = json.loads(called(server.url, "memory_search", "{}", asynchronously=asynchronously))
+        said = json.loads(called(server.url, "memory_search", "{}"))
     assert (said["unavailable"], said["error"]) == (True, "the service answered with status 502")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.scan import LATEST_NS
-from recalld.commands.discover import discovery_json, discovery_lines
+from recalld.commands.discover import discovery_lines
 from recalld.discover.machine import discover, working_folder
 from recalld.discover.memories import Counted, Discovery, Found, count_transcripts, with_unique_names
 from recalld.discover.settings_file import settings_file
@@ -134,22 +134,6 @@ def test_settings_that_cannot_be_understood_are_said_and_the_agents_found_all_th
     assert "sk-secret" not in str(discovery)
 
 
-def test_no_key_of_openclaws_settings_gets_anywhere(machine: Machine) -> None:
-    machine.write(
-        ".openclaw/openclaw.json",
-        """{ env: { OPENAI_API_KEY: 'sk-secret' },
-             models: { providers: { openai: { apiKey: 'sk-secret' } } },
-             agents: { defaults: { memorySearch: {
-               remote: { apiKey: 'sk-secret', headers: { A: 'sk-secret' } } } } } }""",
-    )
-    machine.write(".openclaw/workspace/MEMORY.md")
-    discovery = machine.discover()
-    everything = json.dumps(discovery_json(discovery)) + settings_file(discovery.found)
-    everything += "\n".join(discovery_lines(discovery))
-    assert "sk-secret" not in everything
-    assert "OPENAI_API_KEY" in everything
-
-
 def test_sessions_in_openclaws_database_are_one_sentence(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite")
@@ -206,23 +190,17 @@ def test_an_agents_folder_may_have_any_name(machine: Machine) -> None:
     assert found.sessions == (str(machine.home / ".openclaw/agents/笔记/sessions"),)
 
 
-def test_a_workspace_that_cannot_be_followed_is_said(machine: Machine) -> None:
-    machine.write(".openclaw/workspace/MEMORY.md")
-    machine.write(".openclaw/openclaw.json", "{agents: {list: [{id: 'main', workspace: '${NOTES}'}]}}")
-    (remark,) = only(machine.discover()).remarks
-    assert "not an absolute path" in remark
-
-
-def test_folders_of_the_removed_backend_are_extra_paths(machine: Machine) -> None:
+def test_folders_of_the_removed_backend_are_extra_paths_and_what_is_not_followed_is_said(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     machine.write(
         ".openclaw/openclaw.json",
-        """{agents: {defaults: {memorySearch: {extraPaths: ['~/a']}}},
+        """{agents: {$include: './agents.json5', defaults: {memorySearch: {extraPaths: ['~/a']}}},
             memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
     )
     found = only(machine.discover())
     assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
-    assert len(found.remarks) == 2
+    assert len(found.remarks) == 3
+    assert any("includes other files" in remark for remark in found.remarks)
     assert any("scope" in remark for remark in found.remarks)
     assert any("memory.citations" in remark for remark in found.remarks)
 

@@ -65,11 +65,6 @@ def test_a_silent_or_empty_input_is_said(pipe: Pipe) -> None:
         read_input(pipe.reading, wait_seconds=60)
 
 
-def test_half_a_text_is_returned_when_the_time_is_over(pipe: Pipe) -> None:
-    pipe.write(b'{"a": {}')
-    assert read_input(pipe.reading, wait_seconds=0.05) == b'{"a": {}'
-
-
 def test_reading_stops_at_the_limit() -> None:
     with Path("/dev/zero").open("rb") as endless:
         assert len(read_input(endless.fileno(), wait_seconds=60)) < MAX_PAYLOAD_BYTES * 2
