@@ -20,8 +20,6 @@ from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import BrokerState
 
-__all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "broker_facts", "connect", "in_words", "namespace", "socket_path"]
-
 #: A word made once for a home. Homes with an empty word would share one namespace.
 _WORD = re.compile(r"[!-~]{1,200}")
 
