@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.durable_sqlite import committed
+from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
@@ -192,12 +192,7 @@ class SqliteStore(SqliteReader, Store):
         return max(0, size - self._log_bytes())
 
     def _copy_the_log(self, *, wait_seconds: float) -> None:
-        """Copy the write-ahead log back and empty it, with this wait for readers and writers that use it."""
-        self._writer.set_busy_timeout(round(wait_seconds * 1000))
-        try:
-            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        empty_log(self._writer, wait_seconds=wait_seconds, busy_seconds=self._options.busy_timeout_seconds)
 
     def _log_bytes(self) -> int:
         return bytes_of(self._path.with_name(f"{self._path.name}-wal"))
