@@ -24,12 +24,15 @@ from memory.search.ranking.snippets import Snippet, make_snippet
 from memory.search.retrieval import Found, Wanted
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
-from schemas.search import Mode
+from schemas.search import AlsoIn, Mode, SearchResult
+
+#: Documents with the text of a result that are named in it; others are only counted.
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Another document with the text of a passage."""
+class Place:
+    """Lines of a document that hold the text of a result. See `SearchResult`."""
 
     path: str
     source: str
@@ -41,44 +44,28 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One result. All lines are 1-based and inclusive.
+    """Result as it was found, without a citation. `places` has one place in each document with its text, best first.
 
-    `start_line` to `end_line` hold the whole passage (a chunk), for a client that reads on with `get`. `snippet` is its
-    matching part, and `snippet_start_line` to `snippet_end_line` hold exactly that. A transcript's lines are messages,
-    whose ends a chunk does not mark: there the snippet has the lines of the passage. `copies` are in other documents,
-    one in each, the best first.
+    Lines are 1-based and inclusive: those of the whole chunk, for a client that reads on with `get`, and those of the
+    snippet. A transcript's lines are messages, whose ends a chunk does not mark: there both are the same.
     """
 
-    path: str
-    source: str
-    start_line: int
-    end_line: int
-    score: float
-    vector_score: float | None
-    text_score: float | None
-    snippet: str
-    snippet_start_line: int
-    snippet_end_line: int
-    copies: tuple[Copy, ...] = ()
+    result: SearchResult
+    places: tuple[Place, ...]
 
-    def seen_in(self, is_there: Callable[[DocumentKey], bool]) -> Passage:
-        """Return the passage as it stands in the best document that still exists; unchanged if none does."""
-        if not self.copies:
-            return self
-        lines = (self.start_line, self.end_line, self.snippet_start_line, self.snippet_end_line)
-        places = [Copy(self.path, self.source, *lines), *self.copies]
-        there = (place for place in places if is_there(DocumentKey(place.source, place.path)))
-        shown = next(there, places[0])
-        return replace(self, **asdict(shown), copies=tuple(place for place in places if place is not shown))
-
-    @property
-    def citation(self) -> str:
-        """Return `path#L5-L9`, or `path#L5` for a single line: the lines of the passage.
-
-        It can be opened as it stands, and is the same for every snippet of the passage.
-        """
-        last = "" if self.start_line == self.end_line else f"-L{self.end_line}"
-        return f"{self.path}#L{self.start_line}{last}"
+    def shown(self, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
+        """Return the result as it stands in the best document that still exists; in the best one if none does."""
+        best, update = self.places[0], {}
+        if len(self.places) > 1:
+            there = (one for one in self.places if is_there is None or is_there(DocumentKey(one.source, one.path)))
+            best = next(there, best)
+            others = [one.path for one in self.places if one is not best]
+            update = {**asdict(best), "also_in": AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))}
+        if cited:
+            # The lines of the passage: the same for every snippet of it.
+            last = "" if best.start_line == best.end_line else f"-L{best.end_line}"
+            update["citation"] = f"{best.path}#L{best.start_line}{last}"
+        return self.result.model_copy(update=update)
 
 
 def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
@@ -92,7 +79,6 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         better = shown.setdefault(row.key, [])
         snippet = make_snippet(
             row.text,
-            start_line=row.start_line,
             terms=found.terms,
             max_chars=max_snippet_chars,
             shown=list(_shown_of(row, better)),
@@ -100,34 +86,30 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         if snippet is None:
             continue
         better.append((row, snippet))
-        is_note = not row.key.is_transcript
-        yield Passage(
-            path=row.key.path,
-            source=row.key.source,
-            start_line=row.start_line,
-            end_line=row.end_line,
+        places = tuple(_places(row, snippet, found.copies.get(row.id, ())))
+        result = SearchResult(
+            **asdict(places[0]),
             score=round(fused.score, 4),
             vector_score=round(fused.vector, 4) if fused.vector is not None else None,
             text_score=round(fused.text, 4) if fused.text is not None else None,
             snippet=snippet.text,
-            snippet_start_line=snippet.start_line if is_note else row.start_line,
-            snippet_end_line=snippet.end_line if is_note else row.end_line,
-            copies=tuple(_copies(row, snippet, found.copies.get(row.id, ()))),
         )
+        yield Passage(result, places)
 
 
-def _copies(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Copy]:
-    """Yield the places of a passage in other documents, one for each."""
-    keys = {row.key}
-    for other in others:
-        if other.key in keys:
+def _places(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Place]:
+    """Yield the places of a passage, one in each document."""
+    keys = set()
+    for one in (row, *others):
+        if one.key in keys:
             continue
-        keys.add(other.key)
-        first, last = other.start_line, other.end_line
-        if not other.key.is_transcript and (start := other.text.find(snippet.text)) >= 0:
-            first += other.text.count("\n", 0, start)
+        keys.add(one.key)
+        first, last = one.start_line, one.end_line
+        start = snippet.start if one is row else one.text.find(snippet.text)
+        if not one.key.is_transcript and start >= 0:
+            first += one.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
-        yield Copy(other.key.path, other.key.source, other.start_line, other.end_line, first, last)
+        yield Place(one.key.path, one.key.source, one.start_line, one.end_line, first, last)
 
 
 def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
@@ -142,11 +124,11 @@ def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iter
             yield start - common.two + common.one, end - common.two + common.one
 
 
-#: Answers of a process: about 3 MB with six passages of 700 characters.
+#: Answers of a process: about 8 MB with six passages of 700 characters.
 MOST_KEPT = 512
 
 #: Memory of an answer and of a passage beside its text, in bytes, measured and rounded up.
-_ANSWER_BYTES, _PASSAGE_BYTES = 1_200, 450
+_ANSWER_BYTES, _PASSAGE_BYTES = 1_200, 1_800
 
 #: Everything that decides the results of a search, except the index.
 Question: TypeAlias = tuple[str, Wanted, int, tuple[str, str] | None]
@@ -189,7 +171,7 @@ class AnswerCache:
         """Return the estimated size of all answers."""
         with self._lock:
             shown = [passage for _, kept in self._kept.values() for passage in kept.passages]
-            texts = sum(sys.getsizeof(passage.snippet) for passage in shown)
+            texts = sum(sys.getsizeof(passage.result.snippet) for passage in shown)
             return _ANSWER_BYTES * len(self._kept) + _PASSAGE_BYTES * len(shown) + texts
 
     def knows(self, question: Question) -> bool:

@@ -32,13 +32,10 @@ from memory.store.reader import StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.search import AlsoIn, ConditionState, Mode, PendingState, SearchAnswer, SearchRequest, SearchResult
+from schemas.search import ConditionState, Mode, PendingState, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, MemorySettings
 
 _log = structlog.get_logger(__name__)
-
-#: Documents with the text of a result that are named in it; others are only counted.
-MOST_NAMED = 10
 
 #: Share of the deadline that is kept for the store while a search waits for a vector.
 _STORE_SHARE = 0.1
@@ -271,9 +268,7 @@ class _Search:
         cited = self._cites()
         choice = asked.embedder.choice if asked is not None else None
         return SearchAnswer(
-            results=tuple(
-                _result(passage.seen_in(self._is_there) if look else passage, cited=cited) for passage in shown
-            ),
+            results=tuple(passage.shown(self._is_there if look else None, cited=cited) for passage in shown),
             provider=choice.name if choice is not None else None,
             model=choice.provider.model if choice is not None and choice.provider is not None else None,
             mode=mode,
@@ -298,25 +293,6 @@ class _Search:
         if setting != "auto":
             return setting == "on"
         return not session_of(self._request.session_key).is_shared
-
-
-def _result(passage: Passage, *, cited: bool) -> SearchResult:
-    """Return the passage as it travels."""
-    also_in = AlsoIn(count=len(passage.copies), paths=tuple(copy.path for copy in passage.copies[:MOST_NAMED]))
-    return SearchResult(
-        path=passage.path,
-        start_line=passage.start_line,
-        end_line=passage.end_line,
-        score=passage.score,
-        vector_score=passage.vector_score,
-        text_score=passage.text_score,
-        snippet=passage.snippet,
-        snippet_start_line=passage.snippet_start_line,
-        snippet_end_line=passage.snippet_end_line,
-        source=passage.source,
-        citation=passage.citation if cited else None,
-        also_in=also_in if passage.copies else None,
-    )
 
 
 def late_redactor(reader: StoreReader, memory: MemorySettings) -> Callable[[str, str], str] | None:

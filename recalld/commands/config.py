@@ -28,25 +28,17 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
     loaded = invocation.loaded
     values = effective(loaded.settings)
     if as_json:
-        print_json(
-            {
-                "config": str(loaded.config) if loaded.config else None,
-                "settings": {
-                    key: {"value": value, "origin": loaded.origins.get(key, "default")} for key, value in values.items()
-                },
-            }
-        )
+        settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}
+        print_json({"config": str(loaded.config) if loaded.config else None, "settings": settings})
         return
     click.secho(f"# settings file: {loaded.config or 'none'}", dim=True)
-    width = max(len(f"{key} = {shown(value)}") for key, value in values.items() if len(shown(value)) < 40)
-    for key, value in values.items():
-        origin = loaded.origins.get(key, "default")
-        line = f"{key} = {shown(value)}"
-        if origin == "default":
+    lines = {key: f"{key} = {shown(value)}" for key, value in values.items()}
+    width = max(len(line) for key, line in lines.items() if len(line) - len(key) < 43)
+    for key, line in lines.items():
+        if loaded.origins[key] == "default":
             click.secho(line, dim=True)
         else:
-            click.echo(f"{line:<{width}}", nl=False)
-            click.secho(f"  # {origin}", fg="cyan")
+            click.echo(f"{line:<{width}}{click.style(f'  # {loaded.origins[key]}', fg='cyan')}")
 
 
 MASK = "***"
@@ -75,11 +67,9 @@ def _masked(tree: Mapping[str, Any], key: SettingKey) -> Any:
     """Return the value of a key, with secrets masked; None where it is unset."""
     value: Any = tree
     for part in key.name.split("."):
-        value = value.get(part)
-        if value is None:
-            return None
-    if key.secret:
-        return dict.fromkeys(value, MASK) if isinstance(value, Mapping) else MASK
+        value = value.get(part) if value is not None else None
+    if value is None or not (key.secret or key.name in URL_KEYS):
+        return json.loads(json.dumps(value, default=str))  # paths become texts, tuples lists
     if key.name in URL_KEYS:
         return _USERINFO.sub(MASK, value)
-    return json.loads(json.dumps(value, default=str))  # paths become texts, tuples lists
+    return dict.fromkeys(value, MASK) if isinstance(value, Mapping) else MASK

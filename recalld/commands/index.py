@@ -14,10 +14,13 @@ _FORMATS = ("openclaw", "claude-code", "codex", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
+
+
 @click.command("index")
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
+@_dry_run
 @json_option
 @pass_invocation
 def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
@@ -26,19 +29,13 @@ def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) 
     Uses the running daemon's workers. Without a daemon a few documents are indexed at once, and more of them by
     workers that run as long as the command. With --dry-run nothing is written and nothing is paid.
     """
-    if dry_run:
-        from recalld.runs.estimate import run_estimate
-
-        return run_estimate(invocation, fresh=force, as_json=as_json)
-    from recalld.runs.index import run_index
-
-    return run_index(invocation, fresh=force, as_json=as_json)
+    return _run(invocation, fresh=force, dry_run=dry_run, as_json=as_json)
 
 
 @click.command("rebuild")
 @workspace_option
 @click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
+@_dry_run
 @json_option
 @pass_invocation
 def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
@@ -48,13 +45,17 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
     that were paid for are taken from the cache and from the present index. A build that was interrupted goes on,
     unless --force begins it anew. With --dry-run nothing is written and nothing is paid.
     """
+    return _run(invocation, fresh=True, dry_run=dry_run, as_json=as_json, force=force)
+
+
+def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, force: bool = False) -> int:
     if dry_run:
         from recalld.runs.estimate import run_estimate
 
-        return run_estimate(invocation, fresh=True, as_json=as_json)
+        return run_estimate(invocation, fresh=fresh, as_json=as_json)
     from recalld.runs.index import run_index
 
-    return run_index(invocation, fresh=True, force=force, as_json=as_json)
+    return run_index(invocation, fresh=fresh, force=force, as_json=as_json)
 
 
 @click.command("backfill")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import click
 
@@ -33,29 +34,13 @@ NOTHING_FOUND = 3
 @json_option
 @pass_invocation
 def search(
-    invocation: Invocation,
-    *,
-    words: tuple[str, ...],
-    max_results: int | None,
-    min_score: float | None,
-    sources: tuple[str, ...],
-    session_key: str | None,
-    wait_ms: int | None,
-    as_json: bool,
+    invocation: Invocation, *, words: tuple[str, ...], sources: tuple[str, ...], as_json: bool, **asked: Any
 ) -> int:
     """Search an agent's memory by meaning and by word.
 
     Through the running service; when none runs, straight from the index, by keywords only.
     """
-    answer = answers.search(
-        invocation,
-        " ".join(words),
-        max_results=max_results,
-        min_score=min_score,
-        sources=list(sources) or None,
-        session_key=session_key,
-        wait_ms=wait_ms,
-    )
+    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **asked)
     if as_json:
         print_json(answer)
     else:
@@ -95,31 +80,23 @@ def _print(answer: Answer) -> None:
 @json_option
 @pass_invocation
 def get(
-    invocation: Invocation,
-    *,
-    path: str,
-    start_line: int | None,
-    lines: int | None,
-    session_key: str | None,
-    as_json: bool,
+    invocation: Invocation, *, path: str, start_line: int | None, lines: int | None, as_json: bool, **asked: Any
 ) -> int:
     """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
 
     Only documents of the agent's memory are read: MEMORY.md, USER.md, memory/**/*.md and the extra paths.
     """
 
-    def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:
-        return answers.get(invocation, path, start_line=first, lines=count, session_key=session_key)
-
-    answer = read(path)
-    # No document is called so: one may be shown so, or meant with its lines.
+    # If no document is called so, one may be shown so, or meant with its lines.
     names = dict.fromkeys((path, typed_name(path)))
-    meant = [(name, start_line, lines) for name in names][1:] + [_with_lines(name, start_line, lines) for name in names]
-    for other in filter(None, meant):
-        if answer.get("unavailable") or not answer.get("error"):
+    meant = [(name, start_line, lines) for name in names] + [_with_lines(name, start_line, lines) for name in names]
+    answer: Answer = {}
+    for name, first, count in filter(None, meant):
+        found = answers.get(invocation, name, start_line=first, lines=count, **asked)
+        is_missing = found.get("error") and not found.get("unavailable")
+        answer = answer or found if is_missing else found
+        if not is_missing:
             break
-        found = read(*other)
-        answer = answer if found.get("error") and not found.get("unavailable") else found
     if as_json:
         print_json(answer)
     elif answer.get("error"):

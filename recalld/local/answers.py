@@ -22,6 +22,7 @@ from recalld.client import (
 )
 from recalld.client.address import running_service
 from recalld.invocation import Invocation
+from recalld.settings.load import agent_problem
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -116,11 +117,8 @@ def _ask(
 
 def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
     known = agents_with_tokens(invocation.home_path)
-    if error.status == 401 and invocation.agent is None and len(known) > 1:
-        return UserError(f"there are several agents; say which with --agent (one of {', '.join(known)})", exit_code=2)
-    if error.status == 401 and invocation.agent is not None and known and invocation.agent not in known:
-        return UserError(f"--agent: no agent is called {invocation.agent!r}; known are {', '.join(known)}", exit_code=2)
-    return UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
+    problem = agent_problem(known, invocation.agent) if error.status == 401 and known else None
+    return problem or UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
 
 
 def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,21 +153,26 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
     Raises:
         UserError: there is none, or several and none was named, or none of that name.
     """
-    known = ", ".join(found.id for found in settings.agents)
-    if not settings.agents:
-        raise UserError(
+    problem = agent_problem([found.id for found in settings.agents], agent)
+    if problem is not None:
+        raise problem
+    return settings.agent(agent or settings.agents[0].id)
+
+
+def agent_problem(known: Sequence[str], agent: str | None) -> UserError | None:
+    """Return the error of a command about one agent of these; None if it is clear which."""
+    if not known:
+        problem = (
             "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home; "
-            "`recalld discover` lists what is on this machine",
-            exit_code=2,
+            "`recalld discover` lists what is on this machine"
         )
-    if agent is None:
-        if len(settings.agents) > 1:
-            raise UserError(f"there are several agents; say which with --agent (one of {known})", exit_code=2)
-        return settings.agents[0]
-    found = next((found for found in settings.agents if found.id == agent), None)
-    if found is None:
-        raise UserError(f"--agent: no agent is called {agent!r}; known are {known}", exit_code=2)
-    return found
+    elif agent is None and len(known) > 1:
+        problem = f"there are several agents; say which with --agent (one of {', '.join(known)})"
+    elif agent is not None and agent not in known:
+        problem = f"--agent: no agent is called {agent!r}; known are {', '.join(known)}"
+    else:
+        return None
+    return UserError(problem, exit_code=2)
 
 
 def check_workspace(agent: AgentSettings) -> None:

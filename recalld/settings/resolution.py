@@ -57,7 +57,8 @@ def _origin(key: str, written: Mapping[str, Written]) -> str:
 
 def _asks_openai(keys: Mapping[str, Written], shared: Mapping[str, Written]) -> bool:
     provider = keys["provider"].value if "provider" in keys else "auto"
-    return provider == "openai" or (provider == "auto" and ("credentials.openai" in shared or "remote.api_key" in keys))
+    secrets = (shared.get("credentials.openai"), keys.get("remote.api_key"))
+    return provider == "openai" or (provider == "auto" and any(one is not None and one.value for one in secrets))
 
 
 def _inherited(shared: Mapping[str, Written], own: Mapping[str, Written]) -> dict[str, Written]:

@@ -1,4 +1,4 @@
-"""`recalld mcp` as an agent's program starts it, and `/mcp` of a whole daemon: the official client over both."""
+"""`recalld mcp` as an agent's program starts it, with the official client."""
 
 from __future__ import annotations
 
@@ -106,17 +106,16 @@ def test_a_service_that_starts_or_ends_meanwhile_is_used_while_it_runs(settings:
     over_stdio(config, settings.home, session)
 
 
-def test_the_session_key_says_who_listens(settings: Settings, config: Path):
+def test_the_session_key_of_the_command_is_stronger_than_that_of_a_call(settings: Settings, config: Path):
     write_index(settings)
 
-    def paths(*more: str, meta: object = None) -> set[str]:
-        call = calling("memory_search", meta=meta, query="build server Basalt", minScore=0)
+    def paths(*more: str, key: str) -> set[str]:
+        call = calling("memory_search", meta={"recalld/sessionKey": key}, query="build server Basalt", minScore=0)
         return {hit["path"] for hit in found(over_stdio(config, settings.home, call, *more))["results"]}
 
-    assert "MEMORY.md" in paths()
-    assert "MEMORY.md" not in paths("--session-key", GROUP)
-    assert "MEMORY.md" not in paths(meta={"recalld/sessionKey": GROUP})
-    assert "MEMORY.md" not in paths("--session-key", GROUP, meta={"recalld/sessionKey": "agent:main:main"})
+    assert "MEMORY.md" in paths(key="agent:main:main")
+    assert "MEMORY.md" not in paths(key=GROUP)
+    assert "MEMORY.md" not in paths("--session-key", GROUP, key="agent:main:main")
 
 
 def test_mistakes_in_the_settings_are_answers(tmp_path: Path, home: Path):
@@ -180,9 +179,7 @@ def started(config: Path, home: Path, *, program: Sequence[str] = ("-m", "recall
 
 def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
     with started(config, home) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
         process.stdout.close()
         process.stdin.write(json.dumps(_HELLO) + "\n")
         process.stdin.close()
@@ -210,9 +207,7 @@ def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it, nothing is left to be flushed at the end
     call = {"name": "memory_get", "arguments": {"path": "MEMORY.md"}}
     with started(config, settings.home, program=("-c", _PRINTING)) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
         for message in (
             _HELLO,
             {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -230,9 +225,7 @@ def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
 
 def test_an_interrupt_ends_it_at_once(config: Path, home: Path):
     with started(config, home) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
         process.stdin.write(json.dumps(_HELLO) + "\n")
         process.stdin.flush()
         assert '"serverInfo"' in process.stdout.readline()

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
 from memory.search import engine
-from memory.search.answers import AnswerCache, KeptAnswer, Passage, Question, question_of
+from memory.search.answers import AnswerCache, KeptAnswer, Passage, Place, Question, question_of
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
@@ -26,9 +27,8 @@ from memory.store.writer import DocumentDelete, Store
 from schemas.conditions import ConditionCode
 from schemas.errors import Transient
 from schemas.ports import Pending
-from schemas.search import SearchAnswer, SearchRequest
-from schemas.settings import Settings
-from schemas.settings_sections import Hybrid, TemporalDecay
+from schemas.search import SearchAnswer, SearchRequest, SearchResult
+from schemas.settings import Hybrid, Settings, TemporalDecay
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key
 from tests.waiting import wait_until
@@ -335,7 +335,9 @@ def asked(query: str = "q") -> Question:
 
 
 def answer(text: str) -> KeptAnswer:
-    return KeptAnswer((Passage("a.md", "memory", 1, 1, 0.5, None, None, text, 1, 1),), "keyword")
+    place = Place("a.md", "memory", 1, 1, 1, 1)
+    result = SearchResult(**asdict(place), score=0.5, snippet=text)
+    return KeptAnswer((Passage(result, (place,)),), "keyword")
 
 
 def test_another_revision_is_no_answer_and_is_forgotten():

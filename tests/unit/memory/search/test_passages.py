@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import CutChunk, chunk_text
 from memory.redaction import redact
-from memory.search.answers import Passage, passages
+from memory.search.answers import passages
 from memory.search.get import lines_of
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats
@@ -21,6 +21,7 @@ from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
 from memory.transcripts.packing import Packer, label
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.search import SearchResult
 
 NOTE = DocumentKey("memory", "memory/a.md")
 TALK = DocumentKey(SESSIONS_SOURCE, "sessions/a.jsonl")
@@ -63,7 +64,7 @@ def fused(row: ChunkRow) -> Fused:
     return Fused(id=row.id, rank=1.0, score=1.0, vector=None, text=1.0)
 
 
-def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list[Passage]:
+def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list[SearchResult]:
     """An answer with these hits, as a search leaves them: without those that mostly repeat a better one."""
     kept: list[ChunkRow] = []
     for row in rows:
@@ -71,10 +72,10 @@ def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list
             kept.append(row)
     hits = tuple((fused(row), row) for row in kept)
     found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", lacks=())
-    return list(passages(found, max_snippet_chars=max_chars))
+    return [passage.result for passage in passages(found, max_snippet_chars=max_chars)]
 
 
-def words_of(found: Sequence[Passage]) -> Counter[str]:
+def words_of(found: Sequence[SearchResult]) -> Counter[str]:
     return Counter(word for passage in found for word in WORD.findall(passage.snippet))
 
 
@@ -194,7 +195,7 @@ def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
     hits = tuple((fused(row), row) for row in (before, after, whole))
     found = Found(hits=hits, terms=(), mode="keyword", lacks=())
 
-    assert [passage.snippet for passage in passages(found, max_snippet_chars=700)] == [
+    assert [passage.result.snippet for passage in passages(found, max_snippet_chars=700)] == [
         "one two\nthree four",
         "five six",
     ]

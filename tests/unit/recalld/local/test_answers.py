@@ -13,7 +13,6 @@ from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.local.answers import Absence, Answer
 from recalld.settings.load import load, remember_workspace
-from schemas.errors import UserError
 from tests.written_index import write_index
 
 SAMPLE = Path(__file__).parents[4] / "deploy" / "sample-workspace"
@@ -48,23 +47,6 @@ def test_words_are_found_and_the_lack_of_meaning_is_remarked_on(indexed: Path) -
     assert answer["results"][0]["path"] == "MEMORY.md"
     assert answer["degraded"] == [REMARK]
     assert search(indexed, "zzzzqqqq")["results"] == []
-
-
-def test_a_session_out_of_scope_learns_nothing(indexed: Path) -> None:
-    file = indexed / "recalld.toml"
-    file.write_text("scope.default = 'deny'\n" + file.read_text("utf-8"), "utf-8")
-    answer = search(indexed, "sourdough", session_key="agent:main:x")
-    assert (answer["results"], answer["degraded"]) == ([], [])
-
-
-def test_several_agents_must_be_told_apart(indexed: Path) -> None:
-    file = indexed / "recalld.toml"
-    file.write_text(file.read_text("utf-8") + f"[[agents]]\nid = 'other'\nworkspace = '{SAMPLE}'\n", "utf-8")
-    with pytest.raises(UserError, match="say which with --agent"):
-        search(indexed, "sourdough")
-    assert answers.search(Invocation(home=str(indexed), agent="main"), "sourdough")["results"]
-    with pytest.raises(UserError, match="no agent is called 'nobody'"):
-        answers.search(Invocation(home=str(indexed), agent="nobody"), "sourdough")
 
 
 def test_keywords_chosen_on_purpose_are_nothing_to_remark_on(indexed: Path) -> None:
