@@ -16,13 +16,14 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
 from tests.embedding_server import embed
 from tests.recording_server import Recorded, form, recorded
+from tests.stub_server import StubServer
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class _Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class BatchServer:
+class BatchServer(StubServer):
     """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
 
     `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
@@ -90,6 +91,7 @@ class BatchServer:
     over: Mapping[str, str] = {}
 
     def __init__(self, *, dimensions: int = 32, batches: bool = True) -> None:
+        super().__init__()
         self.dimensions = dimensions
         self.batches = batches
         self.paid: Counter[str] = Counter()
@@ -107,33 +109,6 @@ class BatchServer:
         self._scripts: deque[JobScript] = deque()
         self._failures: list[_Failure] = []
         self._lock = threading.RLock()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def _handle(self) -> None:
-                outer._serve(self)
-
-            do_GET = do_POST = do_DELETE = _handle  # noqa: N815 - the base class's names
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                pass  # clients that hang up are part of the tests
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    @property
-    def root(self) -> str:
-        """Address of the server, without a path."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def url(self) -> str:
@@ -152,15 +127,6 @@ class BatchServer:
         with self._lock:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             self._failures += [_Failure(method, path, status, named, afterwards)] * times
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(60)
 
     # Requests
 

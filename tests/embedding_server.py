@@ -26,6 +26,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from tests.stub_server import StubServer
+
 #: Nothing is held for longer, however slow the machine is.
 LONGEST_SECONDS = 120.0
 
@@ -103,7 +105,7 @@ def embed(text: str, dimensions: int) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-class EmbeddingServer:
+class EmbeddingServer(StubServer):
     """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
 
     Options: `floats` answers numbers although base64 was asked; `refuses_base64` answers 400 to encoding_format
@@ -137,6 +139,7 @@ class EmbeddingServer:
         seed: int = 1,
         deaf: bool = False,
     ) -> None:
+        super().__init__(backlog=1 if deaf else 64)
         self.dimensions = dimensions
         self.floats = floats
         self.refuses_base64 = refuses_base64
@@ -170,42 +173,12 @@ class EmbeddingServer:
         self._over = threading.Event()
         self._failures: deque[Failure | None] = deque()
         self._lock = threading.Lock()
-        server = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else headers and body are 40 ms apart
-            timeout = 30
-
-            def setup(self) -> None:
-                super().setup()
-                server._connected(1)
-
-            def finish(self) -> None:
-                server._connected(-1)
-                super().finish()
-
-            def do_POST(self) -> None:
-                server._serve(self)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 1 if deaf else 64
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                pass  # clients that hang up are part of the tests
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._waiting = [socket.socket() for _ in range(4 if deaf else 0)]
 
     @property
     def url(self) -> str:
         """What to give as remote.base_url."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{self.root}/v1"
 
     @property
     def distinct(self) -> int:
@@ -234,7 +207,7 @@ class EmbeddingServer:
 
     def __enter__(self) -> Self:
         if not self._waiting:
-            self._thread.start()
+            super().__enter__()
         for one in self._waiting:
             one.setblocking(False)
             one.connect_ex(self._server.server_address)
@@ -245,11 +218,7 @@ class EmbeddingServer:
         self._over.set()
         for one in self._waiting:
             one.close()
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-        if self._thread.is_alive():
-            self._thread.join(60)
+        super().__exit__()
 
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         with self._lock:

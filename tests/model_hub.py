@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from memory.embedding.providers.model_catalogue import ListedModel, ModelFile
+from tests.stub_server import StubServer
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-class ModelHub:
+class ModelHub(StubServer):
     """Serves `folder` as the repository `people/tiny` at `REVISION`.
 
     `break_after` bytes of a body the connection ends, `breaks` times (None: always). `ignores_ranges` sends all of
@@ -29,6 +28,7 @@ class ModelHub:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
         self.break_after: int | None = None
         self.breaks: int | None = None
@@ -38,29 +38,10 @@ class ModelHub:
         self.moves_to: str | None = None
         self.ranges: list[int] = []
 
-    def __enter__(self) -> Self:
-        hub = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                hub._answer(self)
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    @property
+    def url(self) -> str:
+        """What to give as the hub."""
+        return self.root
 
     def model(self, *names: str, **facts: object) -> ListedModel:
         """The catalogue's entry of these files of the folder."""
@@ -72,7 +53,7 @@ class ModelHub:
         given = {"dimensions": 32, "tokens": 64, "prompts": {"query": "query: ", "document": "passage: "}, **facts}
         return ListedModel("tiny", "people/tiny", "English", "MIT", 1.0, files=tuple(files), **given)  # type: ignore[arg-type]
 
-    def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+    def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         asked = f"/people/tiny/resolve/{REVISION}/"
         if self.status != 200:
             self._say(request, self.status)
@@ -80,11 +61,11 @@ class ModelHub:
             place = f"{self.moves_to or ''}/cdn/{request.path.removeprefix(asked)}"
             self._say(request, 302, {"Location": place})
         elif request.path.startswith("/cdn/"):
-            self._serve(request, self.folder / request.path.removeprefix("/cdn/"))
+            self._send(request, self.folder / request.path.removeprefix("/cdn/"))
         else:
             self._say(request, 404)
 
-    def _serve(self, request: http.server.BaseHTTPRequestHandler, path: Path) -> None:
+    def _send(self, request: http.server.BaseHTTPRequestHandler, path: Path) -> None:
         data = path.read_bytes()
         if self.spoils:
             data = data[:-1] + bytes([data[-1] ^ 1])

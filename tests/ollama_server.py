@@ -20,11 +20,6 @@ class OllamaServer(EmbeddingServer):
         self.status = status
         self.cut = 0
 
-    @property
-    def root(self) -> str:
-        """The address without "/v1"."""
-        return self.url.removesuffix("/v1")
-
     def _answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any], inputs: list[str], failure: Failure
     ) -> tuple[int, Any, dict[str, str]]:

@@ -16,7 +16,7 @@ from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
-from schemas.settings_sections import SyncSessions
+from schemas.settings import SyncSessions
 from schemas.status import DiskState
 
 #: A transcript that never rests is enqueued after fewer quiet times (`producers.tailer`) and these spare seconds.

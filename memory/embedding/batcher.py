@@ -207,13 +207,15 @@ class EmbeddingBatcher:
 
     # Calls of jobs
 
-    def submit(self, texts: Mapping[str, str], *, lane: Lane, agent: str = "") -> Ticket:
+    def submit(self, texts: Mapping[str, str], *, lane: Lane, agent: str = "", dimensions: int | None = None) -> Ticket:
         """Ask for the vectors of texts (text hash -> text) that the cache does not have, on an agent's account.
 
+        `dimensions` is the width of the vectors that the index holds already; the first call that knows it counts.
         Returns at once. While the provider asked to wait for long, or refused for good, the ticket is
         decided with that error without anything being sent.
         """
         futures: dict[str, Future[Vector | Refusal]] = {text_hash: Future() for text_hash in texts}
+        self._sender.dimensions = self._sender.dimensions or dimensions
         with self._changed:
             refusal, now = self._refusal(), time.monotonic()
             for text_hash, text in texts.items():
@@ -244,10 +246,6 @@ class EmbeddingBatcher:
     def chunks_per_second(self) -> float:
         """Return the measured rate, or the provider's expected one before the first measurement."""
         return max(self._rate, 1e-3)
-
-    def expect_dimensions(self, dimensions: int) -> None:
-        """Set the width of the vectors of an index with this identity; the first call counts."""
-        self._sender.dimensions = self._sender.dimensions or dimensions
 
     def stop(self) -> None:
         """Send nothing more: what is queued gets a passing failure."""

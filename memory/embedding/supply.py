@@ -105,9 +105,7 @@ class EmbeddingSupply:
         """
         if self._batcher is None:
             raise RuntimeError("there is no provider to ask; see `available`")
-        if dimensions is not None:
-            self._batcher.expect_dimensions(dimensions)
-        return self._batcher.submit(texts, lane=lane, agent=agent)
+        return self._batcher.submit(texts, lane=lane, agent=agent, dimensions=dimensions)
 
     def stop(self) -> None:
         """Send nothing more; what is queued gets a passing failure."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from memory.index.generations import CURRENT, NEXT, Generations
-from memory.store.durable_sqlite import locked, parts
+from memory.store.durable_sqlite import locked, parts, set_aside
 from memory.store.errors import NoRoom, NotOwner, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite.writer import SqliteStore, create_generation
@@ -292,14 +292,10 @@ class GenerationWriter(Generations):
         Do nothing if another process has already renamed it.
         """
         with self._lock, self._locked():
-            aside = self.folder / f"{name}.corrupt-{int(time.time())}"
             for pointer in (CURRENT, NEXT):
                 if self.pointer(pointer) == name:
                     self.set_note(pointer, None)
-            for old, new in zip(parts(self.folder / name), parts(aside), strict=True):
-                if old.exists():
-                    old.rename(new)
-            return aside
+            return set_aside(self.folder / name)
 
     def sweep(self, *, older_than_seconds: float, kept_corrupt: int | None = KEPT_CORRUPT_FILES) -> None:
         """Delete unreferenced generations of this age, and all but the newest corrupt ones (None: keep all).

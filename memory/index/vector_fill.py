@@ -58,7 +58,6 @@ def fill_vectors(
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     rounds: Rounds | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> FillReport:
     """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
 
@@ -75,51 +74,35 @@ def fill_vectors(
     rounds = rounds or Rounds()
     if not supply.available or store.vector_reason is not None:
         return report
-    deadline = clock() + seconds
-    while report.error is None and clock() < deadline and not stopping():
-        begun = clock()
-        committed = _one_round(store, supply, agent, held, only, report, stopping, rounds)
+    deadline = time.monotonic() + seconds
+    while report.error is None and (begun := time.monotonic()) < deadline and not stopping():
+        most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
+        if not (chunks := store.pending_chunks(most, among=only)):
+            break
+        rounds.begins(chunks)
+        texts = {chunk.text_hash: chunk.text for chunk in chunks}
+        found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
+        found |= held([text_hash for text_hash in texts if text_hash not in found])
+        missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
+        if missing:
+            ticket = supply.request(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
+            try:
+                until = time.monotonic() + ROUND_TIMEOUT_SECONDS
+                while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():
+                    pass
+                report.error = ticket.error()
+            finally:
+                ticket.cancel()
+            found |= ticket.results()
+        rows = [(chunk.id, (chunk.text_hash, found[chunk.text_hash])) for chunk in chunks if chunk.text_hash in found]
+        committed = 0
+        for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
+            committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
         if committed == 0:
             break
-        on_ready(committed, clock() - begun)
+        refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
+        report.ready += committed - refused
+        report.refused += refused
+        on_ready(committed, time.monotonic() - begun)
     report.left = bool(store.pending_chunks(1, among=only))
     return report
-
-
-def _one_round(
-    store: Store,
-    supply: EmbeddingSupply,
-    agent: str,
-    held: Callable[[Sequence[str]], Mapping[str, Vector]],
-    only: Collection[str] | None,
-    report: FillReport,
-    stopping: Callable[[], bool],
-    rounds: Rounds,
-) -> int:
-    """Embed the next chunks and commit the answers; return the number of committed chunks."""
-    most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
-    chunks = store.pending_chunks(most, among=only)
-    if chunks:
-        rounds.begins(chunks)
-    texts = {chunk.text_hash: chunk.text for chunk in chunks}
-    found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
-    found |= held([text_hash for text_hash in texts if text_hash not in found])
-    missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
-    if missing:
-        ticket = supply.request(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
-        try:
-            until = time.monotonic() + ROUND_TIMEOUT_SECONDS
-            while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():
-                pass
-            report.error = ticket.error()
-        finally:
-            ticket.cancel()
-        found |= ticket.results()
-    rows = [(chunk.id, (chunk.text_hash, found[chunk.text_hash])) for chunk in chunks if chunk.text_hash in found]
-    committed = 0
-    for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
-        committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
-    refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
-    report.ready += committed - refused
-    report.refused += refused
-    return committed

@@ -79,7 +79,6 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         better = shown.setdefault(row.key, [])
         snippet = make_snippet(
             row.text,
-            start_line=row.start_line,
             terms=found.terms,
             max_chars=max_snippet_chars,
             shown=list(_shown_of(row, better)),

@@ -102,13 +102,8 @@ class DurableSqlite:
         log_file = parts(self._path)[1]
         if not log_file.exists() or log_file.stat().st_size < _LOG_WORTH_CUTTING_BYTES:
             return False
-        connection = self.connection()
-        connection.set_busy_timeout(0)
-        try:
-            with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+        with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
+            empty_log(self.connection(), wait_seconds=0.0, busy_seconds=BUSY_SECONDS)
         return True
 
     def close(self) -> None:
@@ -161,7 +156,7 @@ class DurableSqlite:
         with self._alone():
             # If another process has replaced the file already, the present one is good.
             if damaged and damaged == _inode(self._path):
-                aside = _set_aside(self._path)
+                aside = set_aside(self._path)
                 log.warning("kept_file_damaged", file=str(self._path), error=str(error), set_aside=str(aside))
 
     def _alone(self) -> contextlib.AbstractContextManager[bool]:
@@ -220,15 +215,31 @@ def connect(path: Path) -> apsw.Connection:
     """Open an existing file."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
-    # When a connection to a replaced file closes, it must not delete the new file's log by its name.
-    keep = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+    keep_log(connection)  # a connection to a replaced file must not delete the new file's log by its name
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
     return connection
 
 
-def _set_aside(path: Path) -> Path:
+def keep_log(connection: apsw.Connection) -> None:
+    """Leave the -wal and -shm files in place when the last connection closes."""
+    yes = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
+
+
+def empty_log(connection: apsw.Connection, *, wait_seconds: float, busy_seconds: float) -> None:
+    """Copy the write-ahead log back and empty it; wait so long for readers and writers that use it.
+
+    `busy_seconds` is the connection's timeout afterwards.
+    """
+    connection.set_busy_timeout(round(wait_seconds * 1000))
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        connection.set_busy_timeout(round(busy_seconds * 1000))
+
+
+def set_aside(path: Path) -> Path:
     """Rename a damaged file with its log, and delete all but the newest of them; return the new path."""
     aside = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
     while aside.exists():

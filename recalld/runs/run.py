@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration, what_happened
+from memory.store.errors import OtherVersion
 from memory.store.reader import IndexCounts
 from recalld.runs.estimate import Spending
 from recalld.runs.outcome import AgentIndex, Outcome, Report
@@ -123,7 +124,7 @@ class Run:
         self._stop = stop
         self._spending = Spending(broker.board, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum(agent.counts() for agent in self._agents)
+        self._start = _sum(map(_counts_before, self._agents))
         self._most_documents = 0
         self._begun = self._progress_at = time.monotonic()
         self._progress_made: object = None
@@ -351,6 +352,14 @@ class _AgentWait(AgentIndex):
             return None
         params = {"what": view.waits_for, "minutes": max(1, round(still_seconds / 60))}
         return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
+
+
+def _counts_before(agent: _AgentWait) -> IndexCounts:
+    """Return the counts of the index; zeros if only another version can read it, beside which a new one is built."""
+    try:
+        return agent.counts()
+    except OtherVersion:
+        return IndexCounts()
 
 
 def _sum(counts: Iterable[IndexCounts]) -> IndexCounts:

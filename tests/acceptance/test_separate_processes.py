@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from memory.status.local_processes import socket_path
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.waiting import wait_until
-from workers.queue.connection import socket_path
 from workers.queue.private_server import BrokerServer
 
 

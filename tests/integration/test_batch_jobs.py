@@ -246,39 +246,6 @@ def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
         assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
-def test_a_job_that_takes_too_long_is_stopped_and_what_it_did_is_kept(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    server.script(JobScript(done=15))
-    settings = make(timeout_minutes=0.01)
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert sum(server.paid_inline.values()) == NOTES - 15
-        [job] = _jobs(settings)
-        assert (job.stage, job.taken, job.stop_reason) == (Stage.CANCELLED, 15, StopReason.TOO_LONG)
-
-
-def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    server.script(JobScript(done=30))
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(_at_provider(server))
-        [job] = wait_until(lambda: _jobs(settings))
-        with BatchLedger(ledger_path(settings.home)) as ledger:
-            assert ledger.stop(job.reference, "cancelled by a person")
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert sum(server.paid_inline.values()) == NOTES - 30
-        assert not workers.conditions()
-
-
 def test_a_lost_queue_forgets_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
     server.open.clear()
     settings = make()
@@ -329,22 +296,6 @@ def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerS
     assert old.stop_reason == StopReason.OTHER_VECTORS
     assert (new.stage, new.taken) == (Stage.DONE, NOTES)
     assert set(server.paid) == set(texts)
-
-
-def test_a_job_at_a_provider_that_nobody_can_ask_any_more_is_given_up_in_the_end(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    with Workers(make()) as workers:
-        _backfill(workers)
-        wait_until(_at_provider(server))
-        wait_until(workers.settled)
-    settings = make(key="another-account", timeout_minutes=0.01)
-    with Workers(settings) as workers:
-        workers.queue.request_vectors("main")
-        wait_until(lambda: _jobs(settings)[0].stage is Stage.LOST)
-        server.open.set()
-        wait_until(workers.complete)
 
 
 def test_a_flaky_provider_is_asked_again(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:

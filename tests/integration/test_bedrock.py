@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ import pytest
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.provider_requests import AWS
+from tests.stub_server import StubServer
 
 TITAN, COHERE_3, COHERE_4 = "amazon.titan-embed-text-v2:0", "cohere.embed-multilingual-v3", "us.cohere.embed-v4:0"
 CHECKOUT = Path(__file__).parents[2]
@@ -28,38 +25,31 @@ CHECKOUT = Path(__file__).parents[2]
 Answer = tuple[int, dict[str, str], Any]
 
 
-class Bedrock:
+class Bedrock(StubServer):
     """A server for `POST /model/ID/invoke`; `answers` are given first, then good ones of `width` dimensions."""
 
     def __init__(self, width: int = 8) -> None:
+        super().__init__()
         self.width = width
         self.answers: list[Answer] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.authorizations: list[str] = []
-        server = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    @property
+    def url(self) -> str:
+        return self.root
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                server.asked.append((unquote(self.path), body))
-                server.authorizations.append(self.headers["authorization"])
-                status, headers, answer = server.answers.pop(0) if server.answers else server.good(body)
-                payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(payload))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+    def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
+        self.asked.append((unquote(handler.path), body))
+        self.authorizations.append(handler.headers["authorization"])
+        status, headers, answer = self.answers.pop(0) if self.answers else self.good(body)
+        payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(payload))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(payload)
 
     def good(self, body: dict[str, Any]) -> Answer:
         width = body.get("dimensions") or body.get("output_dimension") or self.width
@@ -74,15 +64,6 @@ class Bedrock:
         self.answers.append(
             (status, {**told, **{name.replace("_", "-"): headers[name] for name in headers}}, {"message": message})
         )
-
-    def __enter__(self) -> Bedrock:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(60)
 
 
 @pytest.fixture
@@ -228,13 +209,3 @@ def test_the_identity_names_neither_account_nor_region(connect: Connect) -> None
     assert json.loads(provider.identity) == facts
     cohere = json.loads(connect(COHERE_4).identity)
     assert (cohere["query_input_type"], cohere["document_input_type"]) == ("search_query", "search_document")
-
-
-def test_the_sdk_is_loaded_when_it_is_used() -> None:
-    program = (
-        "import sys; from memory.embedding.selection import choose_provider; "
-        "from schemas.settings import MemorySettings; from schemas.settings_sections import Credentials; "
-        "assert choose_provider(MemorySettings(provider='bedrock'), Credentials()).provider is not None; "
-        "assert not {'boto3', 'botocore'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, check=True)

@@ -29,14 +29,6 @@ def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[Br
         yield made
 
 
-def test_the_same_account_and_model_have_the_same_limiter(coordination: BrokerCoordination) -> None:
-    limiter = coordination(provider()).limiter
-    assert isinstance(limiter, RateLimiter)
-    assert coordination(provider(identity="with other dimensions")).limiter is limiter
-    assert coordination(provider(model="other")).limiter is not limiter
-    assert coordination(provider(account="other")).limiter is not limiter
-
-
 def test_a_model_on_this_machine_has_a_limiter_of_its_own_and_shares_its_claims(
     settings: Settings, coordination: BrokerCoordination
 ) -> None:

@@ -122,16 +122,6 @@ def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_whe
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
 
 
-def test_without_a_fallback_nothing_takes_over(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
-) -> None:
-    server.fail_next(Failure(status=401), times=10_000)
-    with Workers(with_fallback(settings, server, fallback="none")) as workers:
-        workers.note("memory/a.md", "The heron stands in the reeds.")
-        wait_until(workers.conditions)
-        assert identity(workers) == "openai"
-
-
 def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
     settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:

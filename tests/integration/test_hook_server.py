@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,11 @@ import httpx
 import pytest
 
 from memory.http.authorization import TOKENS_PATH
-from memory.status.run_files import read_hooks_state
 from producers.hook_server import HookServer
-from producers.run import run_producers
 from schemas.errors import UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
-from tests.recording import RecordingConditions, RecordingFigures, RecordingInbox, RecordingQueue
+from tests.recording import RecordingConditions
 
 PATH = "/somewhere/a.jsonl"
 COMPACTED = {"hook_event_name": "PreCompact", "transcript_path": PATH}
@@ -166,35 +163,3 @@ def test_a_handler_that_fails_is_an_answer_too(tmp_path: Path) -> None:
         assert "secret" not in answer.text
     finally:
         server.stop()
-
-
-def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set(tmp_path: Path) -> None:
-    def produce(settings: Settings) -> str | None:
-        (tmp_path / "main" / "memory").mkdir(parents=True, exist_ok=True)
-        stop, ready = threading.Event(), threading.Event()
-        thread = threading.Thread(
-            target=run_producers,
-            args=(settings, RecordingQueue(), RecordingInbox(), RecordingConditions(), stop),
-            kwargs={
-                "figures": RecordingFigures(),
-                "indexed": lambda _: None,
-                "answering": lambda _: None,
-                "building": lambda _: False,
-                "on_ready": ready.set,
-            },
-        )
-        thread.start()
-        try:
-            assert ready.wait(60)
-            return read_hooks_state(settings.home)
-        finally:
-            stop.set()
-            thread.join(60)
-            assert not thread.is_alive()
-
-    settings = house(tmp_path, "main")
-    url = produce(settings)
-    assert url is not None
-    assert url.endswith("/v1/hooks/")
-    assert read_hooks_state(settings.home) is None
-    assert produce(settings.model_copy(update={"hooks": settings.hooks.model_copy(update={"port": None})})) is None

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from memory.status.local_processes import socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.queue.connection import connect, namespace, socket_path
+from workers.queue.connection import connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet

@@ -16,7 +16,7 @@ from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.model_hub import ModelHub
 from tests.serving import running, search
-from tests.tiny_model import table, write_model
+from tests.tiny_model import write_model
 
 
 @pytest.fixture
@@ -59,17 +59,6 @@ def test_a_folder_is_indexed_with_and_found_by_meaning(notes: CommandLine, home:
     notes.set("RECALLD_LOCAL__MODEL_PATH", str(moved))
     assert notes.agent("index", "--dry-run")["toEmbed"] == 0
     assert found(home, "tap heating")[1][0] == "memory/house.md"
-
-
-def test_another_quantisation_is_embedded_anew_while_the_old_index_answers(
-    notes: CommandLine, home: Path, tmp_path: Path
-) -> None:
-    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(tmp_path / "first")))
-    notes.say("index")
-    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(tmp_path / "second", vectors=table().round(1))))
-    assert notes.agent("index", "--dry-run")["toEmbed"] == 2
-    assert notes.agent("index")["vectorsReady"] == 2
-    assert found(home, "feline")[1][0] == "memory/pets.md"
 
 
 def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(
@@ -159,10 +148,3 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
     assert (code, "optimum-cli export onnx" in err) == (1, True)
     assert not [path for path in (home / "cache" / "models").iterdir() if path.is_dir()]
     assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
-
-
-def test_a_model_that_was_not_pulled_names_the_command(notes: CommandLine) -> None:
-    notes.set("RECALLD_LOCAL__MODEL_PATH", "bekko-a8m")
-    code, _, err = notes.run("index")
-    assert code == 4
-    assert "model pull bekko-a8m" in err

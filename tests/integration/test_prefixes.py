@@ -122,15 +122,6 @@ def test_a_daemon_says_what_to_type_and_builds_the_index_that_was_asked_for(
         assert identity(daemon.status())["document_prefix"] == DOCUMENT
 
 
-def test_prefixes_of_the_settings_replace_the_familys(
-    commands: CommandLine, configure: Write, server: EmbeddingServer, home: Path
-) -> None:
-    configure('query_prefix = "Q: "\n')
-    commands.agent("index")
-    assert all(text.startswith(DOCUMENT) for text in server.texts)
-    assert asked(home, server, "otter") == "Q: otter"
-
-
 def test_a_chunk_leaves_room_for_its_prefix(
     commands: CommandLine, configure: Write, server: EmbeddingServer, workspace: Path
 ) -> None:

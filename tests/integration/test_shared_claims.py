@@ -52,13 +52,6 @@ def test_of_two_who_want_the_same_texts_each_text_has_one_owner(two: tuple[Broke
     assert one.take([]) == set()
 
 
-def test_a_released_text_is_free(two: tuple[BrokerClaims, BrokerClaims]) -> None:
-    one, other = two
-    one.take(["a", "b"])
-    one.release(["a"])
-    assert other.take(["a", "b"]) == {"a"}
-
-
 def test_a_full_batch_is_claimed_and_released_whole_and_nothing_stays_for_ever(
     two: tuple[BrokerClaims, BrokerClaims], client: redis.Redis
 ) -> None:
@@ -80,13 +73,6 @@ def test_claims_are_of_one_cache_and_identity(client: redis.Redis, keys: Keys) -
     assert other.claims.take(["a"]) == {"a"}
     one.presence.close()
     other.presence.close()
-
-
-def test_a_process_that_ends_leaves_no_text_claimed(processes: tuple[Process, Process]) -> None:
-    one, other = processes
-    one.claims.take(["a", "b"])
-    one.presence.close()
-    wait_until(lambda: other.claims.take(["a", "b"]) == {"a", "b"})
 
 
 def test_the_texts_of_a_killed_process_are_free_within_a_second(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents import content, notes, transcripts
+from memory.documents import agent_files, content
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import compare, forgotten
 from memory.documents.content import OpenTranscript
@@ -388,7 +388,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
     def file_stat(result: os.stat_result) -> FileStat:
         return FileStat(result.st_size, result.st_mtime_ns, result.st_ino, ctime_ns(result))
 
-    for module in (content, notes, transcripts):
+    for module in (content, agent_files):
         monkeypatch.setattr(module, "file_stat", file_stat)
 
 
@@ -396,7 +396,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
 def counted_readings() -> Iterator[list[int]]:
     """From which byte on each document was read, inside."""
     read: list[int] = []
-    lines, steadily = OpenTranscript.lines, notes.read_steadily
+    lines, steadily = OpenTranscript.lines, agent_files.read_steadily
 
     def counted_lines(self: OpenTranscript, offset: int = 0, **options: int | None):  # type: ignore[no-untyped-def]
         read.append(offset)
@@ -408,7 +408,7 @@ def counted_readings() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OpenTranscript, "lines", counted_lines)
-        patch.setattr(notes, "read_steadily", counted_reading)
+        patch.setattr(agent_files, "read_steadily", counted_reading)
         yield read
 
 

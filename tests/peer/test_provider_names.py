@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from memory.embedding.providers.presets import family_prefixes, price_of
-from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
+from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
 from recalld.settings.load import load
 from schemas.errors import UserError
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 
 KEYS = Credentials.model_validate({"openai": "o", "gemini": "g", "voyage": "v", "mistral": "m", "deepinfra": "d"})
 ROUTER = {"base_url": "https://openrouter.ai/api/v1"}
@@ -218,16 +217,6 @@ def test_prefixes_are_for_open_models_only_and_give_way_to_the_settings() -> Non
     assert prefixes_of(choose(provider="ollama", query_input_type="query")) == ("", "")
     assert prefixes_of(choose(provider="ollama", query_prefix="", document_prefix="")) == ("", "")
     assert prefixes_of(choose(provider="ollama", document_prefix="D: ")) == (nomic[0], "D: ")
-
-
-def test_an_index_is_asked_with_the_prefixes_that_it_was_made_with() -> None:
-    memory = MemorySettings.model_validate({"provider": "ollama"})
-    for made in (choose(provider="ollama"), choose(provider="ollama", query_prefix="", document_prefix="")):
-        assert made.provider is not None
-        again = made_like(made.provider.identity, memory, KEYS)
-        assert again is not None
-        assert again.provider is not None
-        assert again.provider.identity == made.provider.identity
 
 
 def test_a_fallback_has_its_own_models_prefixes() -> None:

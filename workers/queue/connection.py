@@ -15,12 +15,10 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from memory.status.private_broker import socket_path
+from memory.status.local_processes import socket_path
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import BrokerState
-
-__all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "broker_facts", "connect", "in_words", "namespace", "socket_path"]
 
 #: A word made once for a home. Homes with an empty word would share one namespace.
 _WORD = re.compile(r"[!-~]{1,200}")

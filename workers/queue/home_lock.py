@@ -57,14 +57,16 @@ class HomeLock:
             if not self.renew():
                 raise UserError(self.refusal())
 
-    def renew(self) -> bool:
+    def renew(self, *, seconds: float = LEASE_SECONDS) -> bool:
         """Renew the lock. Return False if another home holds it. Raises `redis.RedisError`."""
-        return self._keep(LEASE_SECONDS)
+        if self._identity is None:
+            return True
+        return bool(self._hold(keys=[self._key], args=[self._identity, int(seconds * 1000)]))
 
     def leave(self) -> None:
         """Leave the lock to other workers of this home; without any it is free soon."""
         with suppress(redis.RedisError):
-            self._keep(LEAVING_SECONDS)
+            self.renew(seconds=LEAVING_SECONDS)
 
     def refusal(self) -> str:
         """Return why workers of this home must not take from the queue, and what to do."""
@@ -79,11 +81,6 @@ class HomeLock:
             f"has one home: {of_its_own}, or end the workers of the other home "
             f"({LEASE_SECONDS:.0f} s later it is forgotten)"
         )
-
-    def _keep(self, seconds: float) -> bool:
-        if self._identity is None:
-            return True
-        return bool(self._hold(keys=[self._key], args=[self._identity, int(seconds * 1000)]))
 
 
 def _identity_of(home: Path) -> str:

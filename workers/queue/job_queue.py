@@ -258,13 +258,10 @@ class EventQueue:
     def put(self, event: Event) -> None:
         """Append one event. Raises BrokerUnavailable."""
         body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
-        try:
-            with self._client.pipeline() as pipe:
-                pipe.rpush(self._key, body)
-                pipe.ltrim(self._key, -MAX_WAITING, -1)
-                pipe.execute()
-        except redis.RedisError as error:
-            raise BrokerUnavailable(in_words(error)) from error
+        with _broker_errors(), self._client.pipeline() as pipe:
+            pipe.rpush(self._key, body)
+            pipe.ltrim(self._key, -MAX_WAITING, -1)
+            pipe.execute()
 
     def take(self, timeout_seconds: float) -> Event | None:
         """Wait for one event. Return None after the timeout, or if the broker does not answer."""

@@ -11,7 +11,7 @@ time, so that the next crash names the culprit. Counts may be lost with the brok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,13 +222,12 @@ class PendingSet:
         """
         if len(documents) > LIVE_DOCUMENTS:
             lane = Lane.BACKFILL
-        for start in range(0, len(documents), _SLICE):
-            part = documents[start : start + _SLICE]
+        for start, part in _slices(documents):
             # Whole microseconds: with fractions of a second, the places of two slices could overlap.
             place = round(now * 1e6) + start
             raw = self._mark(
                 keys=self._all(agent),
-                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *(key.encode() for key in part)],
+                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *part],
             )
             lane = Lane(_text(raw))
         return lane
@@ -292,12 +291,9 @@ class PendingSet:
     def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
         """Keep the trace of marked documents for the job that commits them."""
         key = self._keys.traces(agent)
-        for start in range(0, len(documents), _SLICE):
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.hset(key, mapping={document.encode(): trace for document in documents[start : start + _SLICE]})
-                # Workers without tracing never take them.
-                pipe.expire(key, _TRACES_KEPT_SECONDS)
-                pipe.execute()
+        for _, part in _slices(documents):
+            self._client.hset(key, mapping=dict.fromkeys(part, trace))
+        self._client.expire(key, _TRACES_KEPT_SECONDS)  # workers without tracing never take them
 
     def take_traces(self, agent: str, documents: Sequence[DocumentKey]) -> list[str]:
         """Remove and return the traces of marked documents, each once; none without tracing."""
@@ -348,8 +344,7 @@ class PendingSet:
     def _end(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float, back: int) -> list[float]:
         over: list[float] = []
         keys = [*self._all(agent), self._keys.crashes(agent)]
-        for start in range(0, len(documents), _SLICE):
-            part = [key.encode() for key in documents[start : start + _SLICE]]
+        for _, part in _slices(documents):
             over += map(float, self._finish(keys=keys, args=[f"{now:.6f}", job, agent, back, *part]))
         return over
 
@@ -362,6 +357,12 @@ class PendingSet:
         keys = self._keys
         waiting = [keys.waiting(agent, lane) for lane in (Lane.LIVE, Lane.BACKFILL)]
         return [keys.sequence(agent), keys.since(agent), *waiting, keys.running(agent), keys.agents]
+
+
+def _slices(documents: Sequence[DocumentKey]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the place of each slice, and its documents' names."""
+    for start in range(0, len(documents), _SLICE):
+        yield start, [key.encode() for key in documents[start : start + _SLICE]]
 
 
 def _text(raw: bytes | str) -> str:

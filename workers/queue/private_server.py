@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import math
 import os
 import platform
 import shutil
@@ -16,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -24,11 +23,19 @@ from typing import IO, Any
 import redis
 import structlog
 
-from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.private_broker import note_finished, note_server, note_unfinished, server_pid
+from memory.status.local_processes import (
+    born,
+    is_stopped,
+    is_the_same,
+    note_finished,
+    note_server,
+    note_unfinished,
+    server_pid,
+    socket_path,
+)
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal, socket_path
+from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal
 from workers.queue.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
@@ -137,8 +144,7 @@ class BrokerServer:
             _end(self._process.pid)  # its folder was removed
             self._process.wait()
         binary = server_binary()
-        self._launch(binary)
-        if self._wait():
+        if self._wait(self._launch(binary)):
             return
         # A damaged append-only file is the one cause that can be repaired here: a comparison of disk and index marks
         # all documents again.
@@ -146,8 +152,7 @@ class BrokerServer:
         with suppress(FileNotFoundError):
             (self._folder / "appendonlydir").rename(aside)
             log.warning("broker_file_set_aside", moved_to=str(aside))
-            self._launch(binary)
-            if self._wait():
+            if self._wait(self._launch(binary)):
                 return
         raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
 
@@ -173,7 +178,7 @@ class BrokerServer:
             tick.wait(0.1)
         return True
 
-    def _launch(self, binary: Path) -> None:
+    def _launch(self, binary: Path) -> subprocess.Popen[bytes]:
         path = socket_path(self._settings.home)
         with suppress(FileNotFoundError):
             path.unlink()
@@ -202,19 +207,15 @@ class BrokerServer:
         with suppress(OSError):
             note_server(self._settings.home, self._process.pid)
             note_unfinished(self._settings.home)
+        return self._process
 
-    def _wait(self) -> bool:
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        tick = threading.Event()
-        while time.monotonic() < deadline:
-            if self.answers():
-                return True
-            if self._process is None or self._process.poll() is not None:
-                return False
-            tick.wait(0.02)
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+        """Return True once the new server answers, False if it ended or took too long."""
+        _until(lambda: self.answers() or process.poll() is not None, START_TIMEOUT_SECONDS)
+        if self.answers():
+            return True
+        process.kill()
+        process.wait()
         return False
 
     @contextmanager
@@ -245,15 +246,21 @@ def _is_idle(client: Any, keys: Keys) -> bool:
 def _end(pid: int) -> None:
     """End a server. Kill it after `STOP_SECONDS`."""
     when_born = born(pid)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
-    while is_the_same(pid, when_born):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal_number)
+        if _until(lambda: not is_the_same(pid, when_born), STOP_SECONDS):
+            return
+
+
+def _until(done: Callable[[], bool], seconds: float) -> bool:
+    """Look again and again. Return True once it is done, False after `seconds`."""
+    deadline, tick = time.monotonic() + seconds, threading.Event()
+    while not done():
         if time.monotonic() > deadline:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            deadline = math.inf
+            return False
         tick.wait(0.02)
+    return True
 
 
 def server_binary() -> Path:

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar
 from urllib.parse import urlsplit
@@ -274,27 +274,22 @@ class BatchApi(ABC):
             bytes_per_second=_FILE_BYTES_PER_SECOND,
             may_move=True,
         )
-        longest = self.provider.answer_bytes(1)
+        longest, rest = self.provider.answer_bytes(1), b""
         with exchange.running():
             response = self.provider.send("GET", self.content_path.format(name), read_status=self._read_status)
-        with contextlib.closing(self._parts(response)) as parts:
-            part, rest = b"\n", b""
+        parts, part = response.iter_bytes(), b"\n"
+        with contextlib.closing(response):
             while part:
-                with exchange.running():
-                    part = next(parts, b"")
+                try:
+                    with exchange.running():
+                        part = next(parts, b"")
+                except Exception as error:
+                    raise self.provider.read_error(error) from error
                 *lines, rest = (rest + part).split(b"\n")
                 yield from lines
                 if len(rest) > longest:
                     raise Transient(f"a line of the results of {self.provider.name}'s Batch API has no end")
         yield rest
-
-    def _parts(self, response: Any) -> Generator[bytes]:
-        try:
-            yield from response.iter_bytes()
-        except Exception as error:
-            raise self.provider.read_error(error) from error
-        finally:
-            response.close()
 
     def _read_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
         if status in _GONE:

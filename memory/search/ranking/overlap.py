@@ -136,7 +136,7 @@ def _matching(text: str, terms: Sequence[str]) -> str:
     """Return the place of a text that holds all terms that the text has; the whole text if there is none."""
     folded = fold(text)
     held = [term for term in terms if term in folded]
-    snippet = make_snippet(text, start_line=1, terms=held, max_chars=_MATCH_CHARACTERS) if held else None
+    snippet = make_snippet(text, terms=held, max_chars=_MATCH_CHARACTERS) if held else None
     if snippet is None or not all(term in fold(snippet.text) for term in held):
         return text
     return snippet.text

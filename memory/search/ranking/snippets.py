@@ -16,12 +16,10 @@ _INDENTED_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Contiguous part of a chunk from its character `start`; the lines are 1-based, inclusive, and hold exactly it."""
+    """Contiguous part of a chunk from its character `start`."""
 
     text: str
     start: int
-    start_line: int
-    end_line: int
 
     @property
     def end(self) -> int:
@@ -39,9 +37,9 @@ class _Match:
 
 
 def make_snippet(
-    text: str, *, start_line: int, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
+    text: str, *, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
 ) -> Snippet | None:
-    """Cut the best part of at most `max_chars` characters out of a chunk that starts on line `start_line`.
+    """Cut the best part of at most `max_chars` characters out of a chunk.
 
     Without a match of the `terms` the chunk's start is shown. `shown` are parts of the chunk (first character, and the
     one after the last) that are not shown again; None if they hold every word. Never cuts a visible character or a word
@@ -52,12 +50,7 @@ def make_snippet(
     )
     if shown and start == end:
         return None
-    return Snippet(
-        text=text[start:end],
-        start=start,
-        start_line=start_line + text.count("\n", 0, start),
-        end_line=start_line + text.count("\n", 0, end),
-    )
+    return Snippet(text[start:end], start)
 
 
 def _window_beside(

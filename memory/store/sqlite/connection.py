@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import apsw
 
+from memory.store.durable_sqlite import keep_log
 from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite.schema import (
@@ -63,7 +63,7 @@ def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False)
             connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
             connection.pragma("page_size", PAGE_SIZE)  # without effect on an existing file
             connection.pragma("journal_mode", "wal")
-            _keep_wal(connection)
+            keep_log(connection)  # a reader that may not write to the folder could not make it again
             connection.pragma("synchronous", "normal")
             connection.pragma("cache_size", -WRITER_CACHE_KIB)
             connection.pragma("mmap_size", 0)
@@ -92,7 +92,7 @@ def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = Fal
         connection = apsw.Connection(str(path), flags=flags)
     try:
         connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
-        _keep_wal(connection)
+        keep_log(connection)
         connection.pragma("cache_size", -READER_CACHE_KIB)
         connection.pragma("mmap_size", READER_MMAP_BYTES)
         connection.pragma("temp_store", "memory")
@@ -183,15 +183,6 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.SQLError() if any(part in str(error) for part in _MISSING_PARTS):
             return StoreCorrupt(f"{path} is incomplete ({error})", generation=path.name)
     return None
-
-
-def _keep_wal(connection: apsw.Connection) -> None:
-    """Leave -wal and -shm in place when the last connection closes.
-
-    A reader that may not write to the folder cannot make them, and so could not open the index.
-    """
-    yes = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
 
 
 #: Idle connections of one index; each holds up to three descriptors and about 100 KB. A search uses two at once.

@@ -13,7 +13,6 @@ one.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -171,8 +170,11 @@ def _any(terms: Sequence[str]) -> str:
     return " OR ".join(terms)
 
 
-#: Largest number of remembered terms.
+#: Number of remembered terms above which all are forgotten.
 REMEMBERED = 8192
+
+# Stands for all chunks: no quoted expression is empty.
+_EVERY = ""
 
 # FTS5's record of averages, which its bm25() reads too; it begins with the number of rows
 # (https://sqlite.org/src/file/ext/fts5/fts5_index.c, FTS5_AVERAGES_ROWID). Counting them would be a scan.
@@ -181,52 +183,35 @@ COUNT_MATCHES = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH ?"
 
 
 class TermFrequencies:
-    """Frequencies of terms in one generation. Thread-safe."""
+    """Frequencies of terms in one generation, remembered until the next commit. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._commit: str | None = None
-        self._chunks: int | None = None
-        self._known: dict[str, int] = {}
+        # Number of a commit, and the frequencies as of it, by expression.
+        self._known: tuple[str | None, dict[str, int]] = (None, {})
 
     def chunks(self, connection: apsw.Connection) -> int:
         """Return the number of chunks."""
-        commit = self._begin(connection)
-        with self._lock:
-            if self._commit == commit and self._chunks is not None:
-                return self._chunks
-        rows = fetch(connection, SELECT_AVERAGES)
-        counted = _first_varint(rows[0][0]) if rows else 0
-        with self._lock:
-            if self._commit == commit:
-                self._chunks = counted
-        return counted
+        known = self._of_commit(connection)
+        if _EVERY not in known:
+            rows = fetch(connection, SELECT_AVERAGES)
+            known[_EVERY] = _first_varint(rows[0][0]) if rows else 0
+        return known[_EVERY]
 
     def of(self, connection: apsw.Connection, expressions: Sequence[str]) -> list[int]:
         """Return the number of chunks with each of these quoted FTS5 expressions."""
-        commit = self._begin(connection)
-        with self._lock:
-            known = {expression: self._known[expression] for expression in expressions if expression in self._known}
-        fresh = {
-            expression: int(fetch(connection, COUNT_MATCHES, (expression,))[0][0])
-            for expression in dict.fromkeys(expressions)
-            if expression not in known
-        }
-        with self._lock:
-            if self._commit == commit:
-                if len(self._known) + len(fresh) > REMEMBERED:
-                    self._known.clear()
-                self._known |= fresh
-        return [known.get(expression, fresh.get(expression, 0)) for expression in expressions]
+        known = self._of_commit(connection)
+        for expression in expressions:
+            if expression not in known:
+                known[expression] = int(fetch(connection, COUNT_MATCHES, (expression,))[0][0])
+        return [known[expression] for expression in expressions]
 
-    def _begin(self, connection: apsw.Connection) -> str | None:
-        """Return the number of the last commit that the connection sees; drop the counts of another commit."""
+    def _of_commit(self, connection: apsw.Connection) -> dict[str, int]:
+        """Return what is known as of the last commit that the connection sees."""
         commit = meta_value(connection, "transactions")
-        with self._lock:
-            if commit != self._commit:
-                self._commit, self._chunks = commit, None
-                self._known.clear()
-        return commit
+        known_commit, known = self._known
+        if commit != known_commit or len(known) > REMEMBERED:
+            self._known = commit, (known := {})
+        return known
 
 
 def _first_varint(record: bytes) -> int:

@@ -305,12 +305,14 @@ class WriteTransaction:
 
     def flush(self) -> None:
         """Write the collected chunks, then the dead letters, which depend on the refused chunks in the tables."""
-        self._write_chunks()
+        if self._added or self._removed:
+            self._write_chunks()
         for key, refusal in self._settled.items():
             self._settle_letter(key, fresh=refusal)
 
     def finish(self) -> None:
-        """Count the transaction."""
+        """Write what was collected, and count the transaction."""
+        self.flush()
         if self.changed:
             self.set_meta({"transactions": str(self.number), "last_commit_at": repr(self._now)})
 

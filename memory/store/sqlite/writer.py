@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.durable_sqlite import committed
+from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
@@ -91,7 +91,7 @@ class SqliteStore(SqliteReader, Store):
         with self._readers.borrow() as connection:
             parts, rest = parts_of(connection, change)
         for part in parts:
-            with self._flushed_transaction() as transaction:
+            with self._transaction() as transaction:
                 if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
                     return change
             if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
@@ -103,7 +103,7 @@ class SqliteStore(SqliteReader, Store):
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:
             return []
-        with self._flushed_transaction() as transaction:
+        with self._transaction() as transaction:
             return [transaction.apply(change) for change in changes]
 
     def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
@@ -112,16 +112,13 @@ class SqliteStore(SqliteReader, Store):
 
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         with self._transaction() as transaction:
-            changed = transaction.join_vectors(vectors)
-            transaction.flush()
-        return changed
+            return transaction.join_vectors(vectors)
 
     def touch(
         self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
     ) -> None:
         with self._transaction() as transaction:
             transaction.touch(stats, content_hashes)
-            transaction.flush()
 
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
         with self._transaction() as transaction:
@@ -169,12 +166,6 @@ class SqliteStore(SqliteReader, Store):
         super().close()
 
     @contextmanager
-    def _flushed_transaction(self) -> Iterator[WriteTransaction]:
-        with self._transaction() as transaction:
-            yield transaction
-            transaction.flush()
-
-    @contextmanager
     def _transaction(self) -> Iterator[WriteTransaction]:
         with self._write_lock, translated(self._path):
             with committed(self._writer):
@@ -201,12 +192,7 @@ class SqliteStore(SqliteReader, Store):
         return max(0, size - self._log_bytes())
 
     def _copy_the_log(self, *, wait_seconds: float) -> None:
-        """Copy the write-ahead log back and empty it, with this wait for readers and writers that use it."""
-        self._writer.set_busy_timeout(round(wait_seconds * 1000))
-        try:
-            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        empty_log(self._writer, wait_seconds=wait_seconds, busy_seconds=self._options.busy_timeout_seconds)
 
     def _log_bytes(self) -> int:
         return bytes_of(self._path.with_name(f"{self._path.name}-wal"))

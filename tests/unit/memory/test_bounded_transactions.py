@@ -18,7 +18,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index import changes as planned_groups
-from memory.index import completion
+from memory.index import completion, vector_fill
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation
 from memory.index.generation_writer import GenerationWriter
@@ -97,7 +97,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", MOST)
     monkeypatch.setattr(sqlite_transaction, "MOST_ADDED", ADDED)
-    for module in (planned_groups, completion):
+    for module in (planned_groups, completion, vector_fill):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
     made = World(tmp_path)

@@ -201,16 +201,6 @@ def test_without_a_key_new_rules_are_obeyed_and_what_answers_keeps_its_vectors_u
     assert world.provider.inputs == paid + 1
 
 
-def test_another_change_leaves_the_old_file_to_its_readers_for_a_while(world: World) -> None:
-    index(world.indexer())
-    changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
-    old = changed.generations.current()
-    index(changed)
-    assert complete_generation(changed)
-    assert old is not None
-    assert (world.folder / old).exists()
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_a_job_wrote_that_a_new_generation_does_not_have_is_not_said_to_be_done(
     world: World, *, whole: bool

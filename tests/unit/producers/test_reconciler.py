@@ -14,8 +14,7 @@ from producers.reconciler import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.settings import AgentSettings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
 TODAY = date(2026, 11, 21)

@@ -22,10 +22,6 @@ def test_spooled_events_are_delivered_once_and_in_order(tmp_path: Path) -> None:
     drain(tmp_path, pytest.fail)
 
 
-def test_an_empty_home_has_nothing_to_deliver(tmp_path: Path) -> None:
-    assert drain(tmp_path, pytest.fail) == ()
-
-
 @pytest.mark.parametrize(
     "hook",
     [
@@ -138,11 +134,3 @@ def test_a_half_written_file_is_not_looked_at_and_an_abandoned_one_is_removed(tm
     os.utime(spool / ".2-old.json", (0, 0))
     assert drain(tmp_path, pytest.fail) == ()
     assert [path.name for path in spool.iterdir()] == [".1-young.json"]
-
-
-def test_only_the_owner_can_read_the_spool(tmp_path: Path) -> None:
-    write_event(tmp_path / "home", Event("changed", "main", ("/w/private.md",)))
-    [path] = (tmp_path / "home" / "spool").iterdir()
-    assert path.stat().st_mode & 0o077 == 0
-    assert path.parent.stat().st_mode & 0o077 == 0
-    assert path.parent.parent.stat().st_mode & 0o077 == 0

@@ -205,14 +205,6 @@ def test_the_same_text_of_several_tickets_is_sent_once(make: Make, cache: Embedd
     assert provider.inputs == 20
 
 
-def test_what_another_process_paid_for_meanwhile_is_not_asked_again(make: Make, cache: EmbeddingCache) -> None:
-    provider = Provider()
-    wanted = texts("shared", 10)
-    vectors_of(make(provider, cache).submit(wanted, lane=Lane.LIVE))
-    vectors_of(make(provider, cache).submit(wanted, lane=Lane.LIVE))
-    assert provider.inputs == 10
-
-
 def test_the_cache_holds_a_vector_before_anybody_sees_it(make: Make, tmp_path: Path) -> None:
     seen: list[bool] = []
     tickets: list[Ticket] = []
@@ -382,13 +374,6 @@ def test_only_unusable_vectors_are_the_endpoint_s_failure_and_nobody_s_refusal(m
     ticket = make(provider, patience_seconds=0.2).submit(texts("any", 2), lane=Lane.LIVE)
     assert done(ticket) == {}
     assert isinstance(ticket.error(), Transient)
-
-
-def test_a_width_that_differs_from_the_index_is_not_taken(make: Make) -> None:
-    provider = Provider()
-    ticket = make(provider, dimensions=32, patience_seconds=0.0).submit(texts("any", 2), lane=Lane.LIVE)
-    assert done(ticket) == {}
-    assert "64 dimensions instead of 32" in str(ticket.error())
 
 
 def test_text_without_anything_in_it_is_refused_without_asking(make: Make) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -171,28 +170,6 @@ def test_last_use_survives_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cache.close()
     days = kept_file.connect(path).execute("SELECT DISTINCT used FROM embeddings").fetchall()
     assert days == [(int(today) // 86_400,)]
-
-
-def test_threads_share_one_cache(tmp_path: Path) -> None:
-    cache = EmbeddingCache(tmp_path / "cache.sqlite")
-    failures: list[BaseException] = []
-
-    def work(start: int) -> None:
-        try:
-            for step in range(10):
-                mine = vectors(start * 100 + step, 20)
-                cache.put_many("model", mine)
-                assert len(cache.get_many("model", list(mine))) == 20
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(start,)) for start in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert cache.entries() == 1200
 
 
 def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from memory.embedding.coordination import UNUSUAL_SECONDS, InFlightRequests
 from memory.embedding.providers.stub import StubProvider
-from schemas.errors import RecalldError, Transient
 
 LONG = UNUSUAL_SECONDS + 5.0
 
@@ -24,11 +21,6 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
         self.asking = InFlightRequests(clock=lambda: self.now)
-
-    def fail(self, error: RecalldError, *, after: float) -> None:
-        with suppress(type(error)), self.asking.request(Remote()):
-            self.now += after
-            raise error
 
     def owed(self) -> list[float]:
         return [one.seconds for one in self.asking.unanswered()]
@@ -48,19 +40,6 @@ def test_a_request_is_told_from_an_unusual_time_on_until_it_is_answered(clock: C
         assert (one.account, one.model, one.seconds) == ("account", Remote().model, UNUSUAL_SECONDS + 5)
         assert one.address == "stub at http://127.0.0.1:9/v1"
     assert clock.owed() == []
-
-
-def test_a_request_that_ended_is_owed_no_answer(clock: Clock):
-    clock.fail(Transient("did not answer in time"), after=120.0)
-    assert clock.owed() == []
-
-
-def test_one_request_may_hang_while_others_are_answered(clock: Clock):
-    with clock.asking.request(Remote()):
-        clock.now += LONG
-        with clock.asking.request(Remote()):
-            pass
-        assert clock.owed() == [LONG]
 
 
 def test_a_model_on_this_machine_is_never_late(clock: Clock):

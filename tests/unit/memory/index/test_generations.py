@@ -86,13 +86,6 @@ def test_the_first_generation_answers_at_once(writer: GenerationWriter, generati
     reader.close()
 
 
-def test_stores_stay_open_from_call_to_call(writer: GenerationWriter) -> None:
-    [first] = writer.open_writer("f1", "first")
-    [second] = writer.open_writer("f1", "first")
-    assert first is second
-    assert writer.open_stores() == [first]
-
-
 def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     writer: GenerationWriter, generations: Generations
 ) -> None:
@@ -158,40 +151,6 @@ def test_going_back_to_the_fingerprint_that_answers_builds_nothing(writer: Gener
     writer.open_writer("f2", "second")
     assert writer.open_writer("f1", "first") == [old]
     assert writer.next() is None
-
-
-def test_a_rebuild_starts_afresh_although_the_fingerprint_is_the_same(
-    writer: GenerationWriter, generations: Generations
-) -> None:
-    [old] = writer.open_writer("f1", "first")
-    old.write([document(NOTE, "gateway")])
-    before = generations.current()
-    writer.begin("f1", "first", force=True)
-    target, current = writer.open_writer("f1", "first")
-    assert (target.counts().files, current.counts().files) == (0, 1)
-    assert generations.current() == before
-    assert writer.complete("f1")
-    assert generations.current() != before
-
-
-def test_a_worker_learns_of_the_flip_of_another(writer: GenerationWriter, folder: Path) -> None:
-    writer.open_writer("f1", "first")
-    other = GenerationWriter(folder, OPTIONS)
-    target, _ = other.open_writer("f2", "second")
-    mine, _ = writer.open_writer("f2", "second")
-    mine.write([document(NOTE, "gateway")])
-    assert target.counts().files == 1
-    other.complete("f2")
-    assert [store.counts().files for store in writer.open_writer("f2", "second")] == [1]
-    other.close()
-
-
-def test_a_replaced_store_stays_usable_for_those_in_the_middle_of_something(writer: GenerationWriter) -> None:
-    [old] = writer.open_writer("f1", "first")
-    writer.open_writer("f2", "second")
-    writer.complete("f2")
-    writer.open_writer("f2", "second")
-    old.write([document(NOTE, "late")])
 
 
 def test_an_index_file_that_somebody_deleted_is_made_anew(

@@ -17,7 +17,7 @@ from memory.embedding.supply import CacheLooks, EmbeddingSupply
 from memory.index import changes as planned_groups
 from memory.index import indexer as indexing
 from memory.index import planner as document_planning
-from memory.index.completion import complete_generation, differences
+from memory.index.completion import differences
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import FillReport, fill_vectors
@@ -164,14 +164,6 @@ def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exceptio
     assert filled.left
 
 
-def test_the_same_text_is_paid_for_once_by_all_agents(world: World) -> None:
-    provider = StubProvider(limits=FAST)
-    key = world.write("MEMORY.md", "One text, two agents.\n")
-    index(world.indexer(provider, agent="one"), key)
-    report, _ = index(world.indexer(provider, agent="two"), key)
-    assert (report.added, report.vectors_missing, provider.inputs) == (1, 0, 1)
-
-
 def test_the_letter_of_a_document_that_was_never_indexed_goes_with_its_file(world: World) -> None:
     indexer = world.indexer()
     good, gone = world.write("memory/good.md", "fine\n"), DocumentKey("memory", "memory/gone.md")
@@ -262,28 +254,6 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
     assert fill(indexer).ready == report.added
 
 
-def test_other_settings_build_a_generation_aside_that_replaces_the_old_one_when_whole(world: World) -> None:
-    provider = StubProvider(limits=FAST)
-    one, two = world.write("memory/one.md", "First note.\n"), world.write("memory/two.md", "Second note.\n")
-    index(world.indexer(provider), one, two)
-    changed = world.indexer(provider, tokens=64)
-    old = changed.generations.current()
-    index(changed, one)
-    assert not complete_generation(changed), "one document is missing"
-    assert changed.generations.current() == old
-    assert differences(changed) == [two]
-    world.write("memory/one.md", "First note, edited while the new index is built.\n")
-    index(changed, one)
-    answering = changed.generations.open_reader()
-    assert answering is not None
-    assert len(answering.search_text("edited", 5)) == 1, "the old generation is kept fresh meanwhile"
-    answering.close()
-    index(changed, two)
-    assert complete_generation(changed)
-    assert changed.generations.current() != old
-    assert provider.inputs == 3, "unchanged texts came from the cache"
-
-
 @pytest.mark.parametrize("limits", [FAST, SLOW])
 def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits) -> None:
     key = world.write("MEMORY.md", "One text, two agents.\n")
@@ -297,18 +267,6 @@ def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: Wor
     fill(second)
     assert second.supply.take_cache_looks() == CacheLooks(hits=1, misses=0)
     assert second.supply.take_cache_looks() == CacheLooks()
-
-
-def test_a_text_that_comes_late_from_the_provider_was_not_found_in_the_cache(world: World) -> None:
-    provider = StubProvider(limits=FAST)
-    provider.answer_next(Transient("overloaded", retry_after=60))
-    indexer = world.indexer(provider)
-    index(indexer, key := world.write("MEMORY.md", "Found by keyword.\n"))
-    [chunk] = indexer.target().chunks_of(key)
-    # Its answer came when nobody waited for it any longer.
-    world.cache.put_many(indexer.supply.identity, {chunk.text_hash: provider.embed_documents(["x"]).vectors[0]})
-    assert fill(indexer).ready == 1
-    assert indexer.supply.take_cache_looks() == CacheLooks(hits=0, misses=1)
 
 
 def test_a_missing_key_does_not_throw_vectors_away(world: World) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,6 @@ from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
 from memory.search.query_vectors import (
-    PROVIDER_THREADS,
     QueryVectors,
     Unavailable,
 )
@@ -151,24 +149,6 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     assert provider.asked in ([], ["slow"])
     provider.answering.set()
     wait_until(lambda: not isinstance(got(vectors, "next"), Unavailable))
-
-
-def test_a_query_that_no_search_waits_for_any_longer_is_not_sent(warm: Warm):
-    provider, clock = Provider(), Clock()
-    vectors = warm(provider, clock=clock)
-    provider.answering.clear()
-    busy = [f"first {number}" for number in range(PROVIDER_THREADS)]
-    first = [vectors.begin(query, seconds=60) for query in busy]
-    wait_until(lambda: sorted(provider.asked) == busy)
-    vectors.begin("alone", seconds=1)
-    vectors.begin("shared", seconds=1)
-    patient = vectors.begin("shared", seconds=60)
-    clock.now += 2
-    provider.answering.set()
-    wait_until(lambda: all(isinstance(one, Future) and one.done() for one in (*first, patient)))
-    assert not isinstance(vectors.outcome(patient), Unavailable)
-    vectors.close()
-    assert sorted(provider.asked) == [*busy, "shared"]
 
 
 def test_a_query_that_is_refused_is_not_the_provider_failing(warm: Warm):

@@ -85,12 +85,6 @@ def test_what_is_unknown_is_absent_and_not_an_error(store: Store) -> None:
     assert store.meta("fingerprint") == "f"
 
 
-def test_a_document_without_text_is_a_file_without_chunks(store: Store) -> None:
-    store.write([document(NOTE)])
-    assert store.file(NOTE) is not None
-    assert store.counts().chunks == 0
-
-
 def test_an_edit_keeps_the_chunks_that_it_does_not_name(store: Store) -> None:
     store.write([document(NOTE, "one", "two", "three", vectors=[vector(1), vector(2), vector(3)])])
     one, two, three = ids_of(store, NOTE)
@@ -204,17 +198,6 @@ def test_a_document_that_went_and_came_back_in_between_is_noticed(store: Store) 
     assert store.write([document(NOTE, "late", revision=before)]) == [WriteOutcome.CONFLICT]
 
 
-def test_of_two_changes_of_one_document_in_one_call_the_first_wins(store: Store) -> None:
-    outcomes = store.write([document(NOTE, "first"), document(NOTE, "second")])
-    assert outcomes == [WriteOutcome.COMMITTED, WriteOutcome.CONFLICT]
-    assert store.search_text("second", 1) == []
-
-
-def test_deleting_what_is_not_there_changes_no_revision(store: Store) -> None:
-    assert store.write([DocumentDelete(NOTE, 0)]) == [WriteOutcome.COMMITTED]
-    assert store.revision(OTHER) == 0
-
-
 # Vectors ---------------------------------------------------------------------------------------------
 
 
@@ -251,20 +234,6 @@ def test_pending_chunks_can_be_had_of_some_texts_only(store: Store) -> None:
     assert store.pending_chunks(2, among={two.text_hash, four.text_hash}) == [two, again]
     assert store.pending_chunks(10, among={"the hash of no chunk", text_hash("one")}) == []
     assert store.pending_chunks(10, among=set()) == []
-
-
-def test_a_new_text_in_the_place_of_a_pending_one_does_not_get_its_vector(store: Store) -> None:
-    store.write([document(NOTE, "old")])
-    [old] = store.pending_chunks(1)
-    store.write(
-        [
-            DocumentWrite(
-                NOTE, store.revision(NOTE), STAT, "h", added=(chunk("new", 0),), moved=(), removed=(old.id,), notes=()
-            )
-        ]
-    )
-    assert store.write_vectors({old.id: (old.text_hash, vector(1))}) == 0
-    assert store.counts().vectors_pending == store.vectors_pending() == 1
 
 
 def test_the_nearest_come_first_and_with_their_cosines(store: Store) -> None:
@@ -443,15 +412,6 @@ def test_touches_count_how_often_the_same_content_was_found_again(store: Store) 
     assert touches() == 0
 
 
-def test_touch_leaves_a_document_alone_whose_content_is_another_by_now(store: Store) -> None:
-    write = document(NOTE, "one")
-    store.write([write])
-    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: "of another reading"})
-    assert [file.stat for file in store.files()] == [STAT]
-    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: write.content_hash})
-    assert [file.stat for file in store.files()] == [FileStat(1, 2, 3)]
-
-
 def test_dead_letters_count_attempts_and_go_with_the_next_commit(store: Store) -> None:
     store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
     store.add_dead_letter(NOTE, reason="still denied", error_class="DocumentUnreadable")
@@ -497,13 +457,6 @@ def test_a_refused_chunk_is_the_dead_letter_of_its_document_which_is_indexed_all
     assert store.refused_chunks(OTHER) == []
 
 
-def test_several_refused_chunks_are_one_letter_with_the_first_reason_and_their_number(store: Store) -> None:
-    with_refusals(store, "a", "b", "c", "d", refused={1: "too long", 2: "no words", 3: "too long"})
-    letter = letter_of(store, NOTE)
-    assert letter is not None
-    assert letter.reason == "line 2: too long; and 2 more chunks"
-
-
 def test_a_refusal_that_joins_later_is_a_dead_letter_too(store: Store) -> None:
     store.write([document(NOTE, "one", "two", "three"), document(OTHER, "four")])
     one, two, three, four = store.pending_chunks(4)
@@ -539,18 +492,6 @@ def test_the_letter_stays_while_a_refused_chunk_is_kept_and_goes_with_the_last_o
     assert (after.attempts, after.first_at, after.last_at) == (before.attempts, before.first_at, before.last_at)
 
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "without", removed=(second,))])
-    assert store.dead_letters() == []
-
-
-def test_a_deleted_document_takes_its_letter_along(store: Store) -> None:
-    with_refusals(store, "one", refused={0: "too long"})
-    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
-    assert store.dead_letters() == []
-
-
-def test_a_change_that_conflicts_leaves_no_letter(store: Store) -> None:
-    late = DocumentWrite(NOTE, 99, STAT, "late", (chunk("one", 0, refused="too long"),))
-    assert store.write([late]) == [WriteOutcome.CONFLICT]
     assert store.dead_letters() == []
 
 

@@ -203,11 +203,6 @@ def test_a_block_of_vectors_stays_below_its_limit(dimensions: int, rows: int) ->
     assert rows * dimensions * 4 <= 1_572_864
 
 
-def test_english_words_are_found_in_their_other_forms(sqlite_store: SqliteStore) -> None:
-    sqlite_store.write([document(NOTE, "the deployments were migrated")])
-    assert len(sqlite_store.search_text("migrating a deployment", 5)) == 1
-
-
 # Damage, and a full disk -----------------------------------------------------------------------------
 
 

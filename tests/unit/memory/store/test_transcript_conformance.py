@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
+from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import TranscriptMark, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
@@ -75,12 +75,6 @@ def test_chunks_know_when_they_were_said(store: Store) -> None:
     assert store.times_of([*ids, 999]) == {ids[0]: 100.5, ids[1]: 200.0}
 
 
-def test_what_is_no_transcript_has_no_mark(store: Store) -> None:
-    store.write([document(NOTE, "note")])
-    assert store.transcript(NOTE) is None
-    assert store.transcript(TALK) is None
-
-
 def test_an_append_goes_on_from_the_mark_and_keeps_what_it_does_not_name(store: Store) -> None:
     first = written(store, "one", "two", "open")
     assert [one.id for one in store.chunks_of(TALK, first=2)] == first[2:]
@@ -119,25 +113,6 @@ def test_a_slice_that_continues_another_mark_conflicts_and_changes_nothing(
 def test_the_state_in_a_mark_is_not_compared(store: Store) -> None:
     written(store, "one")
     assert store.write([piece(continues=replace(mark(1), state=""), to=mark(2))]) == [COMMITTED]
-
-
-def test_a_slice_cannot_continue_what_the_index_does_not_know(store: Store) -> None:
-    assert store.write([piece(*said("one"), continues=mark(1), to=mark(2))]) == [CONFLICT]
-    assert store.file(TALK) is None
-    assert store.transcript(TALK) is None
-
-
-def test_of_two_writers_of_the_same_lines_the_first_wins(store: Store) -> None:
-    written(store, "one")
-    mine = piece(*said("two", first=1), continues=mark(1), to=mark(2))
-    assert store.write([mine, mine]) == [COMMITTED, CONFLICT]
-    assert texts_of(store) == ["one", "two"]
-
-
-def test_an_empty_transcript_is_a_file_with_a_mark(store: Store) -> None:
-    assert store.write([piece(continues=None, to=mark(0))]) == [COMMITTED]
-    assert store.transcript(TALK) == mark(0)
-    assert store.counts().chunks == 0
 
 
 def test_touching_asks_for_the_digest_of_the_mark(store: Store) -> None:
@@ -250,15 +225,6 @@ def test_an_append_keeps_the_letter_of_what_was_refused_before_as_it_is(store: S
     assert store.dead_letters() == [before]
 
 
-def test_a_retried_transcript_that_could_not_be_read_forgets_its_stat_and_not_its_mark(store: Store) -> None:
-    written(store, "one")
-    store.add_dead_letter(TALK, reason="damaged", error_class="TranscriptDamaged")
-    assert store.retry_dead_letter(TALK) == 0
-    assert [file.stat for file in store.files()] == [FORGOTTEN]
-    assert store.transcript(TALK) == mark(1)
-    assert store.write([piece(*said("two", first=1), continues=mark(1), to=mark(2))]) == [COMMITTED]
-
-
 def test_transcripts_that_begin_alike_are_known_by_their_first_text(store: Store) -> None:
     written(store, "one", "two")
     store.write([piece(*said("one", "three"), continues=None, to=mark(2), of=ARCHIVED), document(NOTE, "one")])
@@ -291,32 +257,6 @@ def test_a_renamed_document_brings_its_letter_along(store: Store) -> None:
     assert after == replace(before, key=ARCHIVED)
     assert after.error_class == EMBEDDING_REFUSED
     assert store.retry_dead_letter(ARCHIVED) == 1
-
-
-def test_a_letter_of_the_new_name_stays_when_the_document_brings_none(store: Store) -> None:
-    written(store, "one")
-    store.add_dead_letter(ARCHIVED, reason="permission denied", error_class="DocumentUnreadable")
-    assert store.rename_document(TALK, ARCHIVED)
-    assert letters(store) == [(ARCHIVED, "permission denied", 1)]
-
-
-def test_what_is_unknown_cannot_be_renamed(store: Store) -> None:
-    store.add_dead_letter(TALK, reason="never read", error_class="DocumentUnreadable")
-    token = store.change_token()
-    assert not store.rename_document(TALK, ARCHIVED)
-    assert store.change_token() == token
-    assert letters(store) == [(TALK, "never read", 1)]
-
-
-def test_nothing_is_renamed_over_what_is_known(store: Store) -> None:
-    first = written(store, "one")
-    store.write([piece(*said("theirs"), continues=None, to=mark(1), of=ARCHIVED)])
-    token = store.change_token()
-    assert not store.rename_document(TALK, ARCHIVED)
-    assert not store.rename_document(TALK, TALK)
-    assert store.change_token() == token
-    assert ids_of(store) == first
-    assert texts_of(store) == ["one"]
 
 
 def test_who_read_a_document_before_it_was_renamed_conflicts(store: Store) -> None:

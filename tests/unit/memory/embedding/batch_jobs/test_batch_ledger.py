@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, Stage
-from memory.store.errors import StoreUnreadable
 from schemas.conditions import StopReason
 
 MAIN = Origin(agent="main", identity="an identity", account="an account", provider="openai", model="a-model")
@@ -157,9 +154,5 @@ def test_two_workers_that_note_jobs_at_once_share_the_texts(ledger: BatchLedger,
     assert sorted(taken) == sorted(hashes)
 
 
-def test_a_ledger_is_its_owners_and_another_versions_is_left_alone(ledger: BatchLedger, path: Path) -> None:
+def test_a_ledger_is_its_owners(ledger: BatchLedger, path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
-    with closing(sqlite3.connect(path)) as newer:
-        newer.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreUnreadable, match="another version of recalld wrote"):
-        BatchLedger(path)

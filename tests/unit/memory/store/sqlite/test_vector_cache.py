@@ -254,23 +254,6 @@ def pairs(answer: tuple[np.ndarray, np.ndarray]) -> list[tuple[int, float]]:
     return sorted(zip(answer[0].tolist(), answer[1].tolist(), strict=True))
 
 
-def test_who_reads_an_older_transaction_is_not_answered_from_a_newer_one(store: Store, tmp_path: Path) -> None:
-    store.write([document(key("a.md"), "a", vectors=[exact_vector(0)])])
-    [path] = tmp_path.glob("*.sqlite")
-    held = HeldVectors(VectorShelf(hot_at_search=1))
-    old, new = open_for_reading(path, StoreOptions()), open_for_reading(path, StoreOptions())
-    with sqlite_vectors.snapshot(old):
-        assert len(held.cosines(old, exact_vector(1))[0]) == 1
-        store.write([document(key("b.md"), "b", vectors=[exact_vector(2)])])
-        with sqlite_vectors.snapshot(new):
-            assert len(held.cosines(new, exact_vector(1))[0]) == 2
-        assert len(held.cosines(old, exact_vector(1))[0]) == 1
-    assert held.view is not None
-    assert len(held.view.ids) == 2
-    old.close()
-    new.close()
-
-
 def test_a_commit_that_changes_one_block_reads_one_block(store: Store, tmp_path: Path, monkeypatch) -> None:
     vectors = [exact_vector(number) for number in range(80)]
     store.write([document(key("a.md"), *map(str, range(80)), vectors=vectors)])
