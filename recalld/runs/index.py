@@ -54,7 +54,6 @@ def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh:
     from recalld.runs.run import running
 
     with running(settings, agents) as run:
-        run.check_home()
         for agent in agents if fresh else ():
             _begin(settings, agent, force=force)
         run.compare()
