@@ -50,6 +50,8 @@ _CHAT: SessionKind = "chat"
 _SUBAGENT: SessionKind = "subagent"
 _HEARTBEAT: SessionKind = "heartbeat"
 
+_NUMBER_OF_KINDS = len(get_args(SessionKind))
+
 #: What the rest of a session key, below `agent:<id>:`, begins with.
 _BEGINNINGS: Mapping[str, SessionKind] = {
     "cron:": "cron",
@@ -67,21 +69,22 @@ class SessionKinds:
 
     def __init__(self, wanted: Collection[str]) -> None:
         self._wanted = wanted
-        self._all = set(get_args(SessionKind)) <= set(wanted)
-        self._stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind] | None] = {}
+        self._stores: dict[tuple[str, str], Mapping[str, SessionKind] | None] = {}
 
     def refused(self, root: Root, path: str) -> SessionKind | None:
         """Return the kind of a transcript, named as in keys, that does not count; None if it counts."""
-        if self._all:
-            return None
-        *folder, name = root.named(path) or ("",)
-        place = root.folder, tuple(folder)
+        folder, _, name = path.rpartition("/")
+        place = root.folder, folder
         if place not in self._stores:
-            self._stores[place] = _kinds_in(*place)
-        store, session = self._stores[place], archived_path(name)
-        kind = store.get(session or name) if store is not None else _CHAT
-        if kind is None:
-            kind = _CHAT if session is None else _told_by(root.folder, (*folder, name))
+            everything = len(self._wanted) == _NUMBER_OF_KINDS
+            self._stores[place] = None if everything else _kinds_in(root.folder, (root.named(path) or ())[:-1])
+        store, kind = self._stores[place], _CHAT
+        if store is not None:
+            session = archived_path(name)
+            known = store.get(session or name)
+            if known is None and session is not None:
+                known = _told_by(root.folder, root.named(path) or ())
+            kind = known or _CHAT
         return None if kind in self._wanted else kind
 
 
