@@ -97,16 +97,16 @@ DEFECTS = (
     Defect(
         name="unchanged chunks that are embedded and written again",
         file="memory/index/changes.py",
-        right="        if not same:\n",
-        wrong="        if True:\n",
+        right="            if not (same := self._rows[new.text_hash]):\n",
+        wrong="            if (same := self._rows[new.text_hash]) is not None:\n",
         caught_by=("tests/unit/memory/index/test_indexer.py",),
     ),
     Defect(
         name="a commit that is torn in two",
         file="memory/store/sqlite/transaction.py",
-        right="        self._rows.flush()\n        for key, refusal",
+        right="            self._write_chunks()\n        for key, refusal",
         wrong=(
-            "        self._rows.flush()\n"
+            "            self._write_chunks()\n"
             "        self._connection.execute('COMMIT')\n"
             "        self._connection.execute('BEGIN IMMEDIATE')\n"
             "        for key, refusal"
