@@ -25,7 +25,7 @@ from producers.watching.watcher import Watcher, WatchMode, WatchState
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import ConditionReporter, Event, FiguresRecorder, ProducerQueue
+from schemas.ports import ConditionReporter, Event, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,6 @@ class EventRouter:
         queue: ProducerQueue,
         reporter: ConditionReporter,
         *,
-        figures: FiguresRecorder,
         indexed: Callable[[AgentSettings], StoreReader | None],
         answering: Callable[[AgentSettings], StoreReader | None],
         building: Callable[[AgentSettings], bool],
@@ -70,7 +69,6 @@ class EventRouter:
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
         self._queue = queue
         self._reporter = reporter
-        self._figures = figures
         self._indexed = indexed
         self._answering = answering
         self._building = building
@@ -245,7 +243,6 @@ class EventRouter:
             self._compare(self._agents[agent], reason)
         except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
             pause = self._schedule.failed(agent, now=time.monotonic())
-            self._figures.record_figures(agent, None, commits=0)
             self._report.not_compared(agent, error=str(error), seconds=pause)
         else:
             self._schedule.done(agent, now=time.monotonic())
@@ -254,7 +251,6 @@ class EventRouter:
     def _compare(self, agent: AgentSettings, reason: str) -> None:
         if agent.sync.watch and reason != START:
             self._watcher.refresh(agent.id)
-        commits = self._figures.commits(agent.id)
         report = reconcile(
             agent,
             self._files[agent.id],
@@ -263,7 +259,6 @@ class EventRouter:
             answering=lambda: self._answering(agent),
             building=lambda: self._building(agent),
         )
-        self._figures.record_figures(agent.id, report.figures, commits=commits)
         self._note_state(agent)
         self._report.compared(agent.id, report.problems)
         write = log.info if report.marked or report.problems else log.debug

@@ -24,7 +24,7 @@ from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError
-from schemas.ports import IndexFigures, JobQueue
+from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
 
 #: Seconds after which a comparison that failed is tried again: doubled from the first to the second.
@@ -93,8 +93,7 @@ class ReconcileSchedule:
 class ReconcileReport:
     """Result of a comparison.
 
-    `on_disk` counts documents, `new`, `changed` and `vanished` the marked ones. `figures` count the live index, None
-    where it cannot be read. `problems` are conditions of the files.
+    `on_disk` counts documents, `new`, `changed` and `vanished` the marked ones. `problems` are conditions of the files.
     """
 
     agent: str
@@ -102,7 +101,6 @@ class ReconcileReport:
     new: int
     changed: int
     vanished: int
-    figures: IndexFigures | None
     problems: tuple[Condition, ...]
     seconds: float
 
@@ -115,8 +113,8 @@ class ReconcileReport:
 class _Index:
     """Contents of an index when a comparison began. Its reader is opened for each look, and closed right after.
 
-    `known` is None without an index, and where it is unreadable for one of the reasons in `unless`; then `figures`
-    are None, too. `failed` have dead letters, and a user left `out` some.
+    `known` is None without an index, and where it is unreadable for one of the reasons in `unless`. `failed` have dead
+    letters, and a user left `out` some.
     """
 
     def __init__(
@@ -126,18 +124,18 @@ class _Index:
         self._files = files
         self._unless = (StoreCorrupt, unless)
         self.known: KnownFiles | None = None
-        self.figures: IndexFigures | None = IndexFigures()
+        self.vectors_pending = 0
         self.failed: list[DocumentKey] = []
         self.out: set[DocumentKey] = set()
         try:
             self._look(self._count)
         except self._unless:
-            self.known = self.figures = None
+            self.known = None
 
     def _count(self, reader: StoreReader) -> list[DocumentKey]:
         self.known = KnownFiles(reader.files())
         self.failed = [letter.key for letter in reader.dead_letters()]
-        self.figures = reader.counts().figures(dead_letters=len(self.failed))
+        self.vectors_pending = reader.counts().vectors_pending
         self.out = left_out(reader, self._files)
         return []
 
@@ -227,7 +225,7 @@ def reconcile(
     mark_in_calls(queue, agent.id, marks[:urgent], lane=Lane.LIVE)
     mark_in_calls(queue, agent.id, marks[urgent:], lane=Lane.BACKFILL)
     # The jobs of the marked documents request vectors only for their own chunks.
-    if index.figures is not None and index.figures.vectors_pending:
+    if index.vectors_pending:
         queue.request_vectors(agent.id)
     if complete:
         queue.request_completion(agent.id)
@@ -239,7 +237,6 @@ def reconcile(
         new=len(marks) - changed - len(vanished),
         changed=changed,
         vanished=len(vanished),
-        figures=live.figures,
         problems=scan.problems,
         seconds=time.monotonic() - began,
     )

@@ -20,7 +20,7 @@ import structlog
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
-from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, ProducerQueue
+from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def run_producers(
     reporter: ConditionReporter,
     stop: threading.Event,
     *,
-    figures: FiguresRecorder,
     indexed: Callable[[AgentSettings], StoreReader | None],
     answering: Callable[[AgentSettings], StoreReader | None],
     building: Callable[[AgentSettings], bool],
@@ -49,7 +48,7 @@ def run_producers(
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
-    Each comparison also counts the index, for `figures`. `indexed`, `answering` and `building` are those of
+    `indexed`, `answering` and `building` are those of
     `reconciler.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
     At the end, documents that wait for their quiet time are handed over. The threads report to `pulses`.
 
@@ -61,7 +60,6 @@ def run_producers(
         settings,
         queue,
         reporter,
-        figures=figures,
         indexed=indexed,
         answering=answering,
         building=building,

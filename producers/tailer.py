@@ -26,7 +26,7 @@ from memory.transcripts.interpreter import is_compaction_line
 from producers.debouncer import DebouncedThread
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.settings_sections import SyncSessions
+from schemas.settings import SyncSessions
 
 log = structlog.get_logger(__name__)
 

@@ -87,31 +87,14 @@ def _accept_global_options(command: click.Command) -> None:
             _accept_global_options(below)
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
-    if value:
-        from importlib.metadata import version
-
-        click.echo(f"recalld {version('recalld')}")
-        ctx.exit()
-
-
 root = LazyGroup(
     "recalld",
     help="Fresh, crash-safe, hybrid-searchable memory for agents, from Markdown notes and transcripts.",
     epilog=EXIT_CODES,
-    params=[
-        *global_options(),
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            help="Print the version.",
-            callback=_print_version,
-        ),
-    ],
+    params=global_options(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+click.version_option(package_name="recalld", message="%(prog)s %(version)s", help="Print the version.")(root)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -158,15 +141,14 @@ def _crashed(error: Exception, invocation: Invocation) -> str:
     import traceback
 
     from memory.redaction import redact
+    from recalld.settings.replacement import write_file
 
     first = redact(next(iter(str(error).splitlines()), ""))
     what = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
     text = redact("".join(traceback.format_exception(error)))
     file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as log:
-            log.write(text)
+        write_file(file, text.encode("utf-8", "backslashreplace"))
     except OSError as reason:
         return f"{what}; the traceback could not be kept in {file} ({reason.strerror}):\n{text.rstrip()}"
     return f"{what}; this is a defect, the traceback is in {file}"

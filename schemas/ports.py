@@ -42,32 +42,6 @@ class VectorProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFigures:
-    """Counts of the index that answers for an agent. `last_commit_at` is a Unix time, None when there was none."""
-
-    files: int = 0
-    vectors_ready: int = 0
-    vectors_pending: int = 0
-    dead_letters: int = 0
-    last_commit_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Indexing:
-    """Progress of an agent's index: `pending` documents wait or run.
-
-    `figures` are None when no process has counted since the broker was made; they are `settled` when nothing was
-    committed since they were counted. `held_up` is why no vectors come, None when nothing was reported.
-    """
-
-    pending: int = 0
-    figures: IndexFigures | None = None
-    settled: bool = True
-    progress: VectorProgress = VectorProgress()
-    held_up: Condition | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Cost of embedding with one provider and model.
 
@@ -222,16 +196,6 @@ class EventInbox(Protocol):
 
     def answer(self, event: Event) -> None:
         """Report to its waiting sender that an event was handled. Never raises."""
-
-
-class FiguresRecorder(Protocol):
-    """Counts of agents' indexes, kept for processes that do not open them."""
-
-    def commits(self, agent: str) -> int:
-        """Return the number of commits so far, asked for before the index is counted. Never raises."""
-
-    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
-        """Keep the counts of an index that had so many `commits`; None when it cannot be read. Never raises."""
 
 
 class ConditionReporter(Protocol):

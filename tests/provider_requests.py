@@ -23,8 +23,7 @@ from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.batch_server import BatchServer
 from tests.gemini_server import GeminiServer
 from tests.recording_server import Answer, Recorded, Recording, recording

@@ -12,7 +12,7 @@ from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreRe
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.ports import Event, IndexFigures
+from schemas.ports import Event
 
 
 class RecordingQueue:
@@ -82,19 +82,6 @@ class RecordingConditions:
         for condition in conditions:
             self.open[condition.code, agent] = condition
             self.told.append((agent, condition))
-
-
-class RecordingFigures:
-    """A `FiguresRecorder`: `kept` holds what was counted."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, IndexFigures | None] = {}
-
-    def commits(self, agent: str) -> int:
-        return 0
-
-    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
-        self.kept[agent] = figures
 
 
 class Heard:

@@ -248,7 +248,6 @@ class AgentJobs:
         self._record(job, requests=1, failed=int(after.came_to_nothing))
         if api is not None and after.job_id is not None:
             api.clean_up(after.job_id)
-        self._runtime.count(self._indexer)
         # Other agents may have the same texts.
         for agent in self._runtime.settings.agents:
             self._runtime.queue.request_vectors(agent.id)
@@ -301,7 +300,6 @@ class AgentJobs:
             joined = self._write(vectors, ids)
             self._runtime.board.counters.add(VECTORS, joined)
             self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begun)
-            self._runtime.board.committed(self._agent)
         self._record(job, inputs=len(vectors), tokens=tokens)
         self.ledger.settle(job.reference, vectors.keys())
         refused = lines.keys() - vectors.keys()

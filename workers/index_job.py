@@ -30,9 +30,6 @@ TURN_SECONDS = 10.0
 #: Seconds of a turn while messages of other agents wait in the lane.
 SHARED_TURN_SECONDS = 1.0
 
-#: Seconds between two counts of the index in one turn: status shows the progress.
-COUNT_SECONDS = 2.0
-
 #: Documents that a job claims at a time. After a crash they wait again.
 CLAIM = 64
 
@@ -60,7 +57,6 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
                 raise
             finally:
                 turn.give_back()
-            runtime.count(indexer)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
@@ -123,21 +119,19 @@ class _Turn:
 
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""
-        report = self._run(indexer, self._claims(indexer))
+        report = self._run(indexer, self._claims())
         while self._suspect is not None:
             claim, self._suspect = self._suspect, None
             try:
                 _add(report, self._try_alone(indexer, claim))
             finally:
                 self._marks.end_alone(self._job)
-            _add(report, self._run(indexer, self._claims(indexer)))
+            _add(report, self._run(indexer, self._claims()))
         return report
 
     def done(self, keys: Sequence[DocumentKey]) -> None:
         """Remove the marks of documents that were committed, or became dead letters."""
         got_on()
-        # First: without its mark, a document would be missing in figures that look complete.
-        self._runtime.board.committed(self._agent)
         now = time.time()
         tracing.link(self._marks.take_traces(self._agent, keys))
         if self._lane is Lane.BACKFILL:
@@ -173,13 +167,9 @@ class _Turn:
     def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
         return indexer.index(keys, lane=self._lane, on_done=self.done, out_of_time=self.over)
 
-    def _claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
+    def _claims(self) -> Iterator[DocumentKey]:
         """Yield documents until the turn is over, or until one has to be tried alone."""
-        counted_at = self._begun
         while not self.over():
-            if time.monotonic() - counted_at > COUNT_SECONDS:
-                self._runtime.count(indexer)
-                counted_at = time.monotonic()
             claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))

@@ -104,15 +104,6 @@ class Runtime:
         if entry is not None and entry.users == 0:
             entry.indexer.generations.close()
 
-    def count(self, indexer: Indexer) -> None:
-        """Publish the figures of an agent's index, unless a new generation is under construction."""
-        if indexer.generations.next() is not None:
-            return
-        commits = self.board.commits(indexer.agent.id)
-        store = indexer.target()
-        figures = store.counts().figures(dead_letters=len(store.dead_letters()))
-        self.board.record_figures(indexer.agent.id, figures, commits=commits)
-
     def publish_counts(self) -> None:
         """Add the counts of this process to those of all. Never raises."""
         for supply in list(self._supplies.values()):

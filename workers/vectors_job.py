@@ -57,8 +57,6 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
             runtime.board.counters.flush()
-            runtime.board.committed(agent)
-            runtime.count(indexer)
 
         with batch_jobs(runtime, indexer) as jobs:
             turn = jobs.note() if jobs is not None else BatchTurn()
@@ -103,7 +101,6 @@ def complete_generation(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is None:
             return
         if completing.complete_generation(indexer):
-            runtime.count(indexer)
             return
         lacking = completing.differences(indexer)
         hidden = completing.hidden_notes(indexer)

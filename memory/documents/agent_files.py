@@ -152,7 +152,6 @@ class AgentFiles:
                 archived.add(session)
         return Scan(
             documents=documents,
-            complete=not problems.unlisted,
             problems=problems.conditions(),
             unlisted=tuple(problems.unlisted),
             unchanged=but.unchanged - before if but is not None else 0,
@@ -181,23 +180,20 @@ class AgentFiles:
                     yield key, stat
         configured = self._session_roots()
         followed = [root for root in configured if not root.covered]
-        owners: list[tuple[Root, frozenset[DocumentKey]]] = []
+        first_of: dict[DocumentKey, Root] = {}
         for root in followed:
             found = dict(self._listed(root, problems, kinds, entering))
-            for first, keys in owners:
-                if twice := sorted(keys & found.keys()):
-                    problems.add(
-                        ConditionCode.TRANSCRIPTS_NAMED_TWICE,
-                        root.folder,
-                        first=printable(first.folder),
-                        transcripts=len(twice),
-                        example=twice[0].path.removeprefix(f"{SESSIONS_SOURCE}/"),
-                    )
-                    for key in twice:
-                        del found[key]
+            if twice := sorted(first_of.keys() & found.keys()):
+                problems.add(
+                    ConditionCode.TRANSCRIPTS_NAMED_TWICE,
+                    root.folder,
+                    first=printable(first_of[twice[0]].folder),
+                    transcripts=len(twice),
+                    example=twice[0].path.removeprefix(f"{SESSIONS_SOURCE}/"),
+                )
+            yield from ((key, stat) for key, stat in found.items() if key not in first_of)
             if len(followed) > 1:
-                owners.append((root, frozenset(found)))
-            yield from found.items()
+                first_of = dict.fromkeys(found, root) | first_of
         try:
             imports = self._imported()
         except UserError as error:

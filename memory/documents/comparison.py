@@ -16,7 +16,7 @@ from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
-from schemas.settings_sections import SyncSessions
+from schemas.settings import SyncSessions
 from schemas.status import DiskState
 
 #: A transcript that never rests is enqueued after fewer quiet times (`producers.tailer`) and these spare seconds.
@@ -185,7 +185,7 @@ def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) 
         Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
         for folder, notes in found.items()
     )
-    return replace(scan, complete=False, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
+    return replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
 
 
 def _is_empty(folder: str) -> bool:

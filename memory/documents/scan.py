@@ -46,19 +46,22 @@ class Scan:
     """Documents on disk.
 
     `documents`: all of them, or those that differ from the index, if the scan got its `KnownFiles`; `unchanged` counts
-    the others, and `archived` names the sessions whose archives are unchanged. `complete` is False if a folder could
-    not be listed: a document below one of `unlisted` (absolute paths) may still be there. `left_out` counts files that
-    globs exclude (`EXCLUDED`), folders that globs exclude whole (`EXCLUDED_FOLDERS`), and transcripts by the kinds of
-    their sessions.
+    the others, and `archived` names the sessions whose archives are unchanged. A document below one of `unlisted`
+    (absolute paths), which could not be listed, may still be there. `left_out` counts files that globs exclude
+    (`EXCLUDED`), folders that globs exclude whole (`EXCLUDED_FOLDERS`), and transcripts by the kinds of their sessions.
     """
 
     documents: dict[DocumentKey, FileStat]
-    complete: bool
     problems: tuple[Condition, ...]
     unlisted: tuple[str, ...]
     unchanged: int = 0
     archived: frozenset[str] = frozenset()
     left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Return True if every folder was listed."""
+        return not self.unlisted
 
     @property
     def count(self) -> int:
@@ -67,10 +70,8 @@ class Scan:
 
     def hides(self, path: str | os.PathLike[str]) -> bool:
         """Return True if the scan could not look where an absolute path lies, so that its absence means nothing."""
-        if self.complete:
-            return False
         text = os.fspath(path)
-        return not self.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
+        return any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
 
 
 class ScanProblems:

@@ -29,7 +29,7 @@ from typing import Any, get_args
 from memory.documents.roots import COMPRESSED, Root, archived_path, join
 from memory.documents.safe_open import opened_below, stat_below
 from schemas.errors import RecalldError
-from schemas.settings_sections import SessionKind
+from schemas.settings import SessionKind
 
 #: The store's name in a folder of transcripts.
 STORE = "sessions.json"

@@ -27,8 +27,7 @@ from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.rate_limit import request_tokens
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials, Remote
+from schemas.settings import Credentials, MemorySettings, Remote
 
 #: Name of the bundled local model.
 BUNDLED_MODEL = "multilingual-use-v3"

@@ -14,7 +14,7 @@ from memory.store.reader import StoredChunk, Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Refusal
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.settings_sections import Chunking
+from schemas.settings import Chunking
 
 
 class StoredChunks:

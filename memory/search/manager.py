@@ -28,8 +28,7 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings import AgentSettings, Settings
-from schemas.settings_sections import Limits
+from schemas.settings import AgentSettings, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)

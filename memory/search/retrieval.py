@@ -20,7 +20,7 @@ from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
     from schemas.search import Mode
-    from schemas.settings_sections import Hybrid
+    from schemas.settings import Hybrid
 
 #: Least and most candidates of one side, so that a list of one is the beginning of a list of six.
 MIN_CANDIDATES, MAX_CANDIDATES = 24, 200

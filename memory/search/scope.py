@@ -30,7 +30,7 @@ from schemas.documents import MEMORY_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
 
 if TYPE_CHECKING:
-    from schemas.settings_sections import Scope, ScopeRule
+    from schemas.settings import Scope, ScopeRule
 
 ChatType = Literal["direct", "group", "channel"]
 

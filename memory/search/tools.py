@@ -19,7 +19,7 @@ from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import UserError
 from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.service import Tool
-from schemas.settings_sections import Limits
+from schemas.settings import Limits
 from schemas.validation_messages import problem_words, shown_name, shown_names
 
 _NO_WIKI = "this memory has no wiki, so nothing was searched; leave out the corpus, or ask for memory or sessions"

@@ -23,8 +23,7 @@ from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings import Settings
-from schemas.settings_sections import Limits
+from schemas.settings import Limits, Settings
 
 _log = structlog.get_logger(__name__)
 

@@ -17,14 +17,6 @@ _NEXT_BEAT_SECONDS = 4.0
 #: The workers of a command that ends by itself: they are not missed.
 _PASSING = "index"
 
-#: Condition of a process -> its code.
-PROCESS_CODES = {
-    "gone": ConditionCode.PROCESS_GONE,
-    "stopped": ConditionCode.PROCESS_STOPPED,
-    "silent": ConditionCode.PROCESS_SILENT,
-    "stuck": ConditionCode.PROCESS_STUCK,
-}
-
 
 def known_processes(
     reader: PendingReader, *, wait: Callable[[float], object] | None = time.sleep

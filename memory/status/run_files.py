@@ -90,19 +90,18 @@ def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     state = _object(_states(home / WATCH_STATE_PATH).get(agent_id))
     if not _lives(state):
         return None
-    reason = state.get("reason")
-    overflows = state.get("overflows")
+    reason, overflows = state.get("reason"), state.get("overflows")
+    event_at, compared_at = (
+        float(at) if isinstance(at := state.get(name), int | float) else None
+        for name in ("lastEventAt", "lastReconcileAt")
+    )
     return WatchingState(
         mode=str(state.get("mode", "unknown")),
         reason=str(reason) if reason else None,
         overflows=overflows if isinstance(overflows, int) else 0,
-        last_event_at=_time(state.get("lastEventAt")),
-        last_compared_at=_time(state.get("lastReconcileAt")),
+        last_event_at=event_at,
+        last_compared_at=compared_at,
     )
-
-
-def _time(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _lives(state: Mapping[str, Any]) -> bool:

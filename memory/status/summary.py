@@ -15,7 +15,7 @@ from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, trouble_of
 from memory.status.home import HomeSizes, broker_state, home_sizes, spending, versions
 from memory.status.index import StatusSources
-from memory.status.private_broker import frozen_pid
+from memory.status.local_processes import frozen_pid
 from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from memory.status.run_files import read_hooks_state
 from schemas.conditions import Condition, ConditionCode

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from schemas.settings_sections import StoreSettings
+    from schemas.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from schemas.documents import DocumentKey, FileStat
-from schemas.ports import IndexFigures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,10 +158,6 @@ class IndexCounts:
     vectors_refused: int = 0
     last_commit_at: float | None = None
     disk_bytes: int = 0
-
-    def figures(self, *, dead_letters: int) -> IndexFigures:
-        """Return the counts that processes publish."""
-        return IndexFigures(self.files, self.vectors_ready, self.vectors_pending, dead_letters, self.last_commit_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,6 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
             broker.inbox,
             broker.board,
             process.stop,
-            figures=broker.board,
             indexed=indexed_by(process.settings),
             answering=answering_for(process.settings),
             building=building_in(process.settings),

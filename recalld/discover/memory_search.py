@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from recalld.discover.settings_file import dotted
 from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
-from schemas.settings import FallbackName, ProviderName
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, FallbackName, ProviderName
 
 #: The `api` of a model provider -> the provider of ours that speaks it.
 _APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,36 +32,22 @@ _OF_ENDPOINTS = (*OF_PROVIDER, ConditionCode.PROVIDER_SILENT)
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Finding with its remedy's outcome: `healed` is what the doctor did, `failed` why it could not."""
-
-    finding: Finding
-    healed: str | None = None
-    failed: str | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return True if a problem is left."""
-        return self.finding.level is Level.PROBLEM and self.healed is None
-
-
-def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Outcome]:
+def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Finding]:
     """Look at the machine and the home; with `fix`, heal what can be healed without losing anything.
 
     Raises:
         UserError: the settings are wrong. Anything else is a finding.
     """
-    outcomes = []
-    for finding in _look(invocation, online=online):
-        outcome = Outcome(finding)
-        if fix and finding.heal is not None:
-            try:
-                outcome = Outcome(finding, healed=finding.heal())
-            except (RecalldError, OSError) as error:
-                outcome = Outcome(finding, failed=str(error))
-        outcomes.append(outcome)
-    return outcomes
+    return [_healed(found) if fix else found for found in _look(invocation, online=online)]
+
+
+def _healed(found: Finding) -> Finding:
+    if found.heal is None:
+        return found
+    try:
+        return replace(found, healed=found.heal())
+    except (RecalldError, OSError) as error:
+        return replace(found, failed=str(error))
 
 
 def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
@@ -138,32 +124,30 @@ def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Find
                 yield Finding.of(check, Level.PROBLEM, condition, agent=agent.agent)
 
 
-def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-    """Return the outcomes as one JSON object."""
-    return {"ok": not any(one.is_open for one in outcomes), "findings": [_body(one) for one in outcomes]}
+def answer(findings: Sequence[Finding]) -> Mapping[str, Any]:
+    """Return the findings as one JSON object."""
+    return {"ok": not any(one.is_open for one in findings), "findings": [_body(one) for one in findings]}
 
 
-def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the outcomes for a terminal, styled."""
-    several = len({one.finding.agent for one in outcomes} - {None}) > 1
-    for one in outcomes:
-        found = one.finding
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the findings for a terminal, styled."""
+    several = len({one.agent for one in findings} - {None}) > 1
+    for found in findings:
         typed = partial(to_type, agent=found.agent if several else None)
-        mark, colour = _MARKS[found.level] if one.healed is None else ("healed", "green")
+        mark, colour = _MARKS[found.level] if found.healed is None else ("healed", "green")
         check = click.style(f"{found.check:<12}", dim=True)
         yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(found.message))}"
-        if one.healed is not None:
-            yield f"{'':<19}{one.healed}"
-        elif one.failed is not None:
-            yield f"{'':<19}could not be healed: {typed(one.failed)}"
+        if found.healed is not None:
+            yield f"{'':<19}{found.healed}"
+        elif found.failed is not None:
+            yield f"{'':<19}could not be healed: {typed(found.failed)}"
         elif found.action is not None:
             yield f"{'':<19}-> {typed(printable_name(found.action))}"
-    left = sum(one.is_open for one in outcomes)
+    left = sum(one.is_open for one in findings)
     yield f"{left} problem{'' if left == 1 else 's'} left" if left else "nothing is wrong"
 
 
-def _body(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.finding
+def _body(found: Finding) -> dict[str, Any]:
     body = {
         "check": found.check,
         "level": found.level.value,
@@ -173,7 +157,7 @@ def _body(outcome: Outcome) -> dict[str, Any]:
         "agent": found.agent,
         "agents": found.agents or None,
         "canBeHealed": found.heal is not None,
-        "healed": outcome.healed,
-        "failed": outcome.failed,
+        "healed": found.healed,
+        "failed": found.failed,
     }
     return {name: value for name, value in body.items() if value is not None}

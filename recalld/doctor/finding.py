@@ -31,7 +31,8 @@ class Finding:
 
     `message` is one sentence, `action` what to do about it. `heal` is a remedy that loses nothing; it returns a
     sentence about what it did. `agent` names the index that the finding is about, `agents` several indexes.
-    `covers` are the conditions of status that report the same fact. `condition` is the source of the message.
+    `covers` are the conditions of status that report the same fact. `condition` is the source of the message. After
+    an attempt to heal, `healed` is what the doctor did, or `failed` why it could not.
     """
 
     check: str
@@ -43,6 +44,13 @@ class Finding:
     covers: frozenset[ConditionCode] = frozenset()
     agents: tuple[str, ...] = ()
     condition: Condition | None = field(default=None, compare=False)
+    healed: str | None = None
+    failed: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if a problem is left."""
+        return self.level is Level.PROBLEM and self.healed is None
 
     def may_concern(self, agent: str) -> bool:
         """Return True if the finding names this agent, or no agent."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import socket
@@ -17,8 +16,7 @@ from pathlib import Path
 
 from memory.index.generation_writer import GenerationWriter
 from memory.status.condition_texts import counted
-from memory.status.local_processes import is_alive
-from memory.status.private_broker import socket_path
+from memory.status.local_processes import is_alive, socket_path
 from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level, of_check
@@ -255,15 +253,7 @@ def _listens(path: Path) -> bool:
 
 
 def _remove(settings: Settings, path: Path) -> str:
-    lock = settings.home / "broker" / "lock"
-    with lock.open("w") if lock.exists() else contextlib.nullcontext() as handle:
-        try:
-            if handle is not None:
-                # The process that starts a broker holds this lock until the socket exists.
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return f"left {path}: it is in use again"
-        if path not in dict(_stale(settings)):
-            return f"left {path}: it is in use again"
-        path.unlink(missing_ok=True)
+    if path not in dict(_stale(settings)):
+        return f"left {path}: it is in use again"
+    path.unlink(missing_ok=True)
     return f"removed {path}"

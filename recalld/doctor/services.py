@@ -12,7 +12,7 @@ import redis
 
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, part_of
-from memory.status.private_broker import server_pid
+from memory.status.local_processes import server_pid
 from memory.status.processes import outdated_conditions, process_conditions
 from recalld.doctor.finding import Finding, Level, of_check
 from recalld.up.lock import anybody_runs

@@ -24,7 +24,7 @@ from recalld.local import answers
 from recalld.logs import configure_logs
 from schemas.errors import RecalldError, UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings_sections import Limits
+from schemas.settings import Limits
 
 
 def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:

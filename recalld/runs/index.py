@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
-from memory.status.private_broker import note_finished, note_unfinished, server_pid, was_unfinished
+from memory.status.local_processes import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report
 from recalld.settings.load import check_workspace
@@ -54,7 +54,6 @@ def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh:
     from recalld.runs.run import running
 
     with running(settings, agents) as run:
-        run.check_home()
         for agent in agents if fresh else ():
             _begin(settings, agent, force=force)
         run.compare()

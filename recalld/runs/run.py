@@ -95,11 +95,17 @@ class _View:
 
 @contextmanager
 def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
-    """Begin a run, with a broker for its duration unless one answers already."""
+    """Begin a run, with a broker for its duration unless one answers already.
+
+    Raises:
+        UserError: workers of another home take from the queue.
+    """
     stop = stop_event(supervised=False)
     with running_broker(settings), open_broker(settings) as broker:
         run = Run(settings, agents, broker, stop)
         try:
+            # What workers of another home take from the queue would be missing here.
+            HomeLock(broker.client, broker.keys, settings).take()
             yield run
         finally:
             run.close()
@@ -124,14 +130,6 @@ class Run:
         self._progress_made: object = None
         #: Seconds without progress after which the command gave up, None when it did not.
         self._still_seconds: float | None = None
-
-    def check_home(self) -> None:
-        """Check that workers of this home take from the queue: what those of another home take would be missing here.
-
-        Raises:
-            UserError: workers of another home take from it.
-        """
-        HomeLock(self.broker.client, self.broker.keys, self.settings).take()
 
     def compare(self) -> None:
         """Enqueue what differs between disk and index."""

@@ -162,8 +162,9 @@ def notify(word: str) -> None:
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
     """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
-    seconds = _asked_seconds()
-    if seconds is None:
+    asked = asked_by_systemd()
+    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
+    if not micros.isdigit() or not int(micros) or pid not in (None, str(os.getpid())):
         yield
         return
     over = threading.Event()
@@ -172,7 +173,7 @@ def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
         while True:
             if not problems():
                 notify("WATCHDOG=1")
-            if over.wait(seconds / 2):
+            if over.wait(int(micros) / 2e6):
                 return
 
     threading.Thread(target=run, name="watchdog", daemon=True).start()
@@ -180,15 +181,6 @@ def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-def _asked_seconds() -> float | None:
-    """Return the longest interval between two signs of life; None if systemd asks for none."""
-    asked = asked_by_systemd()
-    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
-    if not micros.isdigit() or not int(micros) or (pid is not None and pid != str(os.getpid())):
-        return None
-    return int(micros) / 1e6
 
 
 @contextmanager

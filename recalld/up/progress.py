@@ -6,26 +6,30 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import click
-import redis
 
 from memory.embedding.selection import ProviderChoice
+from memory.index.generations import Generations, Looks
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration, what_happened
 from memory.status.vectors import vector_progress
+from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide
-from schemas.ports import Indexing
+from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
+
+#: Seconds that one look may spend on counting changed indexes; the next one goes on there.
+_COUNTING_SECONDS = 0.2
 
 #: Agents that are named with a reason; the others are counted.
 _SHOWN_AGENTS = 3
@@ -51,8 +55,8 @@ class Sum:
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
     from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
-    At least one agent `embeds`. `held_up` are the reasons why vectors do not come, with their agents. It is `settled`
-    when nothing was committed since it was counted.
+    At least one agent `embeds`. `held_up` are the reasons why vectors do not come, with their agents. `is_built`: no
+    new generation is under construction.
     """
 
     files: int = 0
@@ -66,7 +70,7 @@ class Sum:
     held_up: dict[str, list[str]] = field(default_factory=dict)
     advice: str | None = None
     embeds: bool = True
-    settled: bool = True
+    is_built: bool = True
 
 
 def line(known: Sum) -> str:
@@ -88,18 +92,45 @@ def line(known: Sum) -> str:
     return text + remarks
 
 
-class Progress:
-    """Printer of the progress of indexing, while there is something to index.
+@dataclass(slots=True)
+class _Index:
+    """Index of one agent: its provider, and its counts when it was looked at; None where it cannot be read."""
 
-    It asks the broker one question for all agents, and waits a moment for the answer: the loop that looks after the
-    processes goes on.
-    """
+    agent: AgentSettings
+    choice: ProviderChoice
+    generations: Generations
+    counts: IndexCounts | None = None
+    failed: int = 0
+    is_built: bool = True
+    looked_at: float = 0.0
+    looks: Looks | None = None
+
+    def look(self) -> None:
+        """Count what is there, if it changed."""
+        self.looked_at = time.monotonic()
+        try:
+            looks, self.is_built = self.generations.looks(), self.generations.next() is None
+            if looks == self.looks and looks.settled:
+                return
+            reader = self.generations.open_reader()
+            self.looks, self.counts, self.failed = looks, IndexCounts(), 0
+            if reader is not None:
+                with closing(reader):
+                    self.counts, self.failed = reader.counts(), len(reader.dead_letters())
+        except RecalldError:
+            self.looks = self.counts = None
+
+
+class Progress:
+    """Printer of the progress of indexing, while there is something to index."""
 
     def __init__(self, settings: Settings, broker: BrokerSide) -> None:
-        self._settings = settings
-        self._marks = broker.queue.marks
         self._board = broker.board
-        self._choices: dict[str, ProviderChoice] = {}
+        self._indexes = [
+            _Index(agent, provider_of(settings, agent), Generations.of(settings, agent.id))
+            for agent in settings.agents
+            if agent.enabled
+        ]
         self._terminal = sys.stdout.isatty()
         self._said: str | None = None
         self._said_at = 0.0
@@ -109,60 +140,58 @@ class Progress:
 
     def look(self) -> None:
         """Print the progress if there is any; cheap if there is none."""
-        try:
-            waiting = bool(self._marks.agents())
-        except redis.RedisError:
-            return  # the broker is looked after elsewhere; progress can wait
-        if not (waiting or self._busy):
+        # Before the indexes are counted: a document loses its mark after its commit.
+        waiting = self._board.waiting()
+        if waiting is None or not (waiting or self._busy):
             return
-        known = self._board.indexing()
-        if known is None:
+        self._busy = True
+        if waiting and self._said and not self._terminal and time.monotonic() - self._said_at < _LINE_SECONDS:
             return
-        total = self._sum(known)
-        self._busy = bool(total.behind or total.lacking) or not total.settled
-        if total.behind or total.lacking or total.settled:
-            self._tell(total)
+        until = time.monotonic() + _COUNTING_SECONDS
+        for index in sorted(self._indexes, key=lambda index: index.looked_at):
+            index.look()
+            if time.monotonic() > until:
+                break
+        if all(index.looked_at for index in self._indexes):
+            total = self._sum(waiting)
+            self._busy = bool(total.behind or total.lacking) or not total.is_built
+            if total.behind or total.lacking or total.is_built:
+                self._tell(total)
 
-    def _sum(self, known: Mapping[str, Indexing]) -> Sum:
-        total = Sum(embeds=False)
-        for agent in self._settings.agents:
-            if not agent.enabled:
+    def _sum(self, waiting: Mapping[str, int]) -> Sum:
+        counted = [(index, index.counts) for index in self._indexes if index.counts is not None]
+        total = Sum(
+            behind=sum(waiting.get(index.agent.id, 0) for index in self._indexes),
+            uncounted=len(self._indexes) - len(counted),
+            embeds=any(index.choice.name != "none" for index in self._indexes),
+            is_built=all(index.is_built for index in self._indexes),
+        )
+        embedding = [(index, counts) for index, counts in counted if index.choice.name != "none"]
+        told = self._board.vectors_of([index.agent.id for index, counts in embedding if counts.vectors_pending])
+        for index, counts in counted:
+            agent = index.agent
+            total.files += counts.files
+            total.vectors_ready += counts.vectors_ready
+            total.failed += index.failed
+            if agent.id not in told:
                 continue
-            one, choice = known.get(agent.id, Indexing()), self._choice(agent)
-            embeds, figures = choice.name != "none", one.figures
-            total.behind += one.pending
-            total.embeds |= embeds
-            total.settled &= one.settled
-            if figures is None:
-                total.uncounted += 1
-                continue
-            total.files += figures.files
-            total.vectors_ready += figures.vectors_ready
-            total.failed += figures.dead_letters
-            if not (embeds and figures.vectors_pending):
-                continue
-            total.lacking += figures.vectors_pending
+            progress, held_up = told[agent.id]
             foreseen, _ = vector_progress(
-                IndexState(vectors_pending=figures.vectors_pending, last_commit_at=figures.last_commit_at),
-                one.progress,
+                IndexState(vectors_pending=counts.vectors_pending, last_commit_at=counts.last_commit_at),
+                progress,
                 agent,
-                choice,
+                index.choice,
                 time.time(),
                 in_batch_jobs=int(agent.remote.batch.enabled),
-                held_back=one.held_up is not None,
+                held_back=held_up is not None,
             )
+            total.lacking += counts.vectors_pending
             total.rate += foreseen.rate or 0.0
             total.eta_seconds = max(filter(None, [total.eta_seconds, foreseen.eta_seconds]), default=None)
             total.advice = total.advice or foreseen.advice
-            if one.held_up is not None:
-                total.held_up.setdefault(what_happened(one.held_up), []).append(agent.id)
+            if held_up is not None:
+                total.held_up.setdefault(what_happened(held_up), []).append(agent.id)
         return total
-
-    def _choice(self, agent: AgentSettings) -> ProviderChoice:
-        """Return the agent's provider, which is looked up once."""
-        if agent.id not in self._choices:
-            self._choices[agent.id] = provider_of(self._settings, agent)
-        return self._choices[agent.id]
 
     def _tell(self, total: Sum) -> None:
         for reason, agents in total.held_up.items():
@@ -174,9 +203,8 @@ class Progress:
                 say(f"{', '.join(agents[:_SHOWN_AGENTS])}{others}: {printable_name(ours)}")
         text = to_type(line(total))
         now = time.monotonic()
-        if text == self._said or (
-            self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
-        ):
+        late = self._terminal or not self._busy or now - self._said_at >= _LINE_SECONDS
+        if text == self._said or (self._said and not late):
             return
         if self._terminal:
             say(f"\r{text}\x1b[K", nl=not self._busy)

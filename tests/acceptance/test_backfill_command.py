@@ -110,25 +110,6 @@ def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
 
 
 @pytest.mark.long
-def test_kill_9_costs_no_more_than_what_was_in_flight(
-    daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
-) -> None:
-    kills = 2
-    for _ in range(kills):
-        command = started(daemon, str(old), "--workspace", str(workspace))
-        wait_until_it_sends(command, server)
-        command.kill()
-        command.communicate(timeout=120)
-    body = json.loads(daemon.run("backfill", str(old), "--json").stdout)
-    assert body["ok"]
-    assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.distinct
-    largest = max(len(request.inputs) for request in server.log)
-    in_flight = 4  # remote.concurrency
-    assert server.inputs - server.distinct <= kills * in_flight * largest
-    assert not processes_of(home)
-
-
-@pytest.mark.long
 def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     daemon: Daemon, server: EmbeddingServer, home: Path, tmp_path: Path
 ) -> None:

@@ -41,19 +41,6 @@ def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(
     wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"))
 
 
-def test_results_say_the_exact_lines_and_get_reads_them(daemon: Daemon) -> None:
-    lines = [f"line {number}" for number in range(1, 41)]
-    lines[24] = "the incident INC-4711 was caused by a full disk"
-    daemon.write("memory/incident.md", "\n".join(lines) + "\n")
-    wait_until(lambda: daemon.found("INC-4711", "memory/incident.md"))
-    result = next(found for found in daemon.search("INC-4711") if found["path"] == "memory/incident.md")
-    assert result["startLine"] <= 25 <= result["endLine"]
-    read = daemon.run("get", "memory/incident.md", "--from", "25", "--lines", "1")
-    assert read.returncode == 0
-    assert "INC-4711" in read.stdout
-    assert "line 24" not in read.stdout
-
-
 def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, workspace: Path) -> None:
     daemon = Daemon(home, workspace)
     daemon.write("memory/before.md", "The walrus sleeps at noon.\n")
@@ -151,22 +138,6 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
 
 
 @pytest.mark.long
-def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daemon) -> None:
-    daemon.stop()
-    folder = daemon.home / "indexes" / "main"
-    (index,) = folder.glob("*.sqlite")
-    for sidecar in folder.glob("*.sqlite-*"):
-        sidecar.unlink()
-    index.write_bytes(b"\x00garbage\xff" * 5000)
-    daemon.write("memory/new.md", "A new note about the capybara.\n")
-    daemon.start()
-    wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"))
-    wait_until(lambda: daemon.found("capybara", "memory/new.md"))
-    assert list(folder.glob("*corrupt*"))
-    wait_until(lambda: daemon.status()["ok"], what="the trouble is over")
-
-
-@pytest.mark.long
 def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
     daemon.write("memory/a.md", "The first heron.\n")
     wait_until(lambda: daemon.found("heron", "memory/a.md"))
@@ -228,14 +199,3 @@ def test_up_asks_and_names_no_program_that_has_the_port_of_a_service_that_died(d
         assert f"http://127.0.0.1:{daemon.port()}/" in daemon.said()[before:]
         assert stranger.url not in daemon.said()[before:]
     assert stranger.connections == []
-
-
-@pytest.mark.long
-def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:
-    daemon.write("memory/kept.md", "The marmot kept its place.\n")
-    wait_until(lambda: daemon.found("marmot", "memory/kept.md"))
-    before = daemon.status()["index"]["generation"]
-    rebuilt = daemon.run("rebuild", "--json")
-    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
-    assert daemon.found("marmot", "memory/kept.md")
-    wait_until(lambda: daemon.status()["index"]["generation"] != before)

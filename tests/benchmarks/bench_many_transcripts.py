@@ -22,8 +22,7 @@ from producers.reconciler import reconcile
 from producers.tailer import Tailer
 from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
-from schemas.settings import AgentSettings
-from schemas.settings_sections import SyncSessions
+from schemas.settings import AgentSettings, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 from tests.waiting import wait_until
 

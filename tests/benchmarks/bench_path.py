@@ -118,7 +118,6 @@ class House:
             target=run_producers,
             args=(self.settings, broker.queue, broker.inbox, broker.board, stop),
             kwargs={
-                "figures": broker.board,
                 "indexed": indexed_by(self.settings),
                 "answering": answering_for(self.settings),
                 "building": building_in(self.settings),

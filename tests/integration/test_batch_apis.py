@@ -15,8 +15,7 @@ from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, Throttled, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer

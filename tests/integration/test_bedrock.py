@@ -15,8 +15,7 @@ import pytest
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.provider_requests import AWS
 from tests.stub_server import StubServer
 

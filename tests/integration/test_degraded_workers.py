@@ -11,8 +11,7 @@ from memory.index.generations import Generations
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
 from schemas.conditions import ConditionCode
-from schemas.settings import Settings
-from schemas.settings_sections import Chunking
+from schemas.settings import Chunking, Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.local_processes import is_stopped
-from memory.status.private_broker import pid_behind, socket_path
+from memory.status.local_processes import is_stopped, server_pid
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
 from recalld.doctor import services
@@ -76,7 +75,7 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
 def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_one_writes_its_files(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide
 ) -> None:
-    pid = pid_behind(socket_path(settings.home))
+    pid = server_pid(settings.home)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -22,8 +22,7 @@ from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings, Settings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings, Settings
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer
 from tests.raw_server import DROP, answer, raw_server

@@ -15,8 +15,7 @@ from memory.embedding.providers.ollama import OllamaProvider
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.commanding import CommandLine
 from tests.embedding_server import Failure
 from tests.ollama_server import OllamaServer

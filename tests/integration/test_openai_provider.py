@@ -21,8 +21,7 @@ from memory.embedding.selection import choose_provider
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.waiting import wait_until
 

@@ -13,8 +13,7 @@ from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.ports import Pending
-from schemas.settings import Settings
-from schemas.settings_sections import Scope
+from schemas.settings import Scope, Settings
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from tests.quiet_board import QuietBoard
 from tests.serving import running

@@ -21,12 +21,10 @@ from producers.spool import write_event, write_hook
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError
-from schemas.ports import Event, IndexFigures
-from schemas.settings import AgentSettings, Settings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.ports import Event
+from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import (
     RecordingConditions,
-    RecordingFigures,
     RecordingInbox,
     RecordingQueue,
     RememberedFiles,
@@ -48,7 +46,6 @@ class House:
         self.home = root / "home"
         self.queue = RecordingQueue()
         self.troubles = RecordingConditions()
-        self.figures = RecordingFigures()
         self.inbox = RecordingInbox()
         self.stop = threading.Event()
         self.ready = threading.Event()
@@ -100,7 +97,6 @@ class House:
             self.inbox,
             self.troubles,
             self.stop,
-            figures=self.figures,
             indexed=self._indexed,
             answering=lambda _: None,
             building=lambda _: False,
@@ -155,17 +151,6 @@ def test_what_changed_while_nothing_ran_is_found_at_the_start(house: House) -> N
     house.write("main/MEMORY.md")
     house.start()
     assert house.queue.marked("main") == ["MEMORY.md", "memory/gone.md"]
-
-
-def test_a_comparison_counts_the_index_and_one_that_cannot_be_read_is_not_counted(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.remember()
-    house.start()
-    assert house.figures.kept == {"main": IndexFigures(files=1)}
-    house.index_error = RecalldError("the index cannot be read")
-    house.inbox.put(Event(kind="reconcile", agent="main"))
-    wait_until(lambda: house.figures.kept == {"main": None})
 
 
 def test_a_change_during_the_first_comparison_is_not_missed(house: House) -> None:

@@ -1,4 +1,4 @@
-"""Progress of indexing in `recalld up`, from one question to the broker for all agents."""
+"""Progress of indexing in `recalld up`: what waits in the queue, and what the indexes hold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from recalld.up.progress import Progress
 from recalld.wiring import open_broker
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
-from schemas.ports import IndexFigures
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
+from tests.written_index import write_index
 from workers.queue.private_server import BrokerServer
 
 NAMES = ("ada", "bob", "eve")
@@ -25,12 +25,26 @@ def several(settings: Settings, tmp_path: Path) -> Settings:
     return settings.model_copy(update={"agents": tuple(made)})
 
 
+@pytest.fixture
+def progress(several: Settings) -> Progress:
+    return Progress(several, open_broker(several))
+
+
+def fill(settings: Settings, *names: str, notes: int = 1, vectors: bool = True) -> None:
+    """Write so many notes of each agent into its index."""
+    for name in names:
+        folder = settings.agent(name).workspace / "memory"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(notes):
+            (folder / f"{number}.md").write_text(f"Note {number} of {name}.\n")
+        write_index(settings, name, vectors=vectors).close()
+
+
 def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
-    several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
+    several: Settings, progress: Progress, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several, open_broker(several))
+    workers = Workers(several)
     for name in NAMES:
-        workers.board.record_figures(name, IndexFigures(), commits=0)
         for number in range(3):
             workers.write(f"memory/{number}.md", f"Note {number} of {name}.", agent=name)
         workers.mark("memory/0.md", "memory/1.md", "memory/2.md", agent=name, lane=Lane.BACKFILL)
@@ -51,48 +65,32 @@ def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
     assert "document" not in capsys.readouterr().out, "nothing new"
 
 
-def test_what_was_counted_before_the_last_commit_is_not_said_to_be_all(
-    several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
+def test_an_index_that_cannot_be_read_is_missing_from_the_sum_and_named(
+    several: Settings, progress: Progress, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several, open_broker(several))
-    for name in NAMES:
-        commits = workers.board.commits(name)
-        workers.board.record_figures(name, IndexFigures(files=1, vectors_ready=1), commits=commits)
-    workers.board.committed("bob")
-    progress.look()
-    assert capsys.readouterr().out == ""
-    workers.board.record_figures("bob", IndexFigures(files=5, vectors_ready=5), commits=workers.board.commits("bob"))
-    progress.look()
-    assert capsys.readouterr().out == "up to date: 7 documents, 7 chunks with vectors\n"
-
-
-def test_agents_that_were_not_counted_are_missing_from_the_sum_and_named(
-    several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    workers, progress = Workers(several), Progress(several, open_broker(several))
-    workers.board.record_figures("ada", IndexFigures(files=4, vectors_ready=6), commits=0)
-    workers.board.record_figures("bob", IndexFigures(files=4, vectors_ready=6), commits=0)
-    workers.board.record_figures("bob", None, commits=0)
+    fill(several, "ada", "bob", notes=2)
+    folder = several.indexes_path / "bob"
+    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5000)
     progress.look()
     assert capsys.readouterr().out == (
-        "up to date: 4 documents, 6 chunks with vectors; 2 agents are not counted: see `recalld status`\n"
+        "up to date: 2 documents, 2 chunks with vectors; 1 agent is not counted: see `recalld status`\n"
     )
 
 
 def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported(
-    several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
+    several: Settings, progress: Progress, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several, open_broker(several))
+    fill(several, *NAMES, notes=2, vectors=False)
     for name in NAMES:
-        workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
-    for name in NAMES:
-        workers.board.report(ConditionCode.PROVIDER_FAILS, agent=name, subject="stub", error="it does not answer")
+        Workers(several).board.report(
+            ConditionCode.PROVIDER_FAILS, agent=name, subject="stub", error="it does not answer"
+        )
     progress.look()
     assert capsys.readouterr().out.splitlines() == [
         "ada, bob, eve: it does not answer",
         "6 documents searchable by keyword; vectors 0 of 6",
     ]
-    workers.board.record_figures("ada", IndexFigures(files=3, vectors_pending=2), commits=0)
+    fill(several, "ada", notes=3, vectors=False)
     progress.look()
     assert "it does not answer" not in capsys.readouterr().out, "once"
 
@@ -100,19 +98,15 @@ def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported
 def test_vectors_that_cannot_be_had_are_not_waited_for(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fill(several, *NAMES, notes=2, vectors=False)
     keyless = [agent.model_copy(update={"provider": "openai"}) for agent in several.agents]
-    workers, progress = (
-        Workers(several),
-        Progress(several.model_copy(update={"agents": tuple(keyless)}), open_broker(several)),
-    )
-    for name in NAMES:
-        workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
-    progress.look()
+    settings = several.model_copy(update={"agents": tuple(keyless)})
+    Progress(settings, open_broker(settings)).look()
     assert capsys.readouterr().out == "up to date: 6 documents, by keyword only\n"
 
 
 def test_a_broker_that_is_away_is_no_reason_to_say_anything(
-    several: Settings, capsys: pytest.CaptureFixture[str]
+    progress: Progress, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Progress(several, open_broker(several)).look()
+    progress.look()
     assert capsys.readouterr().out == ""

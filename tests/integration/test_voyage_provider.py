@@ -17,8 +17,7 @@ import pytest
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
@@ -212,7 +211,7 @@ def test_the_sdk_is_imported_when_it_is_used_and_prints_no_text() -> None:
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials
 from schemas.settings import MemorySettings
 from tests.voyage_server import VoyageServer
 with VoyageServer() as server:

@@ -162,14 +162,14 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(commands: CommandLine, server: EmbeddingServer, old: Path) -> Callable[[str], tuple[int, dict[str, object]]]:
+def backfill(commands: CommandLine, server: EmbeddingServer, old: Path) -> Callable[[], tuple[int, dict[str, object]]]:
     """A command that embeds; before it, the same was indexed and refused."""
     server.fail_next(Failure(status=401), times=1_000)
     assert commands.run("backfill", str(old))[0] == 1
     server.recover()
 
-    def ran(name: str) -> tuple[int, dict[str, object]]:
-        code, out, _ = commands.run(*(["backfill", str(old)] if name == "backfill" else [name]), "--json")
+    def ran() -> tuple[int, dict[str, object]]:
+        code, out, _ = commands.run("backfill", str(old), "--json")
         return code, json.loads(out)
 
     return ran
@@ -196,31 +196,23 @@ def endure_an_outage(home: Path) -> None:
         side.client.close()
 
 
-@pytest.mark.parametrize("command", ["backfill", "index"])
-def test_a_refusal_that_is_over_is_asked_about_at_once(
-    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, command: str
+@pytest.mark.parametrize("outage", [False, True])
+def test_a_refusal_or_an_outage_that_is_over_is_asked_about_at_once(
+    backfill: Callable[[], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path, *, outage: bool
 ) -> None:
-    code, _ = run(command)
-    assert (code, server.inputs) == (0, server.distinct)
-    assert server.distinct > 0
-
-
-@pytest.mark.parametrize("command", ["backfill", "index"])
-def test_an_outage_that_is_over_is_asked_about_at_once(
-    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path, command: str
-) -> None:
-    endure_an_outage(home)
-    code, _ = run(command)
+    if outage:
+        endure_an_outage(home)
+    code, _ = backfill()
     assert (code, server.inputs) == (0, server.distinct)
     assert server.distinct > 0
 
 
 def test_a_run_tells_what_it_met_itself(
-    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path
+    backfill: Callable[[], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path
 ) -> None:
     endure_an_outage(home)
     server.fail_next(Failure(status=402, message="no credit"), times=1_000)
-    code, body = run("backfill")
+    code, body = backfill()
     result = body["result"]
     assert isinstance(result, dict)
     assert (code, result["code"]) == (1, "vectors_wait")

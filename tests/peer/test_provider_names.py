@@ -12,8 +12,7 @@ from memory.embedding.providers.presets import family_prefixes, price_of
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
 from recalld.settings.load import load
 from schemas.errors import UserError
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 
 KEYS = Credentials.model_validate({"openai": "o", "gemini": "g", "voyage": "v", "mistral": "m", "deepinfra": "d"})
 ROUTER = {"base_url": "https://openrouter.ai/api/v1"}

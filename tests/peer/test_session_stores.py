@@ -17,8 +17,7 @@ from memory.documents.session_stores import STORE, kinds_of
 from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import Said
 from schemas.documents import DocumentKey
-from schemas.settings import AgentSettings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Sync, SyncSessions
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress

@@ -85,13 +85,6 @@ def test_a_containers_command_is_one_of_recalld_with_its_flags(name: str):
     assert 'ENTRYPOINT ["recalld"]' in (DEPLOY / "Dockerfile").read_text("utf-8")
 
 
-def test_the_parser_of_this_test_refuses_what_there_is_not():
-    with pytest.raises(click.UsageError):
-        invoked(["work", "--processes", "2"])
-    with pytest.raises(AssertionError):
-        invoked(["toil"])
-
-
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_units_command_is_one_of_recalld_with_its_flags(unit: Path):
     [line] = re.findall(r"^ExecStart=(.*)$", unit.read_text("utf-8"), flags=re.MULTILINE)
@@ -139,16 +132,6 @@ def test_containers_are_reached_from_this_machine_only_and_may_do_little():
         assert {"max-size", "max-file"} <= service["logging"]["options"].keys(), name
         # Who writes one cache finds out by its host's name that it is one.
         assert service["hostname"] == "recalld", name
-
-
-def test_the_files_that_are_mounted_are_there():
-    for service in compose()["services"].values():
-        for volume in service.get("volumes", ()):
-            source = volume["source"] if isinstance(volume, dict) else str(volume).split(":")[0]
-            source = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", source)
-            made_first = ("./home", "./prometheus")  # by the commands at the top of the file
-            if source.startswith(".") and not source.startswith(made_first):
-                assert (DEPLOY / "compose" / source).exists(), source
 
 
 def test_the_containers_settings_are_valid(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Conditions, progress and figures that processes publish in the broker."""
+"""Conditions, progress and heartbeats that processes publish in the broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import date
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ import structlog
 
 from memory.redaction import redact
 from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
-from schemas.ports import FleetNumbers, IndexFigures, Indexing, Pending, Usage, VectorProgress
+from schemas.ports import FleetNumbers, Pending, Usage, VectorProgress
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
@@ -47,8 +47,7 @@ def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R | A:
             try:
                 return method(*args, **kwargs)
-            except redis.RedisError as error:
-                log.debug("board_unreachable", error=str(error))
+            except redis.RedisError:
                 return answer
 
         return call
@@ -57,7 +56,7 @@ def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
 
 
 class HealthStore:
-    """`PendingReader`, `FiguresRecorder` and `ConditionReporter` over the broker.
+    """`PendingReader` and `ConditionReporter` over the broker.
 
     Without the broker, writes are dropped and reads return None or nothing.
     """
@@ -116,57 +115,25 @@ class HealthStore:
         self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
     @_else(None)
-    def committed(self, agent: str) -> None:
-        """Record a change of an index before its marks are removed: its figures must be counted anew."""
-        self._client.hincrby(self._keys.commits, agent, 1)
-
-    @_else(0)
-    def commits(self, agent: str) -> int:
-        """Return the number of commits; 0 without the broker."""
-        return int(self._client.hget(self._keys.commits, agent) or 0)
-
-    @_else(None)
-    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
-        """Keep the figures of an index with this number of `commits`; None if it cannot be read."""
-        if figures is None:
-            self._client.hdel(self._keys.figures, agent)
-        else:
-            self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
-
-    @_else(None)
-    def indexing(self) -> dict[str, Indexing] | None:
-        """Return the state of every known agent's index; None if the broker does not answer.
-
-        Two round trips for any number of agents.
-        """
+    def waiting(self) -> dict[str, int] | None:
+        """Return the number of documents that wait or run, by agent; None if the broker does not answer."""
         marked = self._marks.agents()
         with self._client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(self._keys.figures)
-            pipe.hgetall(self._keys.commits)
             for agent in marked:
                 pipe.hlen(self._keys.sequence(agent))
-            counted, commits, *pending = pipe.execute()
-        known = {agent.decode(): json.loads(raw) for agent, raw in counted.items()}
-        figures = {agent: IndexFigures(*rest) for agent, (_, *rest) in known.items()}
-        lacking = [agent for agent, one in figures.items() if one.vectors_pending]
-        with self._client.pipeline(transaction=False) as pipe:
-            for agent in lacking:
-                pipe.hmget(self._keys.progress(agent), "rate", "at")
-                pipe.hvals(self._keys.conditions(agent))
-            told = pipe.execute()
-        waiting = dict(zip(marked, pending, strict=True))
-        progress = {agent: _progress(*told[2 * place]) for place, agent in enumerate(lacking)}
-        held_up = {agent: _held_up(told[2 * place + 1]) for place, agent in enumerate(lacking)}
-        return {
-            agent: Indexing(
-                pending=int(waiting.get(agent, 0)),
-                figures=figures.get(agent),
-                settled=agent in known and known[agent][0] == int(commits.get(agent.encode(), 0)),
-                progress=progress.get(agent, VectorProgress()),
-                held_up=held_up.get(agent),
-            )
-            for agent in {*known, *marked}
-        }
+            return dict(zip(marked, pipe.execute(), strict=True))
+
+    def vectors_of(self, agents: Sequence[str]) -> dict[str, tuple[VectorProgress, Condition | None]]:
+        """Return the rate of new vectors of each agent, and the condition that holds them up; one round trip."""
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                for agent in agents:
+                    pipe.hmget(self._keys.progress(agent), "rate", "at")
+                    pipe.hvals(self._keys.conditions(agent))
+                told = pipe.execute()
+        except redis.RedisError:
+            return dict.fromkeys(agents, (VectorProgress(), None))
+        return {agent: (_progress(*told[2 * at]), _held_up(told[2 * at + 1])) for at, agent in enumerate(agents)}
 
     @_else(None)
     def moved(self) -> None:

@@ -21,8 +21,9 @@ import structlog
 
 from memory.embedding.coordination import InFlightRequests
 from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.processes import PROCESS_CODES, with_problem
+from memory.status.processes import with_problem
 from memory.status.pulses import Pulses
+from schemas.conditions import ConditionCode
 from schemas.ports import Unanswered
 from schemas.settings import Settings
 from schemas.status import OutdatedState, ProcessState
@@ -188,12 +189,12 @@ def process_states(beats: list[Beat]) -> list[ProcessState]:
 
 
 def _seen(beat: Beat, condition: str) -> ProcessState:
-    state, told = beat.state, {"condition": condition, "code": PROCESS_CODES.get(condition)}
+    state, code = beat.state, None if condition == "well" else ConditionCode(f"process_{condition}")
     outdated = state.outdated if condition != "gone" else None
     if outdated is not None and not beat.is_here:
         outdated = replace(outdated, file=f"{outdated.file} on {state.host}")
     doing = {} if condition in {"well", "stuck"} else {"doing": (), "stuck": ()}
-    return with_problem(state.model_copy(update={**told, **doing, "outdated": outdated}))
+    return with_problem(state.model_copy(update={"condition": condition, "code": code, **doing, "outdated": outdated}))
 
 
 def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:

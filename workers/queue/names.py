@@ -45,9 +45,6 @@ class Keys:
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"
-        #: Hashes: agent -> commits to its index; agent -> commits at the last count, and the figures.
-        self.commits = f"{self.prefix}:commits"
-        self.figures = f"{self.prefix}:figures"
         #: Hash: process -> JSON of its heartbeat.
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.

@@ -23,8 +23,16 @@ from typing import IO, Any
 import redis
 import structlog
 
-from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.private_broker import note_finished, note_server, note_unfinished, server_pid, socket_path
+from memory.status.local_processes import (
+    born,
+    is_stopped,
+    is_the_same,
+    note_finished,
+    note_server,
+    note_unfinished,
+    server_pid,
+    socket_path,
+)
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal

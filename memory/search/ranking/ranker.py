@@ -25,7 +25,7 @@ from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_wo
 from memory.store.reader import ChunkRow, StoreReader
 
 if TYPE_CHECKING:
-    from schemas.settings_sections import Hybrid
+    from schemas.settings import Hybrid
 
 
 #: Lift of a place with all exact pieces of the query. A rank is at most 1, so a place with half of them leads, too.

@@ -39,11 +39,6 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-@pytest.fixture
-def files(workspace: Path) -> AgentFiles:
-    return AgentFiles(AgentSettings(id="main", workspace=workspace))
-
-
 def _refused(files: AgentFiles, path: str) -> None:
     """Found by no scan, no stat, and refused by a read."""
     assert key(path) not in files.scan().documents
@@ -52,28 +47,56 @@ def _refused(files: AgentFiles, path: str) -> None:
         files.read(key(path))
 
 
-def test_a_link_to_a_file_is_refused(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "memory/secret.md").symlink_to(workspace.parent / "outside/secret.md")
-    _refused(files, "memory/secret.md")
+@pytest.fixture
+def files(workspace: Path) -> AgentFiles:
+    return AgentFiles(AgentSettings(id="main", workspace=workspace))
 
 
-def test_a_link_to_a_file_inside_is_refused_too(workspace: Path, files: AgentFiles) -> None:
+@pytest.mark.parametrize(
+    ("link", "target", "read"),
+    [
+        ("memory/secret.md", "outside/secret.md", "memory/secret.md"),
+        ("memory/link.md", "ws/memory/real.md", "memory/link.md"),
+        ("MEMORY.md", "outside/secret.md", "MEMORY.md"),
+        ("memory/link", "outside", "memory/link/secret.md"),
+        ("memory/loop", "ws/memory/loop", "memory/loop/a.md"),
+    ],
+)
+def test_a_link_below_the_workspace_is_never_followed(
+    workspace: Path, files: AgentFiles, link: str, target: str, read: str
+) -> None:
     (workspace / "memory/real.md").write_text("x")
-    (workspace / "memory/link.md").symlink_to(workspace / "memory/real.md")
-    _refused(files, "memory/link.md")
+    (workspace / link).symlink_to(workspace.parent / target)
+    _refused(files, read)
+    scan = files.scan()
+    assert scan.complete
+    told = [(one.code, one.subject) for one in scan.problems]
+    assert told == ([(ConditionCode.FILE_IS_LINK, str(workspace / link))] if "outside" in target else [])
 
 
-def test_a_long_term_memory_that_is_a_link_is_refused_and_said(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "MEMORY.md").symlink_to(workspace.parent / "outside/secret.md")
-    _refused(files, "MEMORY.md")
-    assert [(one.code, Path(one.subject).name) for one in files.scan().problems] == [
-        (ConditionCode.FILE_IS_LINK, "MEMORY.md")
-    ]
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder"])
+def test_what_is_no_file_is_refused_without_waiting(
+    workspace: Path, files: AgentFiles, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace / "memory")
+    if kind == "pipe":
+        os.mkfifo("odd.md")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("odd.md")
+    else:
+        Path("odd.md").mkdir()
+        Path("odd.md/inside.md").write_text("x")
+    _refused(files, "memory/odd.md")
+    assert (key("memory/odd.md/inside.md") in files.scan().documents) is (kind == "folder")
 
 
-def test_what_lies_behind_a_link_to_a_folder_is_refused(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "memory/link").symlink_to(workspace.parent / "outside")
-    _refused(files, "memory/link/secret.md")
+@pytest.mark.parametrize("path", ["memory/file.md/a.md", f"memory/{'a' * 300}.md"])
+def test_what_cannot_be_there_is_a_document_gone(workspace: Path, files: AgentFiles, path: str) -> None:
+    (workspace / "memory/file.md").write_text("x")
+    assert (files.resolve(path), files.stat(key(path))) == (key(path), None)
+    with pytest.raises(DocumentGone):
+        files.read(key(path))
 
 
 def test_a_memory_folder_that_is_a_link_is_refused_and_said(workspace: Path, files: AgentFiles) -> None:
@@ -93,12 +116,6 @@ def test_a_link_that_was_named_as_an_extra_path_is_a_root(workspace: Path) -> No
     files = AgentFiles(AgentSettings(id="main", workspace=workspace, extra_paths=("memory",)))
     assert files.read(key("memory/secret.md")).text == SECRET
     assert key("memory/secret.md") in files.scan().documents
-
-
-def test_a_loop_of_links_is_refused(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "memory/loop").symlink_to(workspace / "memory/loop")
-    _refused(files, "memory/loop/a.md")
-    assert files.scan().complete
 
 
 def test_a_folder_swapped_for_a_link_at_the_last_moment_leads_nowhere(
@@ -198,39 +215,6 @@ def test_another_agents_workspace_is_outside(workspace: Path, files: AgentFiles)
 def test_spellings_of_a_document_resolve_to_its_key(workspace: Path, files: AgentFiles) -> None:
     for path in ("memory/a.md", "./memory/a.md", "memory//a.md", "memory/./a.md", str(workspace / "memory/a.md")):
         assert files.resolve(path) == key("memory/a.md")
-
-
-def test_a_pipe_is_refused_without_waiting_for_a_writer(workspace: Path, files: AgentFiles) -> None:
-    os.mkfifo(workspace / "memory/pipe.md")
-    _refused(files, "memory/pipe.md")
-
-
-def test_a_folder_called_like_a_note_is_refused(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "memory/folder.md").mkdir()
-    (workspace / "memory/folder.md/inside.md").write_text("x")
-    _refused(files, "memory/folder.md")
-    assert key("memory/folder.md/inside.md") in files.scan().documents
-
-
-def test_a_socket_is_refused(workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(workspace / "memory")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("socket.md")
-        _refused(files, "memory/socket.md")
-
-
-def test_a_file_in_place_of_a_folder_is_a_document_gone(workspace: Path, files: AgentFiles) -> None:
-    (workspace / "memory/file.md").write_text("x")
-    with pytest.raises(DocumentGone):
-        files.read(key("memory/file.md/a.md"))
-    assert files.stat(key("memory/file.md/a.md")) is None
-
-
-def test_an_overlong_name_is_a_document_gone(files: AgentFiles) -> None:
-    path = f"memory/{'a' * 300}.md"
-    assert files.resolve(path) == key(path)
-    with pytest.raises(DocumentGone):
-        files.read(key(path))
 
 
 def test_a_file_that_is_too_large_is_refused_unread(

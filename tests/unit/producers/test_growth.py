@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from producers import tailer as module
 from producers.tailer import BLOCK_BYTES, Due, Growth
 from schemas.documents import FileStat
-from schemas.settings_sections import SyncSessions
+from schemas.settings import SyncSessions
 from tests.transcript_files import compaction_line
 
 SYNC = SyncSessions()

@@ -37,7 +37,7 @@ class Listed(AgentFiles):
         assert but is not None
         self.rounds += 1
         documents = {key: stat for key, stat in self.now.items() if but.differs(key, stat)}
-        return Scan(documents, not self.unlisted, (), self.unlisted)
+        return Scan(documents, (), self.unlisted)
 
     def watch_roots(self) -> list[WatchRoot]:
         return []
@@ -145,11 +145,10 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
 @pytest.mark.parametrize(
     ("path", "scan", "expected"),
     [
-        ("/w/a/b.md", Scan({}, True, (), ()), False),
-        ("/w/a/b.md", Scan({}, False, (), ("/w/a",)), True),
-        ("/w/ab/b.md", Scan({}, False, (), ("/w/a",)), False),
-        ("/w/a/b.md", Scan({}, False, (), ("/",)), True),
-        ("/w/a/b.md", Scan({}, False, (), ()), True),
+        ("/w/a/b.md", Scan({}, (), ()), False),
+        ("/w/a/b.md", Scan({}, (), ("/w/a",)), True),
+        ("/w/ab/b.md", Scan({}, (), ("/w/a",)), False),
+        ("/w/a/b.md", Scan({}, (), ("/",)), True),
     ],
 )
 def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:

@@ -14,8 +14,7 @@ from producers.reconciler import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.settings import AgentSettings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
 TODAY = date(2026, 11, 21)
@@ -170,7 +169,6 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     locked = str(bench.workspace / "memory/locked")
     hidden = type(scan)(
         documents={key: stat for key, stat in scan.documents.items() if "/locked/" not in key.path},
-        complete=False,
         problems=(Condition(ConditionCode.FOLDER_UNLISTABLE, locked, params={"error": "permission denied"}),),
         unlisted=(locked,),
     )

@@ -14,8 +14,7 @@ from producers import tailer
 from producers.tailer import Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.settings import AgentSettings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RememberedFiles, as_reader
 from tests.waiting import wait_until
 

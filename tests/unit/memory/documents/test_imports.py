@@ -14,16 +14,16 @@ def path(tmp_path: Path) -> Path:
     return imports_path(tmp_path / "home", "main")
 
 
-def test_nothing_is_imported_at_first(path: Path) -> None:
-    assert imported_folders(path) == []
-
-
 def test_imports_are_remembered_in_order_with_their_format_and_files(path: Path) -> None:
     one = ImportedFolder("/old/claude", "claude-code")
     two = ImportedFolder("/old/plain", None, ("a.jsonl", "deep/b.jsonl"))
+    assert imported_folders(path) == []
     remember_import(path, one)
     remember_import(path, two)
     assert imported_folders(path) == [one, two]
+    before = path.stat()
+    remember_import(path, two)
+    assert path.stat() == before
 
 
 def test_several_imports_of_one_folder_are_one_and_the_latest_comes_last(path: Path) -> None:
@@ -34,13 +34,6 @@ def test_several_imports_of_one_folder_are_one_and_the_latest_comes_last(path: P
     remember_import(path, ImportedFolder("/old"))
     remember_import(path, ImportedFolder("/old", None, ("c.jsonl",)))
     assert imported_folders(path)[-1] == ImportedFolder("/old")
-
-
-def test_the_same_import_again_writes_nothing(path: Path) -> None:
-    remember_import(path, ImportedFolder("/old"))
-    before = path.stat()
-    remember_import(path, ImportedFolder("/old"))
-    assert path.stat() == before
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"folders": [{"folder": "relative"}]}', '{"folders": [{}]}', "7"])

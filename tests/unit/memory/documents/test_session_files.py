@@ -22,8 +22,7 @@ from memory.documents.roots import is_transcript_name
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.settings import AgentSettings, Settings
-from schemas.settings_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import entered_folders
 from tests.storing import TemporaryStore, mark, piece, said
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import write_model
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
@@ -318,7 +317,7 @@ def test_choosing_imports_no_sdk_and_loads_no_model(tmp_path: Path) -> None:
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials
 from schemas.settings import MemorySettings
 keys = Credentials(openai="sk", gemini="g", voyage="pa")
 for provider in ("openai", "gemini", "voyage", "ollama", "bedrock", "local"):

@@ -28,8 +28,7 @@ from schemas.conditions import ConditionCode
 from schemas.errors import Transient
 from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
-from schemas.settings import Settings
-from schemas.settings_sections import Hybrid, TemporalDecay
+from schemas.settings import Hybrid, Settings, TemporalDecay
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key
 from tests.waiting import wait_until

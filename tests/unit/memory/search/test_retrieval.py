@@ -15,7 +15,7 @@ from memory.store.errors import VectorSearchUnavailable
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
-from schemas.settings_sections import Hybrid
+from schemas.settings import Hybrid
 from tests.storing import TemporaryStore, document, key
 
 PROVIDER = StubProvider()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memory.search.scope import OWNER, allows, session_of
-from schemas.settings_sections import Scope, ScopeRule
+from schemas.settings import Scope, ScopeRule
 
 DENY_GROUPS = {"action": "deny", "chat_type": "group"}
 ALLOW_DIRECT = {"action": "allow", "chat_type": "direct"}

@@ -11,7 +11,7 @@ import pytest
 from memory.search.tools import GET, SEARCH, TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
-from schemas.settings_sections import Limits
+from schemas.settings import Limits
 
 
 def result(number: int, snippet: str = "what was said", *, cited: bool = True) -> SearchResult:

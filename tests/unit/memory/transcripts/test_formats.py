@@ -12,7 +12,7 @@ from memory.transcripts.interpreter import (
     is_compaction_line,
     recognised_format,
 )
-from memory.transcripts.transcript_format import COMPACTED, KNOWN, Said, Wordless
+from memory.transcripts.transcript_format import KNOWN, Said, Wordless
 from tests.transcript_files import (
     UNSAID,
     claude_code_transcript,
@@ -72,18 +72,10 @@ def test_nothing_that_nobody_said_is_in_a_chunk_and_no_line_is_unknown(name: str
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_what_was_said_on_an_abandoned_branch_is_read_too_in_the_order_of_the_file(name: str) -> None:
-    entries = [json.loads(line.data or b"") for line in raw_lines(transcript(name))]
-    parents = [parent for entry in entries if (parent := entry.get("parentId") or entry.get("parentUuid"))]
-    if name != "codex":
-        assert len(parents) > len(set(parents)), "some line has two children"
-    assert said_in(transcript(name)) == expected()
-
-
-@pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_compaction_is_counted_and_its_summary_is_not_read(name: str) -> None:
     fold, chunks = folded(transcript(name, bare=True) + compaction_line(name))
     assert fold.compactions == 1
+    assert folded(transcript(name))[0].compactions == 1
     assert "summary" not in text_of(chunks)
 
 
@@ -188,9 +180,6 @@ class TestLines:
     def test_damage_inside_a_line_is_mended(self, line: bytes, text: str) -> None:
         assert Interpreter(None).read(line) == Said("User", text)
 
-    def test_a_message_of_white_space_says_nothing(self) -> None:
-        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [KNOWN, KNOWN]
-
 
 class TestTimes:
     @pytest.mark.parametrize(
@@ -225,14 +214,13 @@ class TestTimes:
 
 
 class TestPlain:
-    def test_a_name_is_the_speaker(self) -> None:
+    def test_a_name_is_the_speaker_and_other_roles_and_white_space_say_nothing(self) -> None:
+        for role in ("system", "tool", "developer", "function"):
+            assert readings({"role": role, "content": UNSAID}) == [KNOWN]
+        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [KNOWN, KNOWN]
         entry = {"role": "user", "name": "  Caroline\nSmith ", "content": "hi"}
         assert readings(entry) == [Said("Caroline Smith", "hi")]
         assert readings({"role": "user", "name": "n" * 500, "content": "hi"}) == [Said("n" * 40, "hi")]
-
-    @pytest.mark.parametrize("role", ["system", "tool", "developer", "function"])
-    def test_other_roles_are_known_and_say_nothing(self, role: str) -> None:
-        assert readings({"role": role, "content": UNSAID}) == [KNOWN]
 
 
 class TestOpenClaw:
@@ -319,15 +307,9 @@ class TestOpenClaw:
             "Pre-compaction memory flush. Store durable memories now.",
             "[Inter-session message] sourceSession=agent:x",
             "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnever closed",
-            "[OpenClaw heartbeat poll]",
-            "[OpenClaw exec completion]",
             "[OpenClaw exec completion]\nDisable automatic completion turns with tools.exec.notifyOnExit=false.",
-            "[OpenClaw cron wake]",
-            "[OpenClaw session event]",
             "[Subagent Context] You are one.\n\n[Subagent Task]: look",
             "[Subagent Task]\n\nlook",
-            "Continue the OpenClaw runtime event.",
-            "Continue where you left off. The previous model attempt failed or timed out.",
             'A subagent task "look\nand tell" just completed successfully.\n\nFindings: none',
             '[Mon 2026-01-05 10:00 UTC] [System Message] [sessionId: 1] A cron job "x" just failed.',
             "[Mon 2026-01-05 10:00 UTC] OpenClaw runtime context (internal):\nx",
@@ -345,11 +327,6 @@ class TestOpenClaw:
     def test_a_silent_answer_is_not_read(self, text: str) -> None:
         assert self.said(text, "assistant") is None
         assert self.said(f"{text} is what I would say if all were well.", "assistant") is not None
-
-    @pytest.mark.parametrize("provenance", [None, {"kind": "internal_system", "sourceTool": "heartbeat"}])
-    def test_a_heartbeats_poll_and_its_answer_are_not_read_with_and_without_provenance(self, provenance: Any) -> None:
-        fields = {} if provenance is None else {"provenance": provenance}
-        assert self.said("[OpenClaw heartbeat poll]", **fields) is None
 
     @pytest.mark.parametrize("padding", [0, 250])
     def test_an_acknowledged_heartbeat_is_not_read_and_a_longer_report_is(self, padding: int) -> None:
@@ -387,9 +364,6 @@ class TestOpenClaw:
         message = {"role": "user", "content": "do it"}
         assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [KNOWN]
 
-    def test_string_content_and_blocks_are_read_alike(self) -> None:
-        assert readings({"type": "message", "message": {"role": "user", "content": "hi"}}) == [Said("User", "hi")]
-
 
 class TestClaudeCode:
     @staticmethod
@@ -400,19 +374,13 @@ class TestClaudeCode:
     def test_a_subagents_conversation_is_between_agents(self) -> None:
         assert said_in(claude_code_transcript(sidechain=True)) == expected(user="Agent", assistant="Subagent")
 
-    def test_reminders_are_cut_out_of_a_text(self) -> None:
-        text = "fix it\n<system-reminder>\nfiles changed\n</system-reminder>\nplease <b>soon</b>"
-        assert self.said(text) == "fix it\n\nplease <b>soon</b>"
-
     @pytest.mark.parametrize(
         "text",
         [
             '<teammate-message teammate_id="a" summary="s">\ndone\n</teammate-message>',
             'Another Claude session sent a message:\n<teammate-message teammate_id="a">x</teammate-message>\n\nx',
-            '<cross-session-message from="a">x</cross-session-message>',
             '<scheduled-task name="a" file="/a/SKILL.md">\nThis is an automated run.\n</scheduled-task>\n',
             "<task-notification>\n<task-id>a</task-id>\n</task-notification>\nFull transcript available at: /tmp/a",
-            "<bash-stdout>x</bash-stdout><bash-stderr></bash-stderr>",
             "Unknown skill: dream",
             "[Request interrupted by user for tool use]",
         ],
@@ -588,17 +556,10 @@ class TestCodex:
         "text",
         [
             "<environment_context>x</environment_context>",
-            "<user_instructions>x</user_instructions>",
-            "<turn_aborted>x</turn_aborted>",
-            "<permissions instructions>x</permissions instructions>",
             "# AGENTS.md instructions for /home/u\n\nx",
-            "<skill>\n<name>x</name>\n</skill>",
             "# AGENTS.md instructions\n\n<INSTRUCTIONS>\nx\n</INSTRUCTIONS>",
-            '<in-app-browser-context source="ambient-ui-state">\nx\n</in-app-browser-context>',
             '<image name=[Image #1] path="/a.png">',
             "</image>",
-            "<recommended_plugins>\nx\n</recommended_plugins>",
-            "<goal_context>x</goal_context>",
             "<heartbeat><automation_id>x</automation_id></heartbeat>",
             "<realtime_delegation><source>transcript_tail_flush</source><input>x</input></realtime_delegation>",
         ],
@@ -671,11 +632,6 @@ class TestCodex:
             Unknown("response_item/hologram")
         ]
         assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [KNOWN]
-
-    def test_a_compaction_is_one(self) -> None:
-        lines = raw_lines(codex_transcript())
-        interpreter = Interpreter(None)
-        assert [interpreter.read(line.data or b"") for line in lines].count(COMPACTED) == 1
 
 
 def test_no_line_of_one_format_is_recognised_as_another() -> None:

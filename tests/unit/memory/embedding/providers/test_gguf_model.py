@@ -43,7 +43,7 @@ ASK = """
 import sys
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials
 from schemas.settings import MemorySettings
 memory = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
 choice = choose_provider(memory, Credentials())

@@ -16,8 +16,7 @@ from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched,
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider
 from schemas.errors import UserError
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.model_hub import ModelHub
 from tests.tiny_model import write_model
 

@@ -18,8 +18,7 @@ from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, 
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider, made_like
 from schemas.errors import Permanent
-from schemas.settings import MemorySettings
-from schemas.settings_sections import Credentials
+from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import DIMENSIONS, table, words, write_model
 
 PROMPTS = {"query": "query: ", "document": "passage: "}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memory.search.ranking.ranker import ranked
-from schemas.settings_sections import Hybrid
+from schemas.settings import Hybrid
 from tests.storing import TemporaryStore, document, key, vector
 
 NOTE = key("memory/a.md")
