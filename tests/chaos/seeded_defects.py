@@ -123,8 +123,8 @@ DEFECTS = (
     Defect(
         name="a search that does not ask what was saved just before it",
         file="memory/search/freshness.py",
-        right="if wanted and self._inbox is not None and self._agent.sync.on_search:",
-        wrong="if False:",
+        right="if self._inbox is None or not self._agent.sync.on_search or time.monotonic() >= deadline:",
+        wrong="if True:",
         caught_by=("tests/acceptance/test_fresh_searches.py",),
     ),
 )
