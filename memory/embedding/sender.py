@@ -5,7 +5,6 @@ Pure of threads and futures: `BatchSender.outcomes` yields what each response de
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import structlog
+import tenacity
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Coordination, Item, Meter
@@ -164,25 +164,37 @@ class BatchSender:
     ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         """Send one request, with short waits after passing failures."""
         failure: Transient | None = None
-        attempt, waited = 0, 0.0
-        while True:
-            attempt += 1
+
+        def attempt() -> tuple[Matrix, npt.NDArray[np.bool_]]:
+            nonlocal failure
             try:
                 return self._attempt(items, errand, again=again)
+            except (Paced, Waiting):
+                raise
             except Transient as error:
-                held = isinstance(error, Paced | Waiting)
-                failure = failure if held else error
-                pause = _pause_after(error, attempt)
-                may_wait = waited + pause <= self._patience and attempt < errand.attempts
-                if may_wait and not self._stopping.is_set() and errand.wanted():
-                    self._stopping.wait(pause)
-                    waited += pause
-                elif isinstance(error, Waiting) and failure is not None:
-                    # The failure itself says more than the wait that it caused.
-                    kind = Throttled if isinstance(failure, Throttled) else Transient
-                    raise kind(str(failure), retry_after=error.retry_after) from failure
-                else:
-                    raise
+                failure = error
+                raise
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Transient),
+            wait=_wait,
+            stop=lambda state: (
+                state.idle_for + state.upcoming_sleep > self._patience
+                or state.attempt_number >= errand.attempts
+                or self._stopping.is_set()
+                or not errand.wanted()
+            ),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except Waiting as waiting:
+            if failure is None:
+                raise
+            # The failure itself says more than the wait that it caused.
+            kind = Throttled if isinstance(failure, Throttled) else Transient
+            raise kind(str(failure), retry_after=waiting.retry_after) from failure
 
     def _attempt(
         self, items: Sequence[Item], errand: _Errand, *, again: bool = False
@@ -219,7 +231,10 @@ class BatchSender:
             except Paced as paced:
                 if self._stopping.is_set() or not errand.wanted():
                     raise
-                self._stopping.wait(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
+                self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
+
+    def _sleep(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
 
     def _log(self, failure: RecalldError | None) -> None:
         name = self._provider.name
@@ -260,11 +275,16 @@ def _given_up(error: Transient | Terminal, parts: Sequence[_Part]) -> Iterator[O
         yield Outcome(part.places, error)
 
 
-def _pause_after(error: Transient, attempt: int) -> float:
-    """Return the seconds of a full-jitter exponential backoff, or the provider's requested pause and a little more."""
-    jittered = random.uniform(0.0, min(2.0, 0.25 * 2.0 ** (attempt - 1)))  # noqa: S311 - no secret
+_backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Return a full-jitter exponential backoff, or the provider's requested pause and a little more."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.retry_after if isinstance(error, Transient) else None
+    jittered: float = _backoff(state)
     # A fraction on top, so that threads with the same pause do not return in the same millisecond.
-    return jittered if error.retry_after is None else error.retry_after + min(jittered, error.retry_after * 0.1 + 0.01)
+    return jittered if asked is None else asked + min(jittered, asked * 0.1 + 0.01)
 
 
 #: Pieces of the first try; doubled each time up to the most.

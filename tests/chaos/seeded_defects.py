@@ -97,16 +97,16 @@ DEFECTS = (
     Defect(
         name="unchanged chunks that are embedded and written again",
         file="memory/index/changes.py",
-        right="        if not same:\n",
-        wrong="        if True:\n",
+        right="            if not (same := self._rows[new.text_hash]):\n",
+        wrong="            if (same := self._rows[new.text_hash]) is not None:\n",
         caught_by=("tests/unit/memory/index/test_indexer.py",),
     ),
     Defect(
         name="a commit that is torn in two",
         file="memory/store/sqlite/transaction.py",
-        right="        self._rows.flush()\n        for key, refusal",
+        right="            self._write_chunks()\n        for key, refusal",
         wrong=(
-            "        self._rows.flush()\n"
+            "            self._write_chunks()\n"
             "        self._connection.execute('COMMIT')\n"
             "        self._connection.execute('BEGIN IMMEDIATE')\n"
             "        for key, refusal"
@@ -123,8 +123,8 @@ DEFECTS = (
     Defect(
         name="a search that does not ask what was saved just before it",
         file="memory/search/freshness.py",
-        right="if wanted and self._inbox is not None and self._agent.sync.on_search:",
-        wrong="if False:",
+        right="if self._inbox is None or not self._agent.sync.on_search or time.monotonic() >= deadline:",
+        wrong="if True:",
         caught_by=("tests/acceptance/test_fresh_searches.py",),
     ),
 )

@@ -105,6 +105,25 @@ def test_a_save_with_backups_the_way_vim_does_it_is_heard(desk: Desk) -> None:
     assert desk.settle() == {"memory/a.md"}
 
 
+def test_an_atomic_save_is_heard(desk: Desk) -> None:
+    write(desk.memory / "a.md")
+    desk.watch()
+    write(desk.memory / ".a.md.tmp", "new").rename(desk.memory / "a.md")
+    desk.wait_for("memory/a.md")
+
+
+def test_renaming_within_into_and_out_of_the_folder_is_heard(desk: Desk) -> None:
+    write(desk.memory / "a.md")
+    outside = write(desk.root / "outside.md")
+    desk.watch()
+    (desk.memory / "a.md").rename(desk.memory / "b.md")
+    assert desk.settle() == {"memory/a.md", "memory/b.md"}
+    outside.rename(desk.memory / "c.md")
+    assert desk.settle() == {"memory/c.md"}
+    (desk.memory / "c.md").rename(outside)
+    assert desk.settle() == {"memory/c.md"}
+
+
 def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then_on(desk: Desk) -> None:
     desk.watch()
     write(desk.root / "elsewhere" / "a.md")
@@ -124,6 +143,18 @@ def test_a_folder_moved_out_asks_for_a_comparison_and_is_watched_no_longer(desk:
     write(desk.root / "elsewhere/deep/b.md", "more")
     assert desk.settle() == set()
     assert desk.directories() == [".", "memory"]
+
+
+def test_a_folder_renamed_within_is_heard_and_watched_under_its_new_name(desk: Desk) -> None:
+    write(desk.memory / "old/deep/a.md")
+    desk.watch()
+    (desk.memory / "old").rename(desk.memory / "new")
+    desk.wait_for("memory/new/deep/a.md")
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    desk.settle()
+    write(desk.memory / "new/deep/a.md", "more")
+    assert desk.settle() == {"memory/new/deep/a.md"}
+    assert desk.directories() == [".", "memory", "memory/new", "memory/new/deep"]
 
 
 def test_a_deleted_folder_is_heard_file_by_file_or_asks_for_a_comparison(desk: Desk) -> None:
@@ -183,6 +214,14 @@ def test_a_workspace_that_went_away_asks_for_a_comparison_and_calls_nothing_dele
     desk.wait_for("memory/deep/kept.md")
 
 
+def test_a_memory_folder_moved_away_asks_for_a_comparison(desk: Desk) -> None:
+    write(desk.memory / "deep/gone.md")
+    desk.watch()
+    desk.memory.rename(desk.root / "aside")
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    wait_until(lambda: desk.directories() == ["."])
+
+
 def test_a_replaced_folder_above_the_workspace_is_noticed_by_the_next_refresh(desk: Desk) -> None:
     workspace = desk.root / "above/workspace"
     write(workspace / "memory/old.md")
@@ -231,6 +270,15 @@ def test_extra_folders_and_files_are_heard_present_and_to_come(desk: Desk) -> No
     write(desk.workspace / "single.md")
     write(desk.workspace / "later/c.md")
     desk.wait_for("notes/deep/b.md", "single.md", "later/c.md")
+
+
+def test_opened_and_read_files_cause_no_event(desk: Desk) -> None:
+    note = write(desk.memory / "a.md")
+    desk.watch()
+    for _ in range(3):
+        note.read_bytes()
+        list(desk.memory.iterdir())
+    assert desk.settle() == set()
 
 
 def test_no_file_is_missed_in_folders_that_are_made_and_filled_at_once(desk: Desk) -> None:

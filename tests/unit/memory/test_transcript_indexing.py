@@ -734,3 +734,52 @@ def test_secrets_reach_neither_the_index_nor_the_provider(world: World) -> None:
     index(indexer, key)
     assert secret not in "".join(text for *_, text in content(indexer, key)) + "".join(provider.paid)
     assert "the key is" in content(indexer, key)[0][3]
+
+
+def test_a_transcript_in_whose_place_its_compressed_self_comes_changes_nothing(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(120))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    (world.sessions / "a.jsonl").unlink()
+    world.write(compress(lines(120)), "a.jsonl.zst")
+    index(indexer, key)
+    assert (ids(indexer, key), len(provider.paid)) == (before, paid)
+    assert differences(indexer) == []
+
+
+def test_an_archived_transcript_takes_its_chunks_along(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(120))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    archive = f"a.jsonl{RESET}"
+    (world.sessions / "a.jsonl").rename(world.sessions / archive)
+    renamed = DocumentKey("sessions", f"sessions/{archive}")
+    index(indexer, renamed, key)
+    assert (ids(indexer, renamed), len(provider.paid)) == (before, paid)
+    assert indexer.target().file(key) is None
+
+
+def test_a_line_that_is_no_json_costs_only_itself_and_is_counted(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "before") + b"{broken\n" + line(1, "after the zebra"))
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+    known = indexer.target().file(key)
+    assert known is not None
+    assert any("line 2" in note for note in known.notes)
+
+
+def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_read(world: World) -> None:
+    indexer = world.indexer()
+    data = compress(lines(3000))
+    world.write(data[: len(data) // 2], "a.jsonl.zst")
+    key = DocumentKey("sessions", "sessions/a.jsonl")
+    report = index(indexer, key)
+    assert report.failed == 1
+    [letter] = indexer.target().dead_letters()
+    assert letter.key == key
+    assert "zst" in letter.reason or "compress" in letter.reason
