@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 from opentelemetry.trace import SpanKind
 
-from memory.documents.agent_files import priority
+from memory.documents.roots import priority
 from memory.status.pulses import Pulse
 from memory.telemetry import tracing
 from producers.debouncer import DebouncedThread

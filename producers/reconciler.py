@@ -14,9 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 
-from memory.documents.agent_files import AgentFiles, Scan, priority
+from memory.documents.agent_files import AgentFiles, Scan
 from memory.documents.comparison import forgotten, left_out, with_emptied
-from memory.documents.roots import archived_path
+from memory.documents.roots import archived_path, priority
 from memory.documents.scan import KnownFiles
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader

@@ -10,7 +10,7 @@ from typing import Any
 import dramatiq
 import structlog
 
-from memory.documents.agent_files import priority
+from memory.documents.roots import priority
 from memory.index.provider_fallback import fallback_problem
 from memory.store.errors import StoreCorrupt, Superseded
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat as modes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -24,11 +22,8 @@ from memory.documents.roots import (
     document_name,
     existing_folder,
     import_roots,
-    is_personal,
-    is_transcript_name,
     is_utf8,
     join,
-    note_date,
     note_roots,
     session_roots,
 )
@@ -42,13 +37,12 @@ from memory.documents.safe_open import (
 )
 from memory.documents.scan import (
     EXCLUDED,
-    EXCLUDED_FOLDERS,
     KnownFiles,
     Scan,
     ScanProblems,
     file_stat,
+    files_of,
     printable,
-    walk,
 )
 from memory.documents.session_stores import SessionKinds
 from schemas.conditions import ConditionCode
@@ -66,8 +60,6 @@ __all__ = [
     "Scan",
     "SourceText",
     "WatchRoot",
-    "may_be_document",
-    "priority",
 ]
 
 _MAX_PATH_CHARS = 4096
@@ -217,10 +209,7 @@ class AgentFiles:
         """Yield the documents of a root. Of a compressed transcript and a plain one, the plain one counts."""
         if root.covered:
             return
-        if root.has_folders:
-            files = _walked(root, problems, partial(self._reason, kinds), entering)
-        else:
-            files = _listed_by_name(root, problems)
+        files = files_of(root, problems, partial(self._reason, kinds), entering)
         if root.source == MEMORY_SOURCE:
             for path, result in files:
                 yield DocumentKey(MEMORY_SOURCE, path), file_stat(result)
@@ -507,28 +496,6 @@ class AgentFiles:
             return []  # the scan has a condition of it
 
 
-def may_be_document(name: str) -> bool:
-    """Return True if a file of that name can be a note or a transcript, wherever it lies."""
-    return name[-3:].lower() == ".md" or is_transcript_name(name)
-
-
-def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:
-    """Return the sort key: long-term memory, today, yesterday, dated notes newest first, the rest by path; transcripts.
-
-    Of transcripts the one written last comes first, by its `stat`; those without one (gone, or not looked at) come
-    last.
-    """
-    if key.is_transcript:
-        return 5, -stat.mtime_ns if stat is not None else 0, key.path
-    if key.path in LONG_TERM_NAMES or is_personal(key.path):
-        return 0, 0, key.path
-    noted = note_date(key.path)
-    if noted is None:
-        return 4, 0, key.path
-    age = (today - noted).days
-    return (1 + age, 0, key.path) if age in (0, 1) else (3, -noted.toordinal(), key.path)
-
-
 def _holders(roots: Iterable[Root], key: DocumentKey) -> list[Place]:
     """Return the roots that hold a document by name, left out or not, and its components below each."""
     return [
@@ -536,74 +503,3 @@ def _holders(roots: Iterable[Root], key: DocumentKey) -> list[Place]:
         for root in roots
         if root.source == key.source and not root.covered and (parts := root.named(key.path)) and root.holds(parts)
     ]
-
-
-def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the notes of a root whose names are configured."""
-    if not root.names:
-        problems.add(ConditionCode.EXTRA_PATH_INVALID, root.configured)
-    for name in sorted(root.names or ()):
-        path, named = join(root.folder, name), join(root.prefix, name)
-        try:
-            result = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string, many times
-                problems.add_missing(root.folder, ConditionCode.FOLDER_MISSING, root.folder)
-            elif name not in LONG_TERM_NAMES or root.prefix:
-                problems.add(ConditionCode.EXTRA_PATH_MISSING, root.configured)
-            continue
-        except OSError as error:
-            problems.add_unlistable(root.folder, error)
-            continue
-        if root.excludes(named):
-            problems.left_out[EXCLUDED] += 1
-        elif modes.S_ISREG(result.st_mode):
-            yield named, result
-        elif not modes.S_ISDIR(result.st_mode):
-            is_link = modes.S_ISLNK(result.st_mode)
-            problems.add(ConditionCode.FILE_IS_LINK if is_link else ConditionCode.FILE_NOT_REGULAR, path)
-
-
-def _walked(
-    root: Root,
-    problems: ScanProblems,
-    reason_of: Callable[[Root, str], str | None],
-    entering: Callable[[str], object] | None,
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the documents below a folder, each file by its path as in keys."""
-    top, is_session = root.path, root.source == SESSIONS_SOURCE
-    if root.below and os.path.islink(top):  # noqa: PTH114 - a plain string
-        # A link inside the workspace; a configured folder may be one.
-        problems.add(ConditionCode.FILE_IS_LINK, top)
-        return
-    if not os.path.isdir(top):  # noqa: PTH112 - a plain string
-        # The index keeps the transcripts of an imported folder that is gone.
-        if not root.below and root.imported is None:
-            code = ConditionCode.SESSIONS_FOLDER_MISSING if is_session else ConditionCode.EXTRA_PATH_MISSING
-            problems.add_missing(top, code, top if is_session else root.configured)
-        return
-    if root.excludes(root.prefix, is_folder=True):
-        problems.left_out[EXCLUDED_FOLDERS] += 1
-        return
-    start = join(root.prefix, "*")[:-1]
-    hole = join(root.prefix, *root.hole) if root.hole else None
-
-    def takes(path: str) -> bool:
-        named = document_name(path) if is_session else path
-        if (root.only is not None or root.depth) and not root.holds(root.named(named) or ()):
-            return False
-        reason = reason_of(root, named)
-        if reason is not None:
-            problems.left_out[reason] += 1
-        return reason is None
-
-    def enters(folder: str) -> bool:
-        if root.excludes(folder, is_folder=True):
-            problems.left_out[EXCLUDED_FOLDERS] += 1
-            return False
-        return folder != hole and (root.names is None or folder[len(start) :].count("/") < root.depth)
-
-    unlimited = not is_session and not root.areas and not root.depth
-    yield from walk(
-        top, start, root.is_name, problems, takes=None if unlimited else takes, enters=enters, entering=entering
-    )

@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from memory.documents.imports import ImportedFolder
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.globs import Globs
 
 #: Folders that hold no documents, only a great many files. Hidden folders never count, either.
@@ -92,6 +92,28 @@ def is_personal(path: str) -> bool:
     """Return True for what is known of one of several people, however its path is spelled."""
     parts = path.casefold().split("/")
     return len(parts) > 2 and (parts[-3], parts[-1]) == (USERS_FOLDER, LONG_TERM_NAMES[2].casefold())
+
+
+def may_be_document(name: str) -> bool:
+    """Return True if a file of that name can be a note or a transcript, wherever it lies."""
+    return name[-3:].lower() == ".md" or is_transcript_name(name)
+
+
+def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:
+    """Return the sort key: long-term memory, today, yesterday, dated notes newest first, the rest by path; transcripts.
+
+    Of transcripts the one written last comes first, by its `stat`; those without one (gone, or not looked at) come
+    last.
+    """
+    if key.is_transcript:
+        return 5, -stat.mtime_ns if stat is not None else 0, key.path
+    if key.path in LONG_TERM_NAMES or is_personal(key.path):
+        return 0, 0, key.path
+    noted = note_date(key.path)
+    if noted is None:
+        return 4, 0, key.path
+    age = (today - noted).days
+    return (1 + age, 0, key.path) if age in (0, 1) else (3, -noted.toordinal(), key.path)
 
 
 def is_utf8(name: str) -> bool:

@@ -25,7 +25,7 @@ from watchdog.observers.inotify_c import (
     WatchDescriptor,
 )
 
-from memory.documents.agent_files import may_be_document
+from memory.documents.roots import may_be_document
 from producers.watching.watcher import ChangeSet, ChangeSource, WatchLimitReached
 
 _GONE = InotifyConstants.IN_DELETE | InotifyConstants.IN_MOVED_FROM

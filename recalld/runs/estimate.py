@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import forgets
+from memory.documents.roots import priority
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of

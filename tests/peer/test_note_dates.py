@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 
 import pytest
 
-from memory.documents.agent_files import priority
+from memory.documents.roots import priority
 from memory.search.ranking.rerank import age_in_days
 from memory.service.overview import days_of
 from schemas.documents import DocumentKey

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles, priority
+from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import forgets
+from memory.documents.roots import priority
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.documents import DocumentKey

@@ -134,3 +134,29 @@ def test_a_half_written_file_is_not_looked_at_and_an_abandoned_one_is_removed(tm
     os.utime(spool / ".2-old.json", (0, 0))
     assert drain(tmp_path, pytest.fail) == ()
     assert [path.name for path in spool.iterdir()] == [".1-young.json"]
+
+
+def test_only_the_owner_can_read_the_spool(tmp_path: Path) -> None:
+    write_event(tmp_path / "home", Event("changed", "main", ("/w/private.md",)))
+    [path] = (tmp_path / "home" / "spool").iterdir()
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    assert path.parent.parent.stat().st_mode & 0o077 == 0
+
+
+def test_an_event_that_finds_no_space_is_refused_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_event(tmp_path, Event("changed", "main", ("early.md",)))
+
+    def no_space(_old: str, _new: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("producers.spool.os.rename", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            write_event(tmp_path, Event("changed", "main", ("late.md",)))
+    delivered: list[Event] = []
+    drain(tmp_path, delivered.append)
+    assert [event.paths for event in delivered] == [("early.md",)]
+    assert list((tmp_path / "spool").iterdir()) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot, priority
-from memory.documents.roots import is_note_name
+from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot
+from memory.documents.roots import is_note_name, priority
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient

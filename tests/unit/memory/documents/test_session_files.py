@@ -14,11 +14,10 @@ from memory.documents.agent_files import (
     DocumentRefused,
     DocumentUnreadable,
     WatchRoot,
-    priority,
 )
 from memory.documents.comparison import forgets, forgotten
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
-from memory.documents.roots import is_transcript_name
+from memory.documents.roots import is_transcript_name, priority
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
