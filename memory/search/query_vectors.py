@@ -119,7 +119,10 @@ class QueryVectors:
     async def result(self, begun: Future[Vector] | Unavailable, seconds: float) -> Vector | Unavailable:
         """Return a query's vector, or the reason why there is none after `seconds`."""
         if isinstance(begun, Future) and not begun.done():
-            await asyncio.wait((asyncio.wrap_future(begun),), timeout=seconds)
+            waited = asyncio.wrap_future(begun)
+            # The loop logs an error that is not asked for, however late it comes.
+            waited.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait((waited,), timeout=seconds)
         return self.outcome(begun)
 
     def outcome(self, begun: Future[Vector] | Unavailable) -> Vector | Unavailable:

@@ -142,7 +142,7 @@ def test_a_job_that_waits_for_the_provider_says_so(
     with Workers(settings) as workers:
         workers.queue.request_vectors("main")
         said = wait_until(
-            lambda: next((one for sign in board.processes() for one in sign.stuck if "waits for" in one), None)
+            lambda: next((one for sign in board.processes() for one in sign.stuck if one.startswith("its job")), None)
         )
         answers.set()
     assert "its job thread has been at the same step (embed_pending of main: waits for the vectors of stub) for" in said

@@ -8,7 +8,7 @@ import pytest
 
 from memory.documents.roots import priority
 from memory.search.ranking.rerank import age_in_days
-from memory.service.overview import days_of
+from memory.service.overview import timeline_of
 from schemas.documents import DocumentKey
 
 TODAY = date(2026, 11, 21)
@@ -55,7 +55,7 @@ UNDATED = [
 @pytest.mark.parametrize(("path", "day"), DATED.items())
 def test_a_date_anywhere_in_the_name_is_the_notes_day(path: str, day: date) -> None:
     assert age_in_days(path, None, now=NOON) == (TODAY - day).days
-    assert list(days_of({path: 1})) == [day.isoformat()]
+    assert [one.date for one in timeline_of("main", {path: 1}, year=day.year).days] == [day.isoformat()]
     assert priority(DocumentKey("memory", path), today=day) < priority(DocumentKey("memory", "memory/a.md"), today=day)
     later = DocumentKey("memory", f"memory/{day + timedelta(days=1)}.md")
     assert priority(later, today=TODAY) < priority(DocumentKey("memory", path), today=TODAY)
@@ -64,4 +64,4 @@ def test_a_date_anywhere_in_the_name_is_the_notes_day(path: str, day: date) -> N
 @pytest.mark.parametrize("path", UNDATED)
 def test_a_note_without_a_day_of_the_calendar_in_its_name_never_ages(path: str) -> None:
     assert age_in_days(path, None, now=NOON) is None
-    assert days_of({path: 1}) == {}
+    assert timeline_of("main", {path: 1}, year=None).days == ()
