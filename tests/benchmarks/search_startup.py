@@ -91,6 +91,7 @@ def main(runs: int) -> None:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         announced = {"host": "127.0.0.1", "port": server.server_address[1], "pid": os.getpid(), "secret": SECRET}
+        (home / "run").mkdir(exist_ok=True)
         (home / "run" / "service.json").write_text(json.dumps(announced), "utf-8")
         report("through a service", [search_ms(home) for _ in range(runs)])
         hook = (str(Path(sys.executable).with_name("recalld")), "hook", "codex", "--home", str(home))
