@@ -40,7 +40,7 @@ class ModelHub(StubServer):
 
     @property
     def url(self) -> str:
-        """What to give as the hub."""
+        """Address of the hub."""
         return self.root
 
     def model(self, *names: str, **facts: object) -> ListedModel:

@@ -98,7 +98,7 @@ def piece(
     final: bool = True,
     of: DocumentKey = TALK,
 ) -> DocumentWrite:
-    """One part of a transcript. One that is not the last leaves its stat unknown, as it should."""
+    """One part of a transcript. Only the last part has the file's stat."""
     return DocumentWrite(
         key=of,
         expected=continues or 0,

@@ -1,4 +1,4 @@
-"""What the HTTP servers of the tests have in common: a free port, a thread, and a handler that says nothing."""
+"""Base of the tests' HTTP servers: a free port, a thread, and a handler that logs nothing."""
 
 from __future__ import annotations
 

@@ -224,7 +224,8 @@ class _Search:
                 return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
             pending = self._on.freshness.vectors_pending(reader, token)
-            found = retrieve(reader, asked.wanted, side, words.result)
+            # At the deadline this thread stops waiting for a hanging read of keywords.
+            found = retrieve(reader, asked.wanted, side, lambda: words.result(self._deadline.left()))
             shown = self._shown(reader, found)
             complete = not found.lacks and self._deadline.left() > 0
             if asked.question is not None and complete and reader.change_token() == token:

@@ -198,10 +198,10 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     assert len(list(api.results(job_id, texts=len(TEXTS)))) == 3
     api.cancel(job_id)
     assert api.look(job_id).stage is Stage.CANCELLED
-    api.cancel("batch-of-nobody")
-    assert api.look("batch-of-nobody").stage is Stage.FAILED
-    assert list(api.results("batch-of-nobody", texts=1)) == []
-    api.clean_up("batch-of-nobody")
+    api.cancel("batch-of-another-account")
+    assert api.look("batch-of-another-account").stage is Stage.FAILED
+    assert list(api.results("batch-of-another-account", texts=1)) == []
+    api.clean_up("batch-of-another-account")
 
 
 @pytest.mark.parametrize("status", [500, None])

@@ -65,7 +65,7 @@ class Provider(StubProvider):
 
 
 class SharedClaims(Claims):
-    """What two batchers, as if of two processes, share."""
+    """Claims that two batchers share as two processes do."""
 
     def __init__(self, owner: str, owners: dict[str, str]) -> None:
         self.owner = owner
@@ -486,7 +486,7 @@ def test_two_processes_that_want_the_same_texts_at_once_pay_once(make: Make, tmp
     wait_until(lambda: first.requests == 1)
     more = wanted | texts("only the second", 5)
     theirs = other.submit(more, lane=Lane.BACKFILL)
-    wait_until(lambda: len(theirs.results()) == 5, what="what nobody else claims goes at once")
+    wait_until(lambda: len(theirs.results()) == 5, what="the unclaimed texts are sent at once")
     first.open.set()
     assert len(settled(mine).results()) == 20
     assert len(settled(theirs).results()) == 25
@@ -509,7 +509,7 @@ def test_texts_whose_claim_ends_without_vectors_are_embedded_by_who_waits(make: 
 def test_a_ticket_that_is_cancelled_leaves_no_claimed_text_behind(make: Make, tmp_path: Path) -> None:
     _, _, second, other, owners = two(make, tmp_path)
     wanted = texts("given up", 3)
-    owners.update(dict.fromkeys(wanted, "somebody"))
+    owners.update(dict.fromkeys(wanted, "another process"))
     ticket = other.submit(wanted, lane=Lane.LIVE)
     assert not ticket.wait(0.1)
     ticket.cancel()
@@ -521,7 +521,7 @@ def test_a_ticket_that_is_cancelled_leaves_no_claimed_text_behind(make: Make, tm
 def test_nobody_waits_for_claims_where_there_is_no_cache_to_find_vectors_in(make: Make) -> None:
     provider = Provider(inputs=64)
     wanted = texts("alone", 3)
-    claims = SharedClaims("me", dict.fromkeys(wanted, "somebody"))
+    claims = SharedClaims("me", dict.fromkeys(wanted, "another process"))
     batcher = make(provider, coordination=Coordination(RateLimiter(), claims))
     assert len(settled(batcher.submit(wanted, lane=Lane.LIVE)).results()) == 3
 

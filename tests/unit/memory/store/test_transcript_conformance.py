@@ -1,4 +1,4 @@
-"""What every store promises of transcripts, which are written part after part."""
+"""Promises of every store about transcripts, which are written part after part."""
 
 from __future__ import annotations
 
