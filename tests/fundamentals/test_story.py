@@ -37,7 +37,7 @@ def test_02_a_changed_note_is_found_by_what_it_says_now(memory: Memory) -> None:
     memory.save("memory/dentist.md", "The dentist is on Tuesday.\n")
     memory.until_found("dentist Tuesday", "memory/dentist.md")
     memory.save("memory/dentist.md", "The dentist is on Wednesday.\n")
-    memory.until_found("dentist Wednesday", "memory/dentist.md")
+    wait_until(lambda: "Wednesday" in str(memory.ask("dentist Wednesday")["results"]))
     assert "Tuesday" not in str(memory.ask("dentist Tuesday"))
 
 
