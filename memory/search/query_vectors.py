@@ -97,6 +97,7 @@ class QueryVectors:
         Equal queries share one request, which counts as usage of the first `agent`. A request that no search waits for
         any more is not sent. Nothing is sent while the provider is late, asks to wait, or refuses for good.
         """
+        until = self._clock() + seconds
         with self._lock:
             known = self._cache.get(query)
             if known is not None:
@@ -108,7 +109,6 @@ class QueryVectors:
         reason = self._not_loaded(self._model_wait_seconds) or self.failure()
         if reason is not None:
             return Unavailable(reason)
-        until = self._clock() + seconds
         with self._lock:
             running = self._running.get(query)
             if running is None:

@@ -79,6 +79,8 @@ class InotifySource(ChangeSource):
     def watch(self, folder: str, *, recursive: bool = False) -> bool:  # noqa: ARG002 - a watch is of one folder
         watch = _FolderWatch(self, folder, CallbackId(next(self._ids)))
         with self._lock:
+            if self._closed:
+                return True
             try:
                 watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
             except OSError as error:

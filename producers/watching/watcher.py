@@ -254,10 +254,11 @@ class Watcher:
         """End the threads and release all watches. No callback comes afterwards."""
         self._stop.set()
         with self._lock:
-            source, self._source = self._source, None
+            # A look that is under way keeps this source: it makes no other one.
+            source, threads = self._source, list(self._threads.values())
         if source is not None:
             source.close()
-        for thread in self._threads.values():
+        for thread in threads:
             thread.join()
 
     # Looks, under the agent's lock
