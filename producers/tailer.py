@@ -119,7 +119,7 @@ class Tailer:
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
 
     def due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> dict[DocumentKey, FileStat | None]:
-        """Return the due ones of these transcripts with their stats, None for one that is to be forgotten.
+        """Return the due ones of these transcripts with their stats, None for a vanished one to forget.
 
         Of one with True any change is enough. After an unexpected error all of them are due. Never raises.
         """
