@@ -12,6 +12,7 @@ from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import MOST_NAMED, DeadLetterRow, VectorState
 from memory.store.writer import (
     DocumentDelete,
+    DocumentTouch,
     DocumentWrite,
     KeptChunk,
     Refusal,
@@ -19,7 +20,7 @@ from memory.store.writer import (
     WriteOutcome,
 )
 from schemas.documents import DocumentKey, FileStat
-from tests.storing import DIMENSIONS, STAT, chunk, document, key, text_hash, vector
+from tests.storing import DIMENSIONS, STAT, chunk, document, key, text_hash, touch, vector
 
 NOTE = key("memory/2026-11-20.md")
 OTHER = key("MEMORY.md")
@@ -364,7 +365,7 @@ def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> N
     pending = store.pending_chunks(1)[0]
     store.write_vectors({pending.id: (pending.text_hash, vector(1))})
     note_change()
-    store.touch({NOTE: FileStat(1, 2, 3)})
+    touch(store, NOTE, FileStat(1, 2, 3))
     note_change()
     store.add_dead_letter(OTHER, reason="r", error_class="E")
     note_change()
@@ -384,7 +385,8 @@ def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> N
 def test_touch_changes_the_stat_and_not_the_revision(store: Store) -> None:
     store.write([document(NOTE, "one")])
     revision = store.revision(NOTE)
-    store.touch({NOTE: FileStat(1, 2, 3), OTHER: FileStat(4, 5, 6)})
+    store.write([DocumentTouch(OTHER, FileStat(4, 5, 6), "")])
+    touch(store, NOTE, FileStat(1, 2, 3))
     file = store.file(NOTE)
     assert file is not None
     assert file.stat == FileStat(1, 2, 3)
@@ -401,10 +403,10 @@ def test_touches_count_how_often_the_same_content_was_found_again(store: Store) 
     write = document(NOTE, "one")
     store.write([write])
     assert touches() == 0
-    store.touch({NOTE: FileStat(1, 2, 3, 4)})
-    store.touch({NOTE: FileStat(1, 2, 3, 5)}, content_hashes={NOTE: write.content_hash})
+    touch(store, NOTE, FileStat(1, 2, 3, 4))
+    store.write([DocumentTouch(NOTE, FileStat(1, 2, 3, 5), write.content_hash)])
     assert touches() == 2
-    store.touch({NOTE: FileStat(1, 2, 3, 6)}, content_hashes={NOTE: "of another reading"})
+    store.write([DocumentTouch(NOTE, FileStat(1, 2, 3, 6), "of another reading")])
     assert touches() == 2
     store.write([replace(write, expected=store.revision(NOTE), added=())])
     assert touches() == 3
@@ -504,7 +506,7 @@ def test_that_a_document_cannot_be_read_any_more_says_more_than_that_parts_were_
     assert letter is not None
     assert letter.error_class == "DocumentUnreadable"
 
-    store.touch({NOTE: FileStat(1, 2, 3)})  # it was read, and is what it was
+    touch(store, NOTE, FileStat(1, 2, 3))  # it was read, and is what it was
     letter = letter_of(store, NOTE)
     assert letter is not None
     assert (letter.error_class, letter.reason) == (EMBEDDING_REFUSED, "line 1: too long; and 1 more chunk")
@@ -514,9 +516,9 @@ def test_a_document_that_was_read_and_is_what_it_was_is_no_failure_any_more(stor
     write = document(NOTE, "one")
     store.write([write])
     store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
-    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: "of another reading"})
+    store.write([DocumentTouch(NOTE, FileStat(1, 2, 3), "of another reading")])
     assert letter_of(store, NOTE) is not None
-    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: write.content_hash})
+    store.write([DocumentTouch(NOTE, FileStat(1, 2, 3), write.content_hash)])
     assert letter_of(store, NOTE) is None
 
 
@@ -587,7 +589,7 @@ def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store)
     assert len(store.refused_chunks(NOTE)) == 1
 
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "edited", (chunk("new", 2),))])
-    store.touch({NOTE: FileStat(1, 2, 3)})
+    touch(store, NOTE, FileStat(1, 2, 3))
     assert store.dead_letters() == [], "an edit elsewhere is no news of it"
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "again", (chunk("bad", 3, refused="no words"),))])
     assert letter_of(store, NOTE) is not None

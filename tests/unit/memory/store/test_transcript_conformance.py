@@ -8,7 +8,7 @@ import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import TranscriptMark, VectorState
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Store, WriteOutcome
+from memory.store.writer import DocumentDelete, DocumentTouch, DocumentWrite, KeptChunk, NewChunk, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, vector
 
@@ -117,9 +117,9 @@ def test_the_state_in_a_mark_is_not_compared(store: Store) -> None:
 
 def test_touching_asks_for_the_digest_of_the_mark(store: Store) -> None:
     written(store, "one")
-    store.touch({TALK: FileStat(1, 2, 3)}, content_hashes={TALK: mark(2).digest})
+    store.write([DocumentTouch(TALK, FileStat(1, 2, 3), mark(2).digest)])
     assert [file.stat for file in store.files()] == [STAT]
-    store.touch({TALK: FileStat(1, 2, 3)}, content_hashes={TALK: mark(1).digest})
+    store.write([DocumentTouch(TALK, FileStat(1, 2, 3), mark(1).digest)])
     assert [file.stat for file in store.files()] == [FileStat(1, 2, 3)]
     assert store.transcript(TALK) == mark(1)
 
