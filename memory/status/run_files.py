@@ -1,6 +1,6 @@
 """Processes of this machine, and the files of a home by which they find each other and status sees them.
 
-A file is derived: one that is gone, damaged or unreadable is as good as none, and its writer makes it again. It names
+A file is derived: where it is gone, damaged or unreadable, its writer makes it again. It names
 its writer by number and time of birth, so that another process of the same number is not taken for it.
 """
 
