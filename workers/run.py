@@ -16,7 +16,7 @@ from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer
 from schemas.settings import Settings
 from schemas.status import OutdatedState

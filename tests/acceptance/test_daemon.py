@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.status.local_processes import is_the_same
+from memory.status.run_files import is_the_same
 from tests.daemon import Daemon, recalld
 from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.local_processes import is_stopped, server_pid
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import build_status
+from memory.status.processes import Pulses
+from memory.status.run_files import is_stopped, server_pid
 from recalld.doctor import services
 from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level

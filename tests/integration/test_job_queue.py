@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.local_processes import born, is_the_same
+from memory.status.run_files import born, is_the_same
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings

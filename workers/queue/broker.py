@@ -10,7 +10,7 @@ import dramatiq
 import redis
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry import tracing
 from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer, connection_closed
 from workers.queue.names import QUEUES, TRACEPARENT, Keys

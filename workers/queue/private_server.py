@@ -23,7 +23,7 @@ from typing import IO, Any
 import redis
 import structlog
 
-from memory.status.local_processes import (
+from memory.status.run_files import (
     born,
     is_stopped,
     is_the_same,
