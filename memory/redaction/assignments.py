@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memory.redaction.masking import Span
 from memory.redaction.values import (
     CALL,
     SURELY_RANDOM_BITS,
     Candidate,
     Family,
     Form,
+    Span,
     are_chosen_words,
     is_secret,
     word_bits,

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from memory.redaction.masking import Span
-from memory.redaction.values import is_random_key
+from memory.redaction.values import Span, is_random_key
 
 #: Many x in place of the real thing: in examples, nothing to hide.
 _REAL = r"(?!\.|[xX]{8}|[xX]{4}(?:[^A-Za-z0-9]|$))"

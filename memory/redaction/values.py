@@ -9,6 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Bytes `start` to `end` are a secret."""
+
+    start: int
+    end: int
+    kind: str
 
 
 class Family(Enum):
