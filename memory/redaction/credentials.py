@@ -50,6 +50,14 @@ def _is_token(value: bytes) -> bool:
     return _is_real(value) and _DIGIT.search(value) is not None
 
 
+def _is_query_token(value: bytes) -> bool:
+    return not value.isdigit() and is_secret(Candidate(value, Family.TOKEN, Form.SETTING))
+
+
+def _is_random_token(value: bytes) -> bool:
+    return _is_query_token(value) and word_bits(value) < SURELY_RANDOM_BITS
+
+
 def _is_bearer(value: bytes) -> bool:
     """Return True for a token; the words of "bearer authentication" are none."""
     return _is_token(value) or (_is_real(value) and len(value) >= 24)
@@ -130,7 +138,7 @@ _PARAMETERS = _Pairs(
 class _Rule(NamedTuple):
     """Secrets right after a word, or among the arguments of a command of that name.
 
-    `word` is looked for in the text in lower case, with one of the signs `near` shortly before it. The last group of
+    `word` is looked for in the text in lower case; what stands before it must match `before`. The last group of
     `pattern` is the secret if `judge` takes it for one. With pairs, `pattern` ends where the first of them begins.
     """
 
@@ -138,7 +146,7 @@ class _Rule(NamedTuple):
     word: bytes
     pattern: bytes
     judge: Callable[[bytes], bool] | _Pairs = _is_real
-    near: bytes = b""
+    before: bytes = b""
     is_command: bool = False
 
 
@@ -147,6 +155,10 @@ _IS = rb"\\{0,3}[\"'`]?[ \t]{0,4}(?:[:=]|\xef\xbc\x9a)[ \t]{0,4}\\{0,3}[\"'`]?"
 
 _TOKEN_INFO = rb"((?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,256})@"
 _SIGNATURE = rb"=((?=[A-Za-z%+/_-]*[0-9])[A-Za-z0-9%+/_-]{16,1024}={0,2})"
+
+#: `?reset_token_8f3a=...`; some tokens only lead through a list.
+_QUERY = rb"[?&;](?!(?i:next|page|continuation|sync|max|min|num)_)[\w.-]{0,48}\Z"
+_QUERY_VALUE = rb"([A-Za-z0-9%+/_.~=-]{8,1024})"
 
 #: In the order of precedence: the first that finds a secret names it.
 _RULES = (
@@ -160,7 +172,7 @@ _RULES = (
     _Rule("token", b"http://", _TOKEN_INFO, _is_given),
     _Rule("token", b"https://", _TOKEN_INFO, _is_given),
     # Signed addresses of Azure, AWS, Google and Aliyun, and keys in a query that have no name of their own.
-    _Rule("signature", b"sig", rb"(?i:nature)?" + _SIGNATURE, _is_given, near=b"?&;"),
+    _Rule("signature", b"sig", rb"(?i:nature)?" + _SIGNATURE, _is_given, before=rb"[?&;].{0,11}\Z"),
     _Rule("signature", b"?key", _SIGNATURE, _is_given),
     _Rule("signature", b"&key", _SIGNATURE, _is_given),
     _Rule(
@@ -170,6 +182,10 @@ _RULES = (
     _Rule("wecom-webhook", b"qyapi.weixin.qq.com/", rb"cgi-bin/webhook/send\?key=([A-Za-z0-9-]{20,64})", _is_given),
     _Rule("teams-webhook", b"/incomingwebhook/", rb"([A-Za-z0-9]{20,64}/[A-Za-z0-9/-]{20,128})", _is_given),
     _Rule("feishu-webhook", b"/open-apis/bot/", rb"(?:v2/)?hook/([A-Za-z0-9-]{20,64})", _is_given),
+    _Rule(
+        "token", b"token_", rb"(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{1,64}=" + _QUERY_VALUE, _is_query_token, before=_QUERY
+    ),
+    _Rule("token", b"token_", rb"[A-Za-z-]{1,64}=" + _QUERY_VALUE, _is_random_token, before=_QUERY),
     # Headers
     _Rule("bearer-token", b"bearer", rb"[ \t]{1,4}([A-Za-z0-9_~+/-][A-Za-z0-9._~+/=-]{7,})", _is_bearer),
     _Rule("basic-auth", b"basic", rb"[ \t]{1,4}([A-Za-z0-9+/]{6,1024}={0,2})(?![A-Za-z0-9+/=])", _is_user_and_password),
@@ -235,6 +251,9 @@ _RULES = (
 #: Signs after a secret that end a sentence or a list.
 _TRAILING = {"bearer-token": b".:", "authorization": b".:", "cookie": b",.)]}"}
 
+#: Bytes before a word that are looked at.
+_BEFORE_BYTES = 64
+
 #: Bytes of a command after its name in which its flags are looked for.
 _COMMAND_BYTES = 1024
 
@@ -261,14 +280,12 @@ def find_credentials(data: bytes, lowered: bytes) -> Iterator[Span]:
                 end = following if following >= 0 else len(data)
                 for found in re.compile(rule.pattern).finditer(data, start, _command_end(data, start, end)):
                     yield from _secrets(rule, data, found, end)
-            elif (match := re.compile(rule.pattern).match(data, start)) is not None and _is_near(rule, data, position):
+            elif (match := re.compile(rule.pattern).match(data, start)) and re.search(
+                rule.before, data[max(0, position - _BEFORE_BYTES) : position]
+            ):
                 done = yield from _secrets(rule, data, match, len(data))
                 following = lowered.find(rule.word, max(start, done - len(rule.word)))
             position = following
-
-
-def _is_near(rule: _Rule, data: bytes, position: int) -> bool:
-    return not rule.near or any(sign in data[max(0, position - 12) : position] for sign in rule.near)
 
 
 def _secrets(rule: _Rule, data: bytes, found: re.Match[bytes], end: int) -> Generator[Span, None, int]:
