@@ -316,8 +316,6 @@ def _command_end(data: bytes, start: int, end: int) -> int:
     return found if found >= 0 else limit
 
 
-_KIND = "private-key"
-
 _BEGIN = re.compile(
     rb"----(?:-| )BEGIN (?:[A-Z0-9]{1,12} ){0,4}(?:PRIVATE KEY(?: BLOCK)?|STATIC KEY V[0-9])(?:-| )----"
     rb"|-----BEGIN OpenVPN Static key V[0-9]-----"
@@ -339,38 +337,37 @@ _INLINE_BODY = re.compile(rb"(?:[A-Za-z0-9+/=]|\\+[nr]| )+")
 #: Shorter lines of an unfinished block are taken for prose again, unless they come right after a long one.
 _LONG_LINE = 40
 
+#: Bytes of a line that are looked through.
+_LINE_BYTES = 65_536
+
 
 def find_private_keys(data: bytes) -> Iterator[Span]:
     """Yield the bodies of private keys, without their first and last lines. An unfinished one ends with its base64."""
     if b"PRIVATE KEY" not in data and b"Private-Lines" not in data and b"tatic key V" not in data:
         return
     position = 0
-    line_end = last_line = -1
     while (begin := _BEGIN.search(data, position)) is not None:
-        start = begin.end()
-        # Both are looked for once a line, however many first lines stand in it.
-        if line_end < start:
-            line_end = _or_end(data, data.find(b"\n", start))
-        if last_line < start:
-            last_line = _or_end(data, data.find(b"-----END ", start))
-        if last_line < line_end:
+        start = position = begin.end()
+        line_end = _line_end(data, start)
+        last_line = data.find(b"-----END ", start, line_end)
+        inline = _INLINE_BODY.match(data, start, line_end)
+        if last_line >= 0:
             # The nearest first line counts: a mentioned first line has another first line, or prose, after it.
-            nested = data.find(b"-----BEGIN ", start, last_line)
-            if nested < 0 and _LONG_RUN.search(data, start, last_line):
-                yield Span(start, last_line, _KIND)
-            position = start if nested < 0 else nested
-        elif (inline := _INLINE_BODY.match(data, start, line_end)) and _LONG_RUN.search(data, start, inline.end()):
-            yield Span(start, inline.end(), _KIND)
-            position = inline.end()
+            end = last_line if data.find(b"-----BEGIN ", start, last_line) < 0 else start
         else:
-            end = _end_of_body(data, line_end + 1)
-            if end > line_end + 1:
-                yield Span(line_end + 1, end, _KIND)
-            position = max(end, start)
+            end = inline.end() if inline is not None else start
+        if not _LONG_RUN.search(data, start, end):
+            start, end = line_end + 1, _end_of_body(data, line_end + 1) if last_line < 0 else 0
+        if start < end:
+            yield Span(start, end, "private-key")
+            position = end
 
 
-def _or_end(data: bytes, found: int) -> int:
-    return found if found >= 0 else len(data)
+def _line_end(data: bytes, start: int) -> int:
+    """Return the end of a line, of an endless one a place that no key reaches."""
+    limit = min(len(data), start + _LINE_BYTES)
+    found = data.find(b"\n", start, limit)
+    return found if found >= 0 else limit
 
 
 def _end_of_body(data: bytes, start: int) -> int:
@@ -379,13 +376,14 @@ def _end_of_body(data: bytes, start: int) -> int:
     headers = True
     long = False
     while position < len(data):
-        line_end = _or_end(data, data.find(b"\n", position))
+        line_end = _line_end(data, position)
         line = data[position : min(line_end, position + 4096)]
         if b"-----END" in line or b"---- END" in line or line.startswith((b"Private-MAC", b"Private-Lines")):
             return end
         body = _BODY_LINE.match(line)
         if body is not None and body[1]:
-            if not long and len(body[1]) < _LONG_LINE and not _finished(data, line_end):
+            # With the last line near, a short one belongs to a short key.
+            if not long and len(body[1]) < _LONG_LINE and b"-----END " not in data[line_end : line_end + 512]:
                 return end
             long = len(body[1]) >= _LONG_LINE
             headers = False
@@ -394,8 +392,3 @@ def _end_of_body(data: bytes, start: int) -> int:
             return end
         position = line_end + 1
     return end
-
-
-def _finished(data: bytes, position: int) -> bool:
-    """Return True if the last line of a key follows closely: then a short line belongs to a short key."""
-    return b"-----END " in data[position : position + 512]
