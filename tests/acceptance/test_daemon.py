@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.status.local_processes import is_the_same
+from memory.status.run_files import is_the_same
 from tests.daemon import Daemon, recalld
 from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
@@ -94,23 +94,6 @@ def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Pat
     assert "stopped" in daemon.said()
 
 
-def test_search_without_a_daemon_reads_the_index_itself_and_says_so(daemon: Daemon) -> None:
-    daemon.stop()
-    answer = daemon.run("search", "gateway port")
-    assert answer.returncode == 0
-    assert "MEMORY.md" in answer.stdout
-    assert "recalld up" in answer.stdout + answer.stderr
-
-
-@pytest.mark.long
-def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon) -> None:
-    second = daemon.run("up", "--workspace", str(daemon.workspace))
-    assert second.returncode == 1
-    assert "already runs" in second.stderr
-    assert second.stderr.count("\n") == 1
-    daemon.running()
-
-
 @pytest.mark.long
 def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: Path) -> None:
     import json
@@ -138,16 +121,6 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
 
 
 @pytest.mark.long
-def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
-    daemon.write("memory/a.md", "The first heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/a.md"))
-    shutil.rmtree(daemon.workspace / "memory")
-    wait_until(lambda: not daemon.found("heron", "memory/a.md"))
-    daemon.write("memory/deep/b.md", "The second heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/deep/b.md"))
-
-
-@pytest.mark.long
 def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
     daemon.write("memory/other.md", "The other note is about the stoat.\n")
     wait_until(lambda: daemon.found("stoat", "memory/other.md"))
@@ -155,15 +128,6 @@ def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: 
     daemon.write("memory/new.md", "The new note is about the fossa.\n")
     for query, path in (("fossa", "memory/new.md"), ("stoat", "memory/other.md"), ("gateway port", "MEMORY.md")):
         wait_until(lambda query=query, path=path: daemon.found(query, path), what=path)
-
-
-@pytest.mark.long
-def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daemon) -> None:
-    port = daemon.port()
-    with daemon.beside("serve", "--port", "0"):
-        assert daemon.port() == port
-    assert daemon.port() == port
-    assert daemon.found("gateway port", "MEMORY.md")
 
 
 @pytest.mark.long
