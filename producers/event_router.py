@@ -12,7 +12,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import is_transcript_name
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.dispatcher import Dispatcher

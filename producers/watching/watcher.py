@@ -22,7 +22,7 @@ import structlog
 
 from memory.documents.roots import existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
-from memory.status.pulses import Pulse
+from memory.status.processes import Pulse
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient
 

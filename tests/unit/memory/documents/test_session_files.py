@@ -23,7 +23,7 @@ from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import entered_folders
-from tests.storing import TemporaryStore, mark, piece, said
+from tests.storing import TemporaryStore, mark, piece, said, touch
 
 LINE = b'{"role":"user","content":"hello"}\n'
 TIME = "2026-02-03T09-00-00.000Z"
@@ -279,7 +279,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
     store.add_dead_letter(archive, reason="it ends too early", error_class="TranscriptDamaged")
     assert gone() == []
     store.drop_dead_letter(archive)
-    store.touch({archive: replace(stat, size=stat.size - 1)})
+    touch(store, archive, replace(stat, size=stat.size - 1))
     assert gone() == [], "what is on the disk is not what was read"
 
 
