@@ -77,7 +77,7 @@ def run_workers(
     claim = HomeLock(client, keys, settings)
     claim.take()
     broker = make_broker(client, keys)
-    queue = BrokerJobQueue(client, keys, broker=broker)
+    queue = BrokerJobQueue(client, keys)
     limit = settings.workers.stalled_after_seconds
     broker.pulses = pulses = pulses or Pulses(stalled_after_seconds=limit)
     watch = JobWatch(pulses)

@@ -94,23 +94,6 @@ def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Pat
     assert "stopped" in daemon.said()
 
 
-def test_search_without_a_daemon_reads_the_index_itself_and_says_so(daemon: Daemon) -> None:
-    daemon.stop()
-    answer = daemon.run("search", "gateway port")
-    assert answer.returncode == 0
-    assert "MEMORY.md" in answer.stdout
-    assert "recalld up" in answer.stdout + answer.stderr
-
-
-@pytest.mark.long
-def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon) -> None:
-    second = daemon.run("up", "--workspace", str(daemon.workspace))
-    assert second.returncode == 1
-    assert "already runs" in second.stderr
-    assert second.stderr.count("\n") == 1
-    daemon.running()
-
-
 @pytest.mark.long
 def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: Path) -> None:
     import json

@@ -23,6 +23,7 @@ from workers.health.stall_detector import StallDetector
 from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.pending import MOVED_KEPT_SECONDS
 from workers.queue.private_server import BrokerServer
 
 
@@ -50,18 +51,18 @@ def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
     client: redis.Redis, keys: Keys, movement: StallDetector
 ) -> None:
     assert movement.stalled_seconds() == 0.0
-    client.set(keys.moved, "1000.0")
+    client.set(keys.moved, "1", ex=1)
     assert movement.stalled_seconds() == 0.0
 
 
 def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
-    client: redis.Redis, keys: Keys, movement: StallDetector, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, keys: Keys, movement: StallDetector
 ) -> None:
     now = float(client.time()[0])
-    client.set(keys.moved, f"{now - 9000}")
+    client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 9000)
     BrokerJobQueue(client, keys).marks.mark("main", [key("memory/a.md")], lane=Lane.LIVE, now=now - 500)
     assert movement.stalled_seconds() == pytest.approx(500, abs=60)
-    client.set(keys.moved, f"{now - 200}")
+    client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 200)
     assert movement.stalled_seconds() == pytest.approx(200, abs=60)
     movement.moved()
     assert movement.stalled_seconds() < 60
