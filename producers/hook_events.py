@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from memory.documents.agent_files import AgentFiles
 from producers.hook_payloads import Hook
@@ -46,16 +47,14 @@ def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> Agen
     if len(agents) == 1 and not hook.paths:
         return agents[0]
     names = [name for path in hook.paths for name in _names_of(path)]
-    for known in agents:
-        files = AgentFiles.of(settings, known)
-        if any(_has(files, name) for name in names):
-            return known
-    for known in agents:
-        if _session_files(known, hook.session):
-            return known
-    for known in agents:
-        if hook.agent is not None and known.id.lower() == hook.agent.lower():
-            return known
+    rules: tuple[Callable[[AgentSettings], object], ...] = (
+        lambda known: any(_has(AgentFiles.of(settings, known), name) for name in names),
+        lambda known: _session_files(known, hook.session),
+        lambda known: known.id.lower() == (hook.agent or "").lower(),
+    )
+    chosen = next((known for fits in rules for known in agents if fits(known)), None)
+    if chosen is not None:
+        return chosen
     raise UnclaimedHook(
         f"this session is in no agent's folders: name the agent with --agent (one of {_known(agents)}), "
         "or add the folder to its sessions"

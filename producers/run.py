@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from memory.status.pulses import Pulse, Pulses
+from memory.status.processes import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import EventRouter
 from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue

@@ -6,12 +6,13 @@ they raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import dramatiq
 import structlog
 from dramatiq.middleware import CurrentMessage
 
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from workers.index_job import index_turn
 from workers.queue.names import (
@@ -30,18 +31,23 @@ log = structlog.get_logger(__name__)
 TIME_LIMIT_MS = 600_000
 
 
+#: Conditions that a job found to be over.
+Ended = Collection[ConditionCode] | None
+
+
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    def declare(name: str, queue: str, work: Callable[[str, str, str], None]) -> None:
-        def run(agent: str, lane: str = queue) -> None:
+    def declare(name: str, queue: str, work: Callable[[str, str, str], Ended]) -> None:
+        def run(agent: str, lane: str = queue) -> Ended:
             message = CurrentMessage.get_current_message()
             if message is None or agent not in {known.id for known in runtime.settings.agents}:
                 log.warning("unknown_agent", agent=agent)
-                return
+                return None
             job = str(message.message_id)
-            if runtime.queue.started(name, agent, lane, job=job):
-                work(agent, lane, job)
+            if runtime.queue.started(name, agent, lane, job=job, retried="retries" in message.options):
+                return work(agent, lane, job)
+            return None
 
         # Every error is expected: one middleware handles it.
         made = dramatiq.actor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -56,14 +57,14 @@ class Failures(dramatiq.Middleware):
         broker: Any,
         message: dramatiq.MessageProxy,
         *,
-        result: Any = None,  # noqa: ARG002 - Dramatiq's signature
+        result: Any = None,
         exception: BaseException | None = None,
     ) -> None:
         """Report the end of a job, and let a failed one come again."""
         outcome = "done"
         try:
             if exception is None:
-                self._over(message)
+                self._over(message, result or ())
             else:
                 outcome = self._failed(broker, message, exception)
         except Exception:
@@ -73,14 +74,11 @@ class Failures(dramatiq.Middleware):
         message.options[OUTCOME] = outcome
         self._runtime.board.counters.add(JOBS, 1, message.actor_name, outcome)
 
-    def _over(self, message: dramatiq.MessageProxy) -> None:
-        """End the conditions that a successful job disproves."""
-        board, agent = self._runtime.board, message.args[0]
-        if not board.has_conditions(agent):
-            return
-        board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
+    def _over(self, message: dramatiq.MessageProxy, codes: Collection[ConditionCode]) -> None:
+        """End the conditions that a successful job disproves, those that it returns among them."""
         ended = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
-        board.resolve(*ended, agent=agent)
+        failed = f"{ConditionCode.JOB_FAILED} {_subject(message)}"
+        self._runtime.board.replace([*ended, *codes, failed], (), agent=message.args[0])
 
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""

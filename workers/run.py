@@ -16,7 +16,7 @@ from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer
 from schemas.settings import Settings
 from schemas.status import OutdatedState
@@ -77,7 +77,7 @@ def run_workers(
     claim = HomeLock(client, keys, settings)
     claim.take()
     broker = make_broker(client, keys)
-    queue = BrokerJobQueue(client, keys, broker=broker)
+    queue = BrokerJobQueue(client, keys)
     limit = settings.workers.stalled_after_seconds
     broker.pulses = pulses = pulses or Pulses(stalled_after_seconds=limit)
     watch = JobWatch(pulses)

@@ -181,7 +181,8 @@ class Indexer:
         if store.vector_reason is not None:
             return batch
         texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.added}
-        if lane is None or not self.supply.available:
+        batcher = self.supply.batcher
+        if lane is None or batcher is None:
             # Stored vectors cost nothing and need no key.
             batch.vectors.update(self.held_vectors(list(texts), identity=embedding_of(store.meta("identity"))))
             return batch
@@ -190,15 +191,15 @@ class Indexer:
         missing = [digest for digest in texts if digest not in batch.vectors]
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
-        self.supply.count_looks(hits=len(paid), misses=len(missing))
+        self.supply.count_looks(hit=len(paid), miss=len(missing))
         sent = self.supply.in_batch_jobs(missing)
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
             and not self._left_to_jobs(len(missing), lane)
-            and self.supply.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
+            and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
         ):
-            batch.ticket = self.supply.request(
+            batch.ticket = batcher.submit(
                 {digest: texts[digest] for digest in missing},
                 lane=lane,
                 agent=self.agent.id,

@@ -17,7 +17,7 @@ from recalld.up.lifecycle import announce_ready, running_broker, stop_event, sup
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from memory.status.pulses import Pulses
+    from memory.status.processes import Pulses
     from recalld.up.settings_age import SettingsAge
     from schemas.settings import Settings
 
@@ -155,7 +155,7 @@ class _Process:
 @contextmanager
 def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator[_Process]:
     """Set up logs, signals, spans and watchdog for one process."""
-    from memory.status.pulses import Pulses
+    from memory.status.processes import Pulses
     from recalld.logs import configure_logs
     from recalld.up.settings_age import SettingsAge
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
-from memory.status.local_processes import note_finished, note_unfinished, server_pid, was_unfinished
+from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report
 from recalld.settings.load import check_workspace
@@ -184,7 +184,6 @@ def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
         generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
         supply = EmbeddingSupply(index.choice, cache, home=settings.home)
         opened.callback(supply.close, timeout_seconds=0.0)
-        opened.callback(supply.stop)
         indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
         done: list[DocumentKey] = []
         report = indexer.index(

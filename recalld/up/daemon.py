@@ -13,8 +13,7 @@ from pathlib import Path
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
-from memory.status.processes import known_processes
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses, known_processes
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_prefixes, no_vectors
 from memory.telemetry.server import TelemetryServer

@@ -20,7 +20,7 @@ import apsw
 
 from memory.documents.agent_files import AgentFiles
 from memory.index.generation_writer import GenerationWriter
-from memory.status.summary import build_status
+from memory.status.home import build_status
 from memory.store.options import StoreOptions
 from producers.reconciler import reconcile
 from recalld.wiring import fingerprint_of, indexed_by

@@ -82,7 +82,6 @@ KILL_POINTS = (
         "memory.index.generation_writer:GenerationWriter.complete",
         "rebuild",
     ),
-    KillPoint("flag set, message not sent", "watch", "before", "workers.queue.broker:DoorbellBroker.enqueue", "note"),
     KillPoint("event taken from the inbox", "watch", "before", "producers.event_router:EventRouter.handle", "event"),
     KillPoint("in a comparison", "watch", "after", "memory.documents.agent_files:AgentFiles.scan", "event"),
     KillPoint("broker, lost mark", "watch", "before", _MARK, "note", victim="broker"),

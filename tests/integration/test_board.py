@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import build_status
+from memory.status.processes import Pulses
 from recalld.runs.estimate import Spending
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane

@@ -230,7 +230,7 @@ def test_a_damaged_index_is_not_ready_but_alive(settings: Settings, notes: Path)
 
 
 def test_sizes_of_the_home_are_looked_up_in_the_background(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memory.service.query_service.LOOK_AROUND_SECONDS", 0.05)
+    monkeypatch.setattr("memory.service.app.LOOK_AROUND_SECONDS", 0.05)
     (settings.home / "log").mkdir(parents=True)
     with running(settings) as client:
         assert client.get("/v1/status").json()["diskUse"]["log"] == 0

@@ -48,9 +48,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     jobs: list[str | None] = []
     started = BrokerJobQueue.started
 
-    def noted(queue: BrokerJobQueue, *arguments: str, job: str = "") -> bool:
+    def noted(queue: BrokerJobQueue, *arguments: str, job: str = "", retried: bool = False) -> bool:
         jobs.append(job)
-        return started(queue, *arguments, job=job)
+        return started(queue, *arguments, job=job, retried=retried)
 
     monkeypatch.setattr(BrokerJobQueue, "started", noted)
     return jobs

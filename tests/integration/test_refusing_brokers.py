@@ -14,9 +14,8 @@ import redis
 from structlog.testing import capture_logs
 
 from memory.search.freshness import GuardedPendingReader
-from memory.status.home import broker_state
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import broker_state, build_status
+from memory.status.processes import Pulses
 from recalld.doctor.services import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane

@@ -120,7 +120,7 @@ class HealthStore:
         marked = self._marks.agents()
         with self._client.pipeline(transaction=False) as pipe:
             for agent in marked:
-                pipe.hlen(self._keys.sequence(agent))
+                pipe.zcard(self._keys.since(agent))
             return dict(zip(marked, pipe.execute(), strict=True))
 
     def vectors_of(self, agents: Sequence[str]) -> dict[str, tuple[VectorProgress, Condition | None]]:
@@ -147,11 +147,6 @@ class HealthStore:
         found = filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
 
-    @_else(False)  # noqa: FBT003 - an answer
-    def has_conditions(self, agent: str) -> bool:
-        """Return True if there are conditions of this agent; False without the broker."""
-        return bool(self._client.exists(self._keys.conditions(agent)))
-
     @_else(None)
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
         """Report a condition; its first report is its beginning. Secrets are masked."""
@@ -162,11 +157,12 @@ class HealthStore:
         self._over([_field(code, subject) for code in codes], agent)
 
     @_else(None)
-    def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
-        """Report all conditions of an agent with these codes, and remove its other ones with these codes."""
+    def replace(self, codes: Collection[str], conditions: Sequence[Condition], *, agent: str) -> None:
+        """Report conditions of an agent, and remove its other ones with these codes (or "code subject")."""
         there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
         put = self._put(conditions, agent)
-        self._over([field for field in there if field.split(" ")[0] in codes and field not in put], agent)
+        gone = [field for field in there if (field in codes or field.split(" ")[0] in codes) and field not in put]
+        self._over(gone, agent)
 
     def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
         """Write conditions, and return their fields. Raises `redis.RedisError`."""

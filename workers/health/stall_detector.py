@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +12,7 @@ from starlette.responses import JSONResponse
 from memory.telemetry.server import Route
 from workers.queue.connection import broker_facts, refusal
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import PendingSet
-
-#: Seconds between two records of finished work.
-_NOTE_SECONDS = 1.0
+from workers.queue.pending import MOVED_KEPT_SECONDS, PendingSet
 
 
 class StallDetector:
@@ -25,14 +21,11 @@ class StallDetector:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self._noted_at = -_NOTE_SECONDS
 
     def moved(self) -> None:
-        """Record that a document or a batch of vectors was finished. Raises `redis.RedisError`."""
-        now = time.monotonic()
-        if now - self._noted_at >= _NOTE_SECONDS:
-            self._noted_at = now
-            self._client.set(self._keys.moved, f"{self._now():.3f}")
+        """Record that a batch of vectors was finished; `PendingSet.finish` does for documents. Raises
+        `redis.RedisError`."""
+        self._client.set(self._keys.moved, "1", ex=MOVED_KEPT_SECONDS)
 
     def refusal(self) -> str | None:
         """Return the reason why the broker takes no new work, None if it does. Raises `redis.RedisError`."""
@@ -45,14 +38,13 @@ class StallDetector:
         Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not. Raises
         `redis.RedisError`.
         """
-        now, since = self._now(), self._waiting_since()
+        since = self._waiting_since()
         if since is None:
             return 0.0
-        return max(0.0, now - max(float(self._client.get(self._keys.moved) or 0.0), since))
-
-    def _now(self) -> float:
         seconds, micros = self._client.time()
-        return float(seconds + micros / 1e6)
+        waited = float(seconds + micros / 1e6 - since)
+        left = self._client.pttl(self._keys.moved) / 1000
+        return max(0.0, min(waited, MOVED_KEPT_SECONDS - left) if left > 0 else waited)
 
     def _waiting_since(self) -> float | None:
         marks = PendingSet(self._client, self._keys)

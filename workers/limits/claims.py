@@ -31,14 +31,17 @@ _CONFIRMED_SECONDS = 1.0
 _TAKE: Final = """
 -- KEYS: claims; ARGV: name, seconds kept. Returns the places (from 0) of the claims of other living processes.
 local denied, alive = {}, {}
-for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
-  if holder and holder ~= ARGV[1] and alive[holder] == nil then
-    alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
-  end
-  if holder and holder ~= ARGV[1] and alive[holder] then
-    denied[#denied + 1] = i - 1
-  else
-    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])
+for i, key in ipairs(KEYS) do
+  if not redis.call('SET', key, ARGV[1], 'NX', 'EX', ARGV[2]) then
+    local holder = redis.call('GET', key)
+    if holder ~= ARGV[1] and alive[holder] == nil then
+      alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
+    end
+    if holder ~= ARGV[1] and alive[holder] then
+      denied[#denied + 1] = i - 1
+    else
+      redis.call('SET', key, ARGV[1], 'EX', ARGV[2])
+    end
   end
 end
 return denied

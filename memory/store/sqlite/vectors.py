@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 import apsw
 
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.lazy_module import LazyModule
 from memory.store.reader import Hit, Vector
 from memory.store.sqlite.rows import (
     OVER_FETCH,
@@ -38,6 +37,7 @@ from memory.store.sqlite.rows import (
     meta_value,
     of_sources,
 )
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

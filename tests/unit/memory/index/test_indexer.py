@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from memory.embedding.providers.provider import Embeddings, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.supply import CacheLooks
 from memory.index import changes as planned_groups
 from memory.index import indexer as indexing
 from memory.index import planner as document_planning
@@ -185,12 +185,12 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
 @pytest.mark.parametrize("limits", [FAST, SLOW])
 def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits):
     key = world.write("MEMORY.md", "One text, two agents.\n")
-    for agent, looks in (("one", CacheLooks(hits=0, misses=1)), ("two", CacheLooks(hits=1, misses=0))):
+    for agent, looks in (("one", Counter(miss=1)), ("two", Counter(hit=1))):
         indexer = world.indexer(limits, agent=agent)
         index(indexer, key)
         fill(indexer)
         fill(indexer)
-        assert (indexer.supply.take_cache_looks(), indexer.supply.take_cache_looks()) == (looks, CacheLooks())
+        assert (indexer.supply.take_looks(), indexer.supply.take_looks()) == (looks, Counter())
 
 
 def test_a_missing_key_does_not_throw_vectors_away(world: World):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 
 
 class Clock:
