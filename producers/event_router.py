@@ -101,17 +101,16 @@ class EventRouter:
         self._report.event(agent)
         self._dispatcher.touch(agent, key)
 
-    def on_overflow(self) -> None:
-        """Compare all agents: events were lost."""
-        log.warning("file_events_lost")
-        self._report.overflow()
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        """Compare an agent whose events were lost, or whose roots appeared, vanished or moved."""
+        if lost:
+            log.warning("file_events_lost", agent=agent)
+            self._report.overflow(agent)
+        else:
+            self._moved.add(agent)
         # Delayed: a storm of events causes at most one comparison a second.
-        self._request(self._agents, "file events were lost", delay_seconds=SETTLE_SECONDS)
-
-    def on_uncertain(self, agent: str) -> None:
-        """Compare an agent whose roots appeared, vanished or moved."""
-        self._moved.add(agent)
-        self._request([agent], "what is watched changed", delay_seconds=SETTLE_SECONDS)
+        reason = "file events were lost" if lost else "what is watched changed"
+        self._request([agent], reason, delay_seconds=SETTLE_SECONDS)
 
     # Events of inbox, spool and hooks
 

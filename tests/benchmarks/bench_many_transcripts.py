@@ -105,11 +105,8 @@ class Heard:
         if self.dispatcher is not None:
             self.dispatcher.touch(agent, key)
 
-    def on_overflow(self) -> None:
-        raise AssertionError("events were lost")
-
-    def on_uncertain(self, agent: str) -> None:
-        """Nothing moves here."""
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        assert not lost
 
 
 def appended(path: Path, dispatcher: Dispatcher, queue: RecordingQueue) -> None:

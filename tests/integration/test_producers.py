@@ -261,7 +261,8 @@ def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monke
     house.start()
     for name in ("main", "other"):
         house.index[name] = RememberedFiles({})
-    listeners[0].on_overflow()
+    for name in ("main", "other"):
+        listeners[0].on_uncertain(name, lost=True)
     house.wait_for("main", "memory/a.md")
     house.wait_for("other", "memory/a.md")
     wait_until(lambda: house.watch_json()["main"]["overflows"] == 1)
