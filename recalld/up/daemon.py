@@ -15,7 +15,7 @@ from memory.status.condition_texts import text_of
 from memory.status.processes import Pulses, known_processes
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_prefixes, no_vectors
-from memory.telemetry.server import TelemetryServer
+from memory.telemetry.server import TelemetryServer, readiness
 from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
@@ -28,7 +28,6 @@ from recalld.wiring import BrokerSide, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 
@@ -151,11 +150,12 @@ class _Daemon:
 
     def _serve_health(self, ending: ExitStack) -> None:
         """Serve `/readyz` for all processes of this daemon, where a port is set."""
-        up, limit = self._settings.up, self._settings.workers.stalled_after_seconds
+        up, board = self._settings.up, self._side.board
         if up.port is not None:
             route = readiness(
-                StallDetector(self._side.client, self._side.keys),
-                stalled_after_seconds=limit,
+                board.broker,
+                board.stalled_seconds,
+                stalled_after_seconds=self._settings.workers.stalled_after_seconds,
                 problems=lambda: [*self._supervisor.missed().values(), *self._hanging()],
             )
             server = TelemetryServer(up.host, up.port, routes={"/readyz": route}, section="up")
