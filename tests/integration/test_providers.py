@@ -350,7 +350,7 @@ def test_two_thousand_notes_through_a_misbehaving_endpoint_are_all_embedded_and_
     cache = EmbeddingCache(tmp_path / "cache.sqlite")
     with EmbeddingServer(poison="BAD") as server:
         batcher = EmbeddingBatcher(connect("openai", server), cache)
-        notes = ["BAD one", *(f"note {i} about thing {i % 7}" for i in range(2_000))]
+        notes = [*(f"note {i} about thing {i % 7}" for i in range(2_000)), "BAD one"]
         texts = [(text_hash(text), text) for text in notes]
         for failure in (None, Failure(status=429, headers={"Retry-After": "0.2"}), Failure(status=500)):
             server.fail_next(failure)
