@@ -16,14 +16,13 @@ from memory.search.freshness import GuardedPendingReader
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
-from memory.status.home import HomeSizes, home_sizes
+from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, outdated_conditions, process_conditions
-from memory.status.summary import read_only_broker, whole_status
 from memory.store.reader import IndexCounts
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
 from schemas.version import recalld_version
 
@@ -53,12 +52,13 @@ class Probe:
 
 
 class ServedAgent:
-    """Manager of one agent, or the `reason` why there is none, and the last probe of its index."""
+    """Memory of one agent with its manager, or the `reason` why there is none; and the last probe of its index."""
 
-    def __init__(self, agent: str, manager: SearchManager | None, reason: str | None) -> None:
-        self.agent = agent
+    def __init__(self, settings: AgentSettings, manager: SearchManager | None, reason: str | None) -> None:
+        self.agent = settings.id
         self.manager = manager
         self.reason = reason
+        self.memory: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
         self.probe: Probe | None = None
         self.probed_at = 0.0
         self._looks: Looks | None = None
@@ -122,42 +122,21 @@ class ServedAgents:
         self._settings = settings
         #: The queue, behind the only circuit breaker of the service.
         self.queue = GuardedPendingReader(pending)
-        self._board = self.queue if pending is not None else None
-        self._inbox = inbox
         self.resources = SearchResources(settings, coordinate=coordinate)
-        #: All agent ids, in the order of the settings.
-        self.ids = tuple(agent.id for agent in settings.agents)
-        self._lock = threading.Lock()
+        board = self.queue if pending is not None else None
+        #: By agent id, in the order of the settings.
+        self.served = {
+            agent.id: ServedAgent(
+                agent, *get_search_manager(settings, agent.id, resources=self.resources, pending=board, inbox=inbox)
+            )
+            for agent in settings.agents
+        }
         self._looking = threading.Lock()
-        self._served: dict[str, ServedAgent] = {}
         self._sizes: HomeSizes | None = None
-
-    def served(self, agent: str) -> ServedAgent:
-        """Return one of `ids`."""
-        with self._lock:
-            known = self._served.get(agent)
-            if known is None:
-                made = get_search_manager(
-                    self._settings, agent, resources=self.resources, pending=self._board, inbox=self._inbox
-                )
-                known = self._served[agent] = ServedAgent(agent, *made)
-        return known
-
-    def memory(self, agent: str) -> SearchableMemory:
-        """Return the memory of one of `ids`; without a manager, one whose answers give the reason."""
-        served = self.served(agent)
-        reason = served.reason or "there is no such memory"
-        return served.manager or UnavailableMemory(self._settings.agent(agent), reason)
-
-    def warm_up(self) -> None:
-        """Choose every agent's provider and start loading models, in the background."""
-        for agent in self.ids:
-            self.served(agent)
-        self.resources.warm_up()
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
-        found = tuple(status for one in map(self.served, agents) if (status := one.status(deep=deep)) is not None)
+        found = tuple(status for one in self._these(agents) if (status := one.status(deep=deep)) is not None)
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
@@ -167,8 +146,8 @@ class ServedAgents:
             RecalldError: the embedding cache cannot be read.
         """
         # In parts: a readiness probe meanwhile waits for one part.
-        for start in range(0, len(self.ids), AGENTS_AT_A_TIME):
-            self.probed(self.ids[start : start + AGENTS_AT_A_TIME])
+        for start in range(0, len(self.served), AGENTS_AT_A_TIME):
+            self.probed(list(self.served)[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()
 
     def not_ready(self) -> str | None:
@@ -177,13 +156,13 @@ class ServedAgents:
         Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then those that were never looked at. The others keep
         the state that `look_around` found.
         """
-        unknown = [one.agent for one in map(self.served, self.ids) if one.manager is not None and one.probe is None]
+        unknown = [one.agent for one in self.served.values() if one.manager is not None and one.probe is None]
         self.probed([*(agent for agent, _ in self._problems()), *unknown][:AGENTS_AT_A_TIME])
         return next((f"{agent}: {problem}" for agent, problem in self._problems()), None)
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
-        found = [self.served(agent) for agent in agents]
+        found = self._these(agents)
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
@@ -203,12 +182,13 @@ class ServedAgents:
 
     def close(self) -> None:
         """Close all managers and what they share."""
-        with self._lock:
-            managers = [one.manager for one in self._served.values() if one.manager is not None]
-            self._served.clear()
-        for manager in managers:
-            manager.close()
+        for one in self.served.values():
+            if one.manager is not None:
+                one.manager.close()
         self.resources.close()
+
+    def _these(self, agents: Sequence[str]) -> list[ServedAgent]:
+        return [self.served[agent] for agent in agents]
 
     def _look_at_home(self) -> HomeSizes:
         self._sizes = home_sizes(self._settings, self.queue)
@@ -216,5 +196,5 @@ class ServedAgents:
 
     def _problems(self) -> list[tuple[str, str]]:
         """Return agents and reasons for which their indexes could not be opened."""
-        probes = [(agent, self.served(agent).probe) for agent in self.ids]
+        probes = [(agent, one.probe) for agent, one in self.served.items()]
         return [(agent, probe.problem) for agent, probe in probes if probe is not None and probe.problem is not None]

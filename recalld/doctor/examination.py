@@ -14,7 +14,7 @@ from memory.redaction import REWRITING, is_costly
 from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of
 from memory.status.condition_texts import part_of
-from memory.status.summary import build_status
+from memory.status.home import build_status
 from recalld.doctor import home, machine, services
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type

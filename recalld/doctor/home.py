@@ -16,7 +16,7 @@ from pathlib import Path
 
 from memory.index.generation_writer import GenerationWriter
 from memory.status.condition_texts import counted
-from memory.status.local_processes import is_alive, socket_path
+from memory.status.run_files import is_alive, socket_path
 from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level, of_check

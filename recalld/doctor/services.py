@@ -12,8 +12,8 @@ import redis
 
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, part_of
-from memory.status.local_processes import server_pid
 from memory.status.processes import outdated_conditions, process_conditions
+from memory.status.run_files import server_pid
 from recalld.doctor.finding import Finding, Level, of_check
 from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide

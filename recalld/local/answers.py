@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from memory.status.local_processes import is_stopped
+from memory.status.run_files import is_stopped
 from recalld.client import (
     Client,
     InvalidSettings,
@@ -187,7 +187,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
     from memory.search.freshness import GuardedPendingReader
-    from memory.status.summary import build_status
+    from memory.status.home import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
 

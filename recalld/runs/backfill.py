@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,14 @@ from memory.status.condition_texts import counted
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation
 from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill
-from recalld.runs.outcome import Outcome, Report, print_lines
+from recalld.runs.outcome import Report
 from recalld.runs.run import running
 from recalld.terminal_text import ProgressLine, printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import closed, fingerprint_of, generations_of
-from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.documents import FileStat, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
-
-#: Transcripts that are not indexed and listed; the others are counted.
-_LISTED = 20
 
 
 def run_backfill(
@@ -78,77 +75,25 @@ def _backfill(
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
     click.echo(plan.sentence(), err=as_json)
-    result = None
+    code, body, interrupted = int(bool(plan.problems)), None, False
     if not dry_run:
         invocation.remember()
         for folder in found.folders:
             remember_import(imports_path(settings.home, agent.id), folder)
-        result = _run(settings, plan)
-        print_lines(result.lines(), failures_only=as_json)
-    code = (result.exit_code if result is not None else 0) or int(bool(plan.problems))
+        report, body = _run(settings, plan)
+        report.print_lines(failures_only=as_json)
+        code, interrupted = report.exit_code or code, report.interrupted
     if as_json:
-        interrupted = result is not None and result.report.interrupted
         head = {"ok": code == 0, "dryRun": dry_run, "interrupted": interrupted, "error": None}
-        _print(head, **plan.body(), result=result.body() if result is not None else None)
+        _print(head, **plan.body(), result=body)
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillResult:
-    """Result of a backfill. `left` transcripts are not indexed. `detached`: after an interrupt a daemon goes on."""
+def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]]:
+    """Queue the planned documents, and wait until they are done or the user interrupts. Return the result, and as JSON.
 
-    plan: BackfillPlan
-    report: Report
-    left: Sequence[DocumentKey]
-    detached: bool
-
-    @property
-    def outcome(self) -> Outcome:
-        """Outcome for the agent; its failed documents are transcripts of the plan."""
-        return self.report.outcomes[0]
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of the command, see `Report.exit_code`."""
-        return 1 if self.left and not self.report.interrupted else self.report.exit_code
-
-    @property
-    def indexed(self) -> int:
-        """Number of transcripts that were indexed."""
-        return len(self.plan.wanted) - len(self.outcome.failed) - len(self.left)
-
-    def lines(self) -> Iterator[tuple[str, bool]]:
-        """Yield lines for people, each with True for a result, False for a failure."""
-        counts, wanted = self.outcome.counts, len(self.plan.wanted)
-        vectors = f", {counts.vectors_ready:,} with vectors" if self.plan.choice.provider is not None else ""
-        done = f"{self.indexed:,} of {counted(wanted, 'transcript')} indexed in {self.report.seconds:.1f} s"
-        done = done if wanted else "no transcript had to be read"
-        yield f"{self.outcome.agent}: {done}; the index has {counts.chunks:,} chunks{vectors}", True
-        yield from self.outcome.lines()
-        if self.report.interrupted:
-            how = "recalld up goes on with what is queued" if self.detached else "what was done is kept"
-            yield f"recalld: stopped waiting; {how}; the same command resumes", False
-            return
-        for key in self.left[:_LISTED]:
-            yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
-        if len(self.left) > _LISTED:
-            yield f"  and {len(self.left) - _LISTED:,} more", False
-
-    def body(self) -> dict[str, Any]:
-        """Return the result as JSON."""
-        return {
-            "indexed": self.indexed,
-            "failed": [{"path": key.path, "reason": reason} for key, reason in self.outcome.failed.items()],
-            "left": len(self.left),
-            **self.outcome.body(),
-            "seconds": round(self.report.seconds, 3),
-        }
-
-
-def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
-    """Queue the planned documents, and wait until they are done or the user interrupts."""
-    # The daemon goes on by itself after Ctrl-C.
-    detached = daemon_pid(settings.home) is not None
+    The failed documents of its outcome are transcripts of the plan.
+    """
     with running(settings, [plan.agent]) as run:
         run.expected = plan.estimate.chunks
         mark_in_calls(run.broker.queue, plan.agent.id, [*plan.wanted, *plan.others], lane=Lane.BACKFILL)
@@ -162,7 +107,20 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
     # A transcript that grows meanwhile counts as soon as the index has its planned part.
     behind = [key for key, stat in plan.wanted.items() if key not in known or is_behind(known[key], stat)]
     left = [key for key in behind if key not in failed]
-    return BackfillResult(plan, replace(report, outcomes=[replace(outcome, failed=failed)]), left, detached)
+    counts, wanted, indexed = outcome.counts, len(plan.wanted), len(plan.wanted) - len(failed) - len(left)
+    done = f"{indexed:,} of {counted(wanted, 'transcript')} indexed in {report.seconds:.1f} s"
+    done = done if wanted else "no transcript had to be read"
+    vectors = f", {counts.vectors_ready:,} with vectors" if plan.choice.provider is not None else ""
+    done += f"; the index has {counts.chunks:,} chunks{vectors}"
+    outcome = replace(outcome, failed=failed, left=left, done=done)
+    body = {
+        "indexed": indexed,
+        "failed": [{"path": key.path, "reason": reason} for key, reason in failed.items()],
+        "left": len(left),
+        **outcome.body(),
+        "seconds": round(report.seconds, 3),
+    }
+    return replace(report, outcomes=[outcome]), body
 
 
 def is_behind(known: FileStat, wanted: FileStat) -> bool:

@@ -13,11 +13,10 @@ from pathlib import Path
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
-from memory.status.processes import known_processes
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses, known_processes
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_prefixes, no_vectors
-from memory.telemetry.server import TelemetryServer
+from memory.telemetry.server import TelemetryServer, readiness
 from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
@@ -32,7 +31,6 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 
@@ -251,8 +249,8 @@ def _health(settings: Settings, side: BrokerSide, problems: Callable[[], Sequenc
     """Start the server of `/readyz` for all processes of this daemon, where a port is set."""
     if settings.up.port is None:
         return None
-    detector, limit = StallDetector(side.client, side.keys), settings.workers.stalled_after_seconds
-    route = readiness(detector, stalled_after_seconds=limit, problems=problems)
+    limit, board = settings.workers.stalled_after_seconds, side.board
+    route = readiness(board.broker, board.stalled_seconds, stalled_after_seconds=limit, problems=problems)
     server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
     server.start()
     return server

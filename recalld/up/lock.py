@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from memory.status.local_processes import is_alive
-from memory.status.run_files import read_derived
+from memory.status.run_files import is_alive, read_derived
 from schemas.errors import UserError
 
 #: Tries to get a taken lock, and the seconds between two.

@@ -7,6 +7,7 @@ overrides, is no change.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from recalld.invocation import Invocation
@@ -30,40 +31,24 @@ class SettingsAge:
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
-            self._outdated = self._compare()
+            try:
+                invalid, changed = False, self._invocation.read_again().settings != self._settings
+            except UserError:
+                invalid = changed = True
+            written = [(stat[0], str(file)) for file, stat in seen.items() if stat is not None]
+            at, file = max(written, default=(time.time(), "a file that is gone"))
+            self._outdated = OutdatedState(file, at, self._read_at, invalid=invalid) if changed else None
         return self._outdated
 
-    def _compare(self) -> OutdatedState | None:
-        file, changed_at = self._newest()
-        try:
-            if self._invocation.read_again().settings == self._settings:
-                return None
-        except UserError:
-            return OutdatedState(file, changed_at, self._read_at, invalid=True)
-        return OutdatedState(file, changed_at, self._read_at)
-
-    def _look(self) -> object:
-        """Return a value that differs when one of the files was written, came or went."""
-        return [(file, _stat(file)) for file in self._files()]
-
-    def _files(self) -> list[Path]:
+    def _look(self) -> dict[Path, tuple[float, int] | None]:
+        """Return time and size of each file that the settings come from, None for a file that is not there."""
         home = self._invocation.home_path
-        try:
-            config = find_config(self._invocation.config, home=home)
-        except UserError:
-            config = None  # it was named and is gone
-        named = [] if config is None else [config]
-        return [*named, home / "agents.json", *files_of_variables()]
-
-    def _newest(self) -> tuple[str, float]:
-        written = [(stat[0], str(file)) for file in self._files() if (stat := _stat(file)) is not None]
-        at, file = max(written, default=(time.time(), "a file that is gone"))
-        return file, at
-
-
-def _stat(file: Path) -> tuple[float, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime, found.st_size
+        files = [home / "agents.json", *files_of_variables()]
+        # A file that was named and is gone is found by reading again.
+        with suppress(UserError):
+            files += filter(None, [find_config(self._invocation.config, home=home)])
+        found: dict[Path, tuple[float, int] | None] = dict.fromkeys(files)
+        for file in files:
+            with suppress(OSError):
+                found[file] = (stat := file.stat()).st_mtime, stat.st_size
+        return found

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import build_status
+from memory.status.processes import Pulses
 from recalld.runs.estimate import Spending
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
+from tests.working import ready
 from workers.health import health_store as board_module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import broker_facts, connect, namespace
 from workers.queue.counters import today_utc
 from workers.queue.names import Keys
@@ -236,7 +236,7 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     status = build_status(settings, board)
     assert (status.ok, status.broker.writable) == (False, False)
     keys = Keys(namespace(settings))
-    page = readiness(StallDetector(asked, keys), stalled_after_seconds=60)()
+    page = ready(HealthStore(asked, keys))
     assert page.status_code == 503
     assert said in json.loads(page.body)["error"]
     [trouble] = [one for one in status.agents[0].troubles if one.part == "broker"]
@@ -244,7 +244,7 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     asked.config_set("maxmemory", "0")
     asked.replicaof("NO", "ONE")
     assert build_status(settings, board).ok
-    assert readiness(StallDetector(asked, keys), stalled_after_seconds=60)().status_code == 200
+    assert ready(HealthStore(asked, keys)).status_code == 200
 
 
 def test_nobody_is_called_silent_who_cannot_be_heard(

@@ -12,7 +12,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
-from workers.limits.coordination import BrokerCoordination, coordinating
+from workers.coordination import BrokerCoordination, coordinating
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 

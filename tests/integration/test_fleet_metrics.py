@@ -11,7 +11,7 @@ import pytest
 import redis
 from starlette.responses import JSONResponse
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry.server import TelemetryServer
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told

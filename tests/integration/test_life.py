@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from memory.status.local_processes import born
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import build_status
+from memory.status.processes import Pulses
+from memory.status.run_files import born
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
@@ -98,7 +98,7 @@ def test_workers_give_signs_of_life_and_their_consumers_take_turns(
 def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
     settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.status.pulses.LONG_SECONDS", 0.1)
+    monkeypatch.setattr("memory.status.processes.LONG_SECONDS", 0.1)
     monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}

@@ -19,9 +19,8 @@ from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, 
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus
 from tests.waiting import wait_until
+from workers.coordination import CircuitBreaker, shared_limiter
 from workers.health.health_store import HealthStore
-from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.coordination import shared_limiter
 from workers.queue.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
 from workers.queue.names import Keys, account_key
 from workers.queue.private_server import BrokerServer

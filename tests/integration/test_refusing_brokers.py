@@ -14,9 +14,8 @@ import redis
 from structlog.testing import capture_logs
 
 from memory.search.freshness import GuardedPendingReader
-from memory.status.home import broker_state
-from memory.status.pulses import Pulses
-from memory.status.summary import build_status
+from memory.status.home import broker_state, build_status
+from memory.status.processes import Pulses
 from recalld.doctor.services import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane
@@ -24,9 +23,9 @@ from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.waiting import wait_until
-from tests.working import key
+from tests.working import key, ready
+from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector, readiness
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
 
@@ -95,7 +94,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     (finding,) = broker_findings(refused, build_status(refused, reader))
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
-    page = readiness(StallDetector(side.client, side.keys), stalled_after_seconds=60)()
+    page = ready(HealthStore(side.client, side.keys))
     assert page.status_code == 503
     assert "refuses the user or password" in json.loads(page.body)["error"]
     with pytest.raises(BrokerUnavailable, match=r"^the broker named by .* refuses the user or password"):

@@ -16,8 +16,7 @@ import redis
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.limits.circuit_breaker import CircuitBreaker
-from workers.limits.claims import KEPT_SECONDS, BrokerClaims, Presence
+from workers.coordination import KEPT_SECONDS, BrokerClaims, CircuitBreaker, Presence
 from workers.queue.connection import connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer

@@ -14,7 +14,7 @@ from memory.embedding import coordination
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
 from memory.index.provider_fallback import provider_of
-from memory.status.summary import build_status
+from memory.status.home import build_status
 from schemas.conditions import ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.settings import Settings

@@ -83,14 +83,6 @@ def test_a_service_that_is_too_busy_to_prove_itself_is_not_called_another_progra
             ask(tmp_path)
 
 
-def test_the_service_of_an_earlier_version_is_asked_nothing(tmp_path: Path):
-    with raw_server([OK]) as server:
-        announce(tmp_path, server)
-        with pytest.raises(ServiceUnproven, match="earlier version"):
-            ask(tmp_path)
-    assert server.connections == []
-
-
 def test_every_connection_proves_itself_and_once(tmp_path: Path):
     with raw_server([proof(SECRET), OK], [proof(SECRET), OK]) as server:
         announce(tmp_path, server, secret=SECRET)
@@ -118,10 +110,3 @@ def test_a_service_that_was_started_again_is_found_with_its_new_port_and_secret(
     (tmp_path / "run" / "service.json").unlink()
     with pytest.raises(ServiceUnavailable, match="no recalld service runs for"):
         client.search(QUESTION)
-
-
-def test_an_address_that_was_given_is_believed(tmp_path: Path):
-    with raw_server([OK]) as server, Client(url=server.url, token=TOKEN) as client:
-        client.search(QUESTION)
-    [request] = server.requests
-    assert TOKEN.encode() in request

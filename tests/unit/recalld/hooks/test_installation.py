@@ -19,11 +19,11 @@ THEIRS = {"matcher": "Bash", "hooks": [{"type": "command", "command": "say hi"}]
 
 
 def installed(before: dict[str, Any], command: str = COMMAND, program: str = "claude-code") -> dict[str, Any]:
-    return installation.installed(before, program, command)
+    return installation.with_hooks(before, program, command)
 
 
 def removed(before: dict[str, Any], program: str = "claude-code") -> dict[str, Any]:
-    return installation.uninstalled(before, program)
+    return installation.with_hooks(before, program, None)
 
 
 def changed(file: Path, *, removing: bool = False) -> bool:
