@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from memory.search.freshness import GuardedPendingReader
 from memory.status.home import broker_state, build_status
 from memory.status.processes import Pulses
-from recalld.doctor.services import broker_findings
+from recalld.doctor.machine import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, UserError
