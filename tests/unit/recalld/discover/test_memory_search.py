@@ -8,13 +8,14 @@ from typing import Any, get_args
 import pytest
 
 from recalld.discover.memory_search import translate
+from recalld.discover.openclaw_settings import OpenClawSettings
 from recalld.discover.settings_file import accepted, dotted
 from recalld.settings.keys import URL_KEYS, memory_sections, nested, top_level_keys
 from schemas.settings import FallbackName, ProviderName
 
 
 def translated(tree: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
-    done = translate(tree, **options)
+    done = translate(tree, OpenClawSettings(**options))
     return done.values, done.remarks
 
 
@@ -198,10 +199,10 @@ def test_a_path_is_left_out_rather_than_read_whole_when_its_pattern_cannot_be_ha
 def test_sources_are_those_that_openclaw_searches(
     tree: dict[str, Any], isolates_chats: bool, sources: list[str], private: bool
 ) -> None:
-    done = translate(tree, is_current=True, isolates_chats=isolates_chats)
+    done = translate(tree, OpenClawSettings(is_current=True, isolates_chats=isolates_chats))
     assert (done.values["sources"], done.private_sessions) == (sources, private)
     without = {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": False}}
-    assert translate(without).values["sources"] == ["memory"]
+    assert translate(without, OpenClawSettings()).values["sources"] == ["memory"]
 
 
 def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:
