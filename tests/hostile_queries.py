@@ -21,8 +21,8 @@ HAN = "的一是不了在人有我他这个们中来上大为和国地到以说�
 #: Kind -> pieces that stand between words.
 PIECES: dict[str, Sequence[str]] = {
     "operators": [
-        *"AND OR NOT NEAR NEAR( ) ( * ^ : - + { } text: rowid: chunks_fts: rank: NEAR/3 MATCH || && ! ~2 a*b".split(),
-        *('"', "''", "\\", "[1 TO 2]"),
+        *("AND", "OR", "NOT", "NEAR", "NEAR(", "NEAR/3", "MATCH", "text:", "rowid:", "chunks_fts:", "rank:", "a*b"),
+        *(")", "(", "*", "^", ":", "-", "+", "{", "}", "||", "&&", "!", "~2", '"', "''", "\\", "[1 TO 2]"),
     ],
     "quotes": ['"', "'", "`", "“", "”", "«", "''''", '""""', '\\"', "„"],
     "control characters": [*"\0\x01\x7f\x85\u2028\ufeff\ufffe\ud7ff", "\0\0", "\x1b[31m", "\r\n"],

@@ -10,7 +10,8 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
-from memory.search.retrieval import Found, QuerySide, Wanted, by_keywords, retrieve
+from memory.search.ranking.ranker import Wanted
+from memory.search.retrieval import Found, QuerySide, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import Condition, ConditionCode
