@@ -12,7 +12,7 @@ from memory.transcripts.interpreter import (
     is_compaction_line,
     recognised_format,
 )
-from memory.transcripts.transcript_format import KNOWN, Said, Wordless
+from memory.transcripts.transcript_format import Said, Wordless
 from tests.transcript_files import (
     UNSAID,
     claude_code_transcript,
@@ -216,8 +216,8 @@ class TestTimes:
 class TestPlain:
     def test_a_name_is_the_speaker_and_other_roles_and_white_space_say_nothing(self) -> None:
         for role in ("system", "tool", "developer", "function"):
-            assert readings({"role": role, "content": UNSAID}) == [KNOWN]
-        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [KNOWN, KNOWN]
+            assert readings({"role": role, "content": UNSAID}) == [Wordless.KNOWN]
+        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [Wordless.KNOWN, Wordless.KNOWN]
         entry = {"role": "user", "name": "  Caroline\nSmith ", "content": "hi"}
         assert readings(entry) == [Said("Caroline Smith", "hi")]
         assert readings({"role": "user", "name": "n" * 500, "content": "hi"}) == [Said("n" * 40, "hi")]
@@ -353,7 +353,7 @@ class TestOpenClaw:
 
     def test_the_lines_of_a_trajectory_are_known_and_say_nothing(self) -> None:
         lines = [{"traceSchema": "openclaw-trajectory", "type": kind, "data": UNSAID} for kind in ("a.b", "c.d")]
-        assert readings(*lines) == [KNOWN, KNOWN]
+        assert readings(*lines) == [Wordless.KNOWN, Wordless.KNOWN]
         fold, chunks = folded(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         assert (chunks, fold.notes()) == ([], ())
 
@@ -362,7 +362,7 @@ class TestOpenClaw:
         assert self.said("do it", provenance={"kind": kind}) is None
         assert self.said("do it", provenance={"kind": "external_user"}) == "do it"
         message = {"role": "user", "content": "do it"}
-        assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [KNOWN]
+        assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [Wordless.KNOWN]
 
 
 class TestClaudeCode:
@@ -456,7 +456,7 @@ class TestClaudeCode:
 
     def test_what_the_program_answers_itself_is_not_read(self) -> None:
         message = {"role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": "No response"}]}
-        assert readings({"type": "assistant", "message": message}) == [KNOWN]
+        assert readings({"type": "assistant", "message": message}) == [Wordless.KNOWN]
         assert self.said([{"type": "text", "text": "(no content)"}], "assistant") is None
 
     def test_a_tools_result_is_not_read_and_words_after_it_are(self) -> None:
@@ -472,9 +472,9 @@ class TestClaudeCode:
 
         assert read(type="queued_command", prompt="and hurry") == Said("User", "and hurry")
         assert read(type="queued_command", prompt=[{"type": "text", "text": "and hurry"}]) == Said("User", "and hurry")
-        assert read(type="queued_command", prompt="x", commandMode="task-notification") == KNOWN
-        assert read(type="queued_command", prompt="x", origin={"kind": "peer"}) == KNOWN
-        assert read(type="todo_reminder", prompt="x") == KNOWN
+        assert read(type="queued_command", prompt="x", commandMode="task-notification") == Wordless.KNOWN
+        assert read(type="queued_command", prompt="x", origin={"kind": "peer"}) == Wordless.KNOWN
+        assert read(type="todo_reminder", prompt="x") == Wordless.KNOWN
 
 
 class TestQueue:
@@ -549,8 +549,8 @@ class TestCodex:
         }
         event = {"type": "event_msg", "payload": {"type": "user_message", "message": "hello"}}
         item = {"type": "response_item", "payload": scaffolding}
-        assert readings(item, event) == [KNOWN, KNOWN]
-        assert readings(event, item) == [Said("User", "hello"), KNOWN]
+        assert readings(item, event) == [Wordless.KNOWN, Wordless.KNOWN]
+        assert readings(event, item) == [Said("User", "hello"), Wordless.KNOWN]
 
     @pytest.mark.parametrize(
         "text",
@@ -570,7 +570,7 @@ class TestCodex:
         def item(content: Any) -> dict[str, Any]:
             return {"type": "response_item", "payload": {"type": "message", "role": "user", "content": content}}
 
-        assert readings(item(blocks[:1]), item(blocks)) == [KNOWN, Said("User", "hello")]
+        assert readings(item(blocks[:1]), item(blocks)) == [Wordless.KNOWN, Said("User", "hello")]
 
     @staticmethod
     def said(text: str) -> str | None:
@@ -631,7 +631,7 @@ class TestCodex:
         assert readings({"type": "response_item", "payload": {"type": "hologram"}}) == [
             Unknown("response_item/hologram")
         ]
-        assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [KNOWN]
+        assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [Wordless.KNOWN]
 
 
 def test_no_line_of_one_format_is_recognised_as_another() -> None:
