@@ -15,6 +15,7 @@ from dramatiq.middleware import CurrentMessage
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from workers.index_job import index_turn
+from workers.middleware import ENDED
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -32,22 +33,21 @@ TIME_LIMIT_MS = 600_000
 
 
 #: Conditions that a job found to be over.
-Ended = Collection[ConditionCode] | None
+Over = Collection[ConditionCode]
 
 
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    def declare(name: str, queue: str, work: Callable[[str, str, str], Ended]) -> None:
-        def run(agent: str, lane: str = queue) -> Ended:
+    def declare(name: str, queue: str, work: Callable[[str, str, str], Over | None]) -> None:
+        def run(agent: str, lane: str = queue) -> None:
             message = CurrentMessage.get_current_message()
             if message is None or agent not in {known.id for known in runtime.settings.agents}:
                 log.warning("unknown_agent", agent=agent)
-                return None
+                return
             job = str(message.message_id)
             if runtime.queue.started(name, agent, lane, job=job, retried="retries" in message.options):
-                return work(agent, lane, job)
-            return None
+                message.options[ENDED] = work(agent, lane, job)
 
         # Every error is expected: one middleware handles it.
         made = dramatiq.actor(

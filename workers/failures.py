@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -19,7 +18,7 @@ from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.metrics import JOBS
 from workers.failure_policy import BACKOFF_MAX_SECONDS, Decision, Postponed, decide
-from workers.middleware import OUTCOME
+from workers.middleware import ENDED, OUTCOME
 from workers.queue.broker import DoorbellBroker
 from workers.queue.names import INDEX_PENDING
 from workers.runtime import Runtime
@@ -57,14 +56,14 @@ class Failures(dramatiq.Middleware):
         broker: Any,
         message: dramatiq.MessageProxy,
         *,
-        result: Any = None,
+        result: Any = None,  # noqa: ARG002 - Dramatiq's signature
         exception: BaseException | None = None,
     ) -> None:
         """Report the end of a job, and let a failed one come again."""
         outcome = "done"
         try:
             if exception is None:
-                self._over(message, result or ())
+                self._over(message)
             else:
                 outcome = self._failed(broker, message, exception)
         except Exception:
@@ -74,11 +73,11 @@ class Failures(dramatiq.Middleware):
         message.options[OUTCOME] = outcome
         self._runtime.board.counters.add(JOBS, 1, message.actor_name, outcome)
 
-    def _over(self, message: dramatiq.MessageProxy, codes: Collection[ConditionCode]) -> None:
-        """End the conditions that a successful job disproves, those that it returns among them."""
+    def _over(self, message: dramatiq.MessageProxy) -> None:
+        """End the conditions that a successful job disproves."""
         ended = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
         failed = f"{ConditionCode.JOB_FAILED} {_subject(message)}"
-        self._runtime.board.replace([*ended, *codes, failed], (), agent=message.args[0])
+        self._runtime.board.replace([*ended, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
 
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""

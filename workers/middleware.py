@@ -22,6 +22,9 @@ from workers.queue.names import TRACEPARENT
 #: Option of a message whose job is over: its outcome (done, again, dropped).
 OUTCOME = "outcome"
 
+#: Option of a message whose job succeeded: the conditions that the job found to be over.
+ENDED = "ended"
+
 _current = threading.local()
 
 

@@ -53,16 +53,6 @@ def resources(settings: Settings) -> Iterator[SearchResources]:
     shared.close()
 
 
-@pytest.fixture
-def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[SearchManager]:
-    write_index(settings)
-    made, error = get_search_manager(settings, "main", resources=resources, pending=HealthStore(Pending()))
-    assert error is None
-    assert isinstance(made, SearchManager)
-    yield made
-    made.close()
-
-
 @contextmanager
 def asked(settings: Settings) -> Iterator[SearchManager]:
     """A manager of its own, beside an empty queue."""
@@ -74,20 +64,6 @@ def asked(settings: Settings) -> Iterator[SearchManager]:
     finally:
         made.close()
         with_resources.close()
-
-
-def test_a_search_finds_by_both_sides_and_cites_lines(manager: SearchManager):
-    answer = manager.search(SearchRequest(query="dentist appointment"))
-
-    hit = answer.results[0]
-    assert (hit.path, hit.source) == ("memory/2026-11-20.md", "memory")
-    lines = DENTIST.split("\n")[hit.start_line - 1 : hit.end_line]
-    assert hit.snippet == "\n".join(lines)
-    assert hit.citation == "memory/2026-11-20.md#L1-L3"
-    assert (answer.mode, answer.provider, answer.fallback) == ("hybrid", "stub", False)
-    assert answer.degraded == ()
-    assert answer.took_ms > 0
-    assert 0 < hit.score <= 1
 
 
 def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(
@@ -240,44 +216,6 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Setti
     assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
 
 
-@pytest.mark.parametrize("provider", ["stub", "none"])
-def test_without_fts5_and_without_vectors_memory_is_unavailable(
-    settings: Settings, notes: Path, provider: str, monkeypatch: pytest.MonkeyPatch
-):
-    write_index(settings)
-
-    def down(self, text):
-        raise Transient("the endpoint refused the connection")
-
-    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
-    agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider}
-    with without_fts5(), asked(Settings.model_validate({"home": settings.home, "agents": [agent]})) as manager:
-        answer = manager.search(SearchRequest(query="dentist"))
-        assert (answer.results, answer.mode) == ((), "none")
-        assert (answer.disabled, answer.unavailable) == (True, True)
-        assert "keywords cannot be searched: this SQLite has no FTS5" in answer.error
-        assert ("the endpoint refused the connection" in answer.error) == (provider == "stub")
-        assert answer.action
-        told = asyncio.run(call_tool(manager, "memory_search", {"query": "dentist"}, session_key=None))
-        assert (told["results"], told["unavailable"]) == ([], True)
-
-
-def test_a_search_answers_within_its_deadline(settings: Settings, resources: SearchResources, notes, monkeypatch):
-    write_index(settings)
-    agent = settings.agents[0]
-    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
-    hurried = settings.model_copy(update={"agents": (quick,)})
-    release = threading.Event()
-    monkeypatch.setattr("memory.store.sqlite.reader.SqliteReader.search_text", lambda *_: release.wait(60) and [])
-    manager, _ = get_search_manager(hurried, "main", resources=resources)
-
-    answer = manager.search(SearchRequest(query="dentist"))
-    release.set()
-    assert answer.degraded == ("the search did not finish within 0.1 s",)
-    assert answer.took_ms < 5000
-    manager.close()
-
-
 def test_at_the_deadline_a_search_shows_what_keywords_have_found(
     settings: Settings, resources: SearchResources, notes, monkeypatch
 ):
@@ -388,8 +326,3 @@ def test_sync_leaves_a_request_or_says_why_not(settings: Settings, resources: Se
     alone, _ = get_search_manager(settings, "main", resources=resources)
     assert "recalld index" in alone.sync()
     alone.close()
-
-
-def test_probes_say_what_works(manager: SearchManager):
-    assert manager.probe_embedding_availability().available
-    assert manager.probe_vector_availability().available

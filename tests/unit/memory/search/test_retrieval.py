@@ -210,11 +210,3 @@ def test_the_reference_formula_is_available():
 
     assert best.text == 1.0
     assert best.score == pytest.approx(0.7 * best.vector + 0.3)
-
-
-def test_a_chunk_deleted_between_two_queries_is_left_out():
-    class Racing(TemporaryStore):
-        def chunk_rows(self, ids):
-            return {id_: row for id_, row in super().chunk_rows(ids).items() if "dentist" not in row.key.path}
-
-    assert "memory/dentist.md" not in paths(find(index(store=Racing()), "dentist appointment tomatoes"))
