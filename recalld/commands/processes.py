@@ -18,7 +18,7 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from memory.status.processes import Pulses
-    from recalld.up.settings_age import SettingsAge
+    from recalld.up.lifecycle import SettingsAge
     from schemas.settings import Settings
 
 
@@ -89,8 +89,8 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
     from memory.service import run
     from recalld.wiring import open_broker
+    from workers.coordination import coordinating
     from workers.health.heartbeat import Heartbeat
-    from workers.limits.coordination import coordinating
     from workers.queue.connection import IMPATIENT_SECONDS
 
     with (
@@ -155,7 +155,7 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     """Set up logs, signals, spans and watchdog for one process."""
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
-    from recalld.up.settings_age import SettingsAge
+    from recalld.up.lifecycle import SettingsAge
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)

@@ -36,7 +36,7 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.limits.coordination import coordinating
+from workers.coordination import coordinating
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 

@@ -19,7 +19,7 @@ from schemas.settings import Settings
 from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.health.stall_detector import StallDetector
+from workers.health.health_store import HealthStore
 from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
@@ -43,12 +43,12 @@ def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:
 
 
 @pytest.fixture
-def movement(client: redis.Redis, keys: Keys) -> StallDetector:
-    return StallDetector(client, keys)
+def movement(client: redis.Redis, keys: Keys) -> HealthStore:
+    return HealthStore(client, keys)
 
 
 def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
-    client: redis.Redis, keys: Keys, movement: StallDetector
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     assert movement.stalled_seconds() == 0.0
     client.set(keys.moved, "1", ex=1)
@@ -56,7 +56,7 @@ def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
 
 
 def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
-    client: redis.Redis, keys: Keys, movement: StallDetector
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     now = float(client.time()[0])
     client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 9000)
@@ -69,7 +69,7 @@ def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
 
 
 def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_is_not(
-    client: redis.Redis, keys: Keys, movement: StallDetector
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     broker = make_broker(client, keys)
     old = message(EMBED_PENDING, VECTORS_QUEUE, "main").copy(message_timestamp=1_000_000)
