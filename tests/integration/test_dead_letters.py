@@ -13,7 +13,7 @@ from recalld.settings.load import load
 from recalld.up.lock import only_daemon
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
-from tests.commanding import CommandLine, command_line
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers, asking
@@ -31,16 +31,10 @@ def server() -> Iterator[EmbeddingServer]:
 
 
 @pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
+def commands(commands: CommandLine, workspace: Path) -> CommandLine:
     (workspace / "memory" / "mixed.md").write_text(f"{FINE}\n\n{BAD}\n\n{TALL}\n")
     (workspace / "memory" / "good.md").write_text("Nothing wrong here.\n")
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
+    return commands
 
 
 def indexed(commands: CommandLine) -> tuple[int, int]:

@@ -266,7 +266,7 @@ class SqliteReader(StoreReader):
             if dimensions is None or not ids:
                 return {}
             found = vectors.vectors_of(connection, ids, dimensions)
-        return vectors.dot_products(found, vector)
+        return {chunk_id: float(one @ vector) for chunk_id, one in found.items()}
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         terms = match_terms(query)
