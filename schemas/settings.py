@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -23,18 +22,12 @@ from pydantic import (
     model_validator,
 )
 
+from schemas.context_sections import Context
 from schemas.globs import compiled
+from schemas.sections import Section, Share
 
 #: Kinds of sessions. Of a file that several share, the first one counts.
 SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Section(BaseModel):
-    """A table of the settings file: frozen, with finite numbers. An unknown key is an error that names it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class RemoteBatch(Section):
@@ -458,6 +451,7 @@ class MemorySettings(Section):
     )
     scope: Scope = Scope()
     redaction: Redaction = Redaction()
+    context: Context = Context()
 
     _globs = field_validator("include", "exclude")(_is_glob)
 

@@ -1,0 +1,71 @@
+"""Settings of the life cycle around a conversation: flush, pruning, session notes, and what a prompt gets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.sections import Section, Share
+
+
+class PrunedTools(Section):
+    """Tools whose results may be pruned, by globs without regard to case; deny wins."""
+
+    allow: tuple[str, ...] = Field((), description="Only the results of these tools are pruned; empty means all.")
+    deny: tuple[str, ...] = Field((), description="Results of these tools are never pruned.")
+
+
+class SoftTrim(Section):
+    """Shortening of long tool results to their beginning and end."""
+
+    max_chars: int = Field(4000, ge=1, description="Characters from which on a result is shortened.")
+    head_chars: int = Field(1500, ge=0, description="Characters of its beginning that stay.")
+    tail_chars: int = Field(1500, ge=0, description="Characters of its end that stay.")
+
+
+class HardClear(Section):
+    """Removal of the oldest tool results."""
+
+    enabled: bool = Field(True, description="Clear the oldest results when shortening is not enough.")
+    placeholder: str = Field("[Old tool result content cleared]", description="Text in place of a cleared result.")
+
+
+class Pruning(Section):
+    """Pruning of old tool results before a model call."""
+
+    mode: Literal["off", "cache-ttl"] = Field("off", description="cache-ttl: prune once the prompt cache is cold.")
+    ttl_minutes: float = Field(5, ge=0, description="Minutes for which the provider's prompt cache stays warm.")
+    keep_last_assistants: int = Field(3, ge=0, description="Last turns of the model whose results stay.")
+    soft_trim_ratio: Share = Field(0.3, description="Share of the window from which on results are shortened.")
+    hard_clear_ratio: Share = Field(0.5, description="Share of the window down to which results are cleared.")
+    min_prunable_tool_chars: int = Field(
+        50_000, ge=0, description="Characters of prunable results below which none is cleared."
+    )
+    soft_trim: SoftTrim = SoftTrim()
+    hard_clear: HardClear = HardClear()
+    tools: PrunedTools = PrunedTools()
+
+
+class Flush(Section):
+    """Turn of the model that saves what matters before the context is compacted."""
+
+    enabled: bool = Field(True, description="Plan flushes.")
+    reserve_tokens: int = Field(
+        20_000, ge=0, description="Tokens of the window kept for the answer; at most a quarter of the window counts."
+    )
+    soft_threshold_tokens: int = Field(4_000, ge=0, description="Tokens before the compaction at which a flush is due.")
+    transcript_bytes: int | None = Field(
+        2_000_000, ge=1, description="Bytes of the transcript from which on a flush is due in any case; unset: never."
+    )
+    model: str | None = Field(None, description="Model of the flush; unset means the model of the conversation.")
+    timezone: str | None = Field(
+        None, description="Time zone of the user, such as Europe/Berlin; unset means this machine's."
+    )
+
+
+class Context(Section):
+    """The life cycle of memory around a conversation."""
+
+    flush: Flush = Flush()
+    pruning: Pruning = Pruning()
