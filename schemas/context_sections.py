@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 
 from schemas.sections import Section, Share
 
@@ -59,13 +61,65 @@ class Flush(Section):
         2_000_000, ge=1, description="Bytes of the transcript from which on a flush is due in any case; unset: never."
     )
     model: str | None = Field(None, description="Model of the flush; unset means the model of the conversation.")
-    timezone: str | None = Field(
-        None, description="Time zone of the user, such as Europe/Berlin; unset means this machine's."
-    )
+
+
+class Slug(Section):
+    """Chat model, compatible with OpenAI's, that names a session's note."""
+
+    base_url: str | None = Field(None, description="Endpoint of the chat model; unset means no name.")
+    model: str | None = Field(None, description="Name of the chat model.")
+    api_key: SecretStr | None = Field(None, description="Key for the endpoint.")
+    timeout_seconds: float = Field(15, gt=0, description="Seconds after which the note gets no name.")
+
+
+class SessionNotes(Section):
+    """Note of the last messages when a session ends."""
+
+    enabled: bool = Field(False, description="Write memory/<day>-<time>.md when a session ends or begins anew.")
+    messages: int = Field(15, ge=1, le=200, description="Last messages of user and assistant in a note.")
+    slug: Slug = Slug()
+
+
+class Injection(Section):
+    """Memory that a prompt gets without being asked for."""
+
+    enabled: bool = Field(False, description="Give prompts what memory knows about them, through the hooks.")
+    timeout_ms: int = Field(150, ge=10, description="Milliseconds after which the search for a prompt is given up.")
+    max_results: int = Field(3, ge=1, le=20, description="Passages that one prompt gets.")
+    min_score: Share | None = Field(None, description="Least score of a passage; unset means query.min_score.")
+    max_chars: int = Field(2_000, ge=40, description="Characters of all passages of one prompt.")
+    standing_max_chars: int = Field(2_000, ge=0, description="Characters of all standing instructions of a session.")
+
+
+class Bootstrap(Section):
+    """Files of the workspace that a session begins with."""
+
+    max_chars: int = Field(20_000, ge=64, description="Characters of one file.")
+    total_max_chars: int = Field(60_000, ge=64, description="Characters of all files.")
+    user_max_chars: int = Field(4_000, ge=64, description="Characters of USER.md.")
 
 
 class Context(Section):
     """The life cycle of memory around a conversation."""
 
+    timezone: str | None = Field(
+        None, description="Time zone of the user, such as Europe/Berlin; unset means this machine's."
+    )
     flush: Flush = Flush()
     pruning: Pruning = Pruning()
+    session_notes: SessionNotes = SessionNotes()
+    injection: Injection = Injection()
+    bootstrap: Bootstrap = Bootstrap()
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        try:
+            return ZoneInfo(name).key if name is not None else None
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"{name!r} is no time zone, such as Europe/Berlin") from None
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """Time zone of the user, None for this machine's."""
+        return ZoneInfo(self.timezone) if self.timezone else None

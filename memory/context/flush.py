@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 from enum import StrEnum
-from zoneinfo import ZoneInfo
 
 from memory.chunking.chunker import estimate_tokens
 from memory.context.marks import marked
@@ -71,7 +70,7 @@ class FlushPlan:
 
 
 def flush_plan(session: FlushSession, settings: Flush, *, now: datetime) -> FlushPlan | Skip:
-    """Return the plan of a flush that is due at `now` (aware), or the reason why none is."""
+    """Return the plan of a flush that is due `now`, in the user's time zone, or the reason why none is."""
     if not settings.enabled:
         return Skip.DISABLED
     if session.is_heartbeat:
@@ -86,11 +85,10 @@ def flush_plan(session: FlushSession, settings: Flush, *, now: datetime) -> Flus
         return Skip.SIZE_UNKNOWN
     if not is_long and (tokens or 0) < flush_threshold(session.window_tokens, settings):
         return Skip.BELOW_THRESHOLD
-    local = now.astimezone(zone(settings))
-    path = daily_note(local)
+    path = daily_note(now)
     return FlushPlan(
         system_prompt=marked(_SYSTEM_PROMPT.format(token=SILENT_TOKEN), kind="flush"),
-        prompt=marked(_PROMPT.format(path=path, time=f"{local:%Y-%m-%d %H:%M %Z}", token=SILENT_TOKEN), kind="flush"),
+        prompt=marked(_PROMPT.format(path=path, time=f"{now:%Y-%m-%d %H:%M %Z}", token=SILENT_TOKEN), kind="flush"),
         path=path,
         cycle=session.compactions,
         model=settings.model,
@@ -111,11 +109,6 @@ def context_tokens(session: FlushSession) -> int | None:
         return session.tokens
     estimated = sum(estimate_tokens(text_of(message.get("content"))) for message in session.messages)
     return max(round(estimated), session.tokens or 0)
-
-
-def zone(settings: Flush) -> tzinfo | None:
-    """Return the user's time zone, None for this machine's."""
-    return ZoneInfo(settings.timezone) if settings.timezone else None
 
 
 def daily_note(at: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def test_no_flush_is_due_because(case: tuple[dict[str, Any], Flush, Skip]) -> No
     ("timezone", "path"), [("UTC", "memory/2026-11-22.md"), ("Asia/Shanghai", "memory/2026-11-23.md")]
 )
 def test_the_plan_names_the_users_day_and_the_silent_token(timezone: str, path: str) -> None:
-    plan = flush_plan(FULL, Flush(timezone=timezone, model="small"), now=NOW)
+    plan = flush_plan(FULL, Flush(model="small"), now=NOW.astimezone(ZoneInfo(timezone)))
     assert isinstance(plan, FlushPlan)
     assert (plan.path, plan.silent_token, plan.model) == (path, "NO_REPLY", "small")
     assert path in plan.prompt
