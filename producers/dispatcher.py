@@ -1,12 +1,17 @@
-"""Thread that hands changed documents to the queue, and keeps them while the queue does not answer."""
+"""Debouncer of changed documents, and the thread that hands to the queue what is due.
+
+A document is due after its agent's quiet time without an event; the `Tailer` may call a transcript due earlier. All
+events of one window are one hand-over. While the queue does not answer, documents are kept.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
-from functools import partial
 
 import structlog
 from opentelemetry.trace import SpanKind
@@ -14,13 +19,17 @@ from opentelemetry.trace import SpanKind
 from memory.documents.roots import priority
 from memory.status.pulses import Pulse
 from memory.telemetry import tracing
-from producers.debouncer import DebouncedThread
+from producers.tailer import Tailer
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import ConditionReporter, JobQueue, ProducerQueue
+from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
+
+#: Quiet times after which a note that never rests is due, and a transcript: indexing appended lines costs little.
+NOTE_BOUND, TRANSCRIPT_BOUND = 10, 3
 
 #: Seconds between two tries while the queue does not answer: doubled from the first to the second.
 RETRY_SECONDS = (0.5, 15.0)
@@ -28,83 +37,236 @@ RETRY_SECONDS = (0.5, 15.0)
 #: Seconds that documents becoming due one shortly after the other are gathered for.
 GATHER_SECONDS = 0.02
 
+#: Transcripts looked at before those that are due are handed over.
+LOOKS_AT_A_TIME = 500
+
 #: Documents in one call of the queue.
 CALL_DOCUMENTS = 1000
 
 
-class HeldBack:
-    """Agents with changes that are not queued yet, told to the queue so that searches ask for them. Thread-safe."""
+class Debouncer:
+    """Documents that changed and are not due yet. Pure: time comes in as an argument. Not thread-safe.
 
-    def __init__(self, queue: ProducerQueue) -> None:
-        self._queue = queue
-        self._lock = threading.Lock()
-        self._parts: dict[str, frozenset[str]] = {}
-        self._told: frozenset[str] = frozenset()
-
-    def report(self, part: str, agents: Iterable[str]) -> None:
-        """Tell which agents one part of the producers holds back."""
-        with self._lock:
-            self._parts[part] = frozenset(agents)
-            held = frozenset[str]().union(*self._parts.values())
-            self._queue.hold_back(held - self._told, held=True)
-            self._queue.hold_back(self._told - held, held=False)
-            self._told = held
-
-    def tell_again(self) -> None:
-        """Tell everything again: the queue may have lost it."""
-        with self._lock:
-            self._queue.hold_back(self._told, held=True)
-
-
-class Dispatcher(DebouncedThread[FileStat | None]):
-    """Debouncer of events that marks what is due. All methods are thread-safe.
-
-    The thread calls `on_recovered` when the queue answers again after a failure.
+    An event puts a document off for its quiet time again, unless that is later than its bound after the first event:
+    a file that is written every second is indexed, too.
     """
 
-    _DUE = None
+    def __init__(self, agents: Mapping[str, AgentSettings]) -> None:
+        self._agents = agents
+        # By agent and source, which have one quiet time: the first event and the due time, the next due one first.
+        self._windows: dict[tuple[str, str], dict[DocumentKey, tuple[float, float]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._windows.values()))
+
+    def agents(self) -> set[str]:
+        """Return the agents with documents that are not due yet."""
+        return {agent for agent, _ in self._windows}
+
+    def touch(self, agent: str, key: DocumentKey, *, now: float) -> float:
+        """Record an event of a document. Return the time at which it is due."""
+        sync = self._agents[agent].sync
+        quiet, bound = (
+            (sync.sessions.quiet_seconds, TRANSCRIPT_BOUND)
+            if key.is_transcript
+            else (sync.watch_debounce_ms / 1000, NOTE_BOUND)
+        )
+        windows = self._windows.setdefault((agent, key.source), {})
+        first, due = windows.get(key, (now, now))
+        if now + quiet <= first + bound * quiet:
+            windows.pop(key, None)
+            windows[key] = first, (due := now + quiet)
+        return due
+
+    def next_due(self) -> float:
+        """Return the time before which no document is due; infinity without documents."""
+        return min((next(iter(windows.values()))[1] for windows in self._windows.values()), default=math.inf)
+
+    def take_due(self, *, now: float, agents: Collection[str] = ()) -> list[tuple[str, DocumentKey]]:
+        """Remove and return the documents that are due, and all those of `agents`."""
+        taken = []
+        for (agent, source), windows in list(self._windows.items()):
+            for key, (_, due) in list(windows.items()):
+                if due > now and agent not in agents:
+                    break
+                del windows[key]
+                taken.append((agent, key))
+            if not windows:
+                del self._windows[agent, source]
+        return taken
+
+
+class Dispatcher:
+    """Thread that debounces changed documents and marks what is due. All methods are thread-safe.
+
+    It tells the queue which agents have changes that are not marked yet, so that their searches ask for them.
+    `on_recovered` is called when the queue answers again after a failure.
+    """
 
     def __init__(
         self,
+        agents: Mapping[str, AgentSettings],
         queue: ProducerQueue,
         reporter: ConditionReporter,
+        tailer: Tailer,
         *,
-        quiet_seconds: Callable[[str], float],
         on_recovered: Callable[[], None],
-        held_back: HeldBack | None = None,
         clock: Callable[[], float] = time.monotonic,
         pulse: Pulse | None = None,
     ) -> None:
-        super().__init__(
-            "hand-over",
-            quiet_seconds=quiet_seconds,
-            held_back=partial((held_back or HeldBack(queue)).report, "documents"),
-            pause_seconds=GATHER_SECONDS,
-            clock=clock,
-            pulse=pulse,
-        )
+        self._agents = agents
         self._queue = queue
         self._reporter = reporter
+        self._tailer = tailer
         self._on_recovered = on_recovered
+        self._clock = clock
+        self._pulse = pulse or Pulse("hand-over")
+        self._changed = threading.Condition()
+        self._debouncer = Debouncer(agents)
+        #: Transcripts to look at; True: any change of them is enough.
+        self._looks: dict[tuple[str, DocumentKey], bool] = {}
+        self._due: dict[str, dict[DocumentKey, FileStat | None]] = {}
+        self._unseen: frozenset[str] = frozenset()
+        self._told: frozenset[str] = frozenset()
+        self._wake_at = math.inf
+        #: Nothing is marked before this time.
+        self._retry_at: float | None = None
         self._retry_pause = RETRY_SECONDS[0]
+        self._working = self._urgent = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="hand-over", daemon=True)
 
-    def submit(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
-        """Hand documents over at once, without debouncing. With their stats, the latest transcripts go first."""
-        self._put(agent, keys if isinstance(keys, Mapping) else dict.fromkeys(keys))
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._pulse.belongs_to(self._thread)
 
-    def _deliver(self, batches: Mapping[str, Mapping[DocumentKey, FileStat | None]]) -> None:
+    def touch(self, agent: str, key: DocumentKey) -> None:
+        """Record an event of a document: mark it when it was quiet, and a transcript also when it grew enough."""
+        with self._changed:
+            due = self._debouncer.touch(agent, key, now=self._clock())
+            if key.is_transcript:
+                self._looks.setdefault((agent, key), False)
+            if key.is_transcript or due < self._wake_at or agent not in self._told:
+                self._changed.notify_all()
+
+    def submit(self, agent: str, keys: Iterable[DocumentKey]) -> None:
+        """Mark documents at once."""
+        with self._changed:
+            if found := dict.fromkeys(keys):
+                self._due.setdefault(agent, {}).update(found)
+            self._changed.notify_all()
+
+    def force(self, agent: str, key: DocumentKey) -> None:
+        """Mark a transcript now, unless it has not changed since it was marked last."""
+        with self._changed:
+            self._looks[agent, key] = self._urgent = True
+            self._changed.notify_all()
+
+    def flush(self, *agents: str) -> None:
+        """Mark the documents of these agents that wait for their quiet time."""
+        with self._changed:
+            self._take_due(agents)
+            self._urgent = True
+            self._changed.notify_all()
+
+    def settle(self, timeout_seconds: float) -> bool:
+        """Wait until every due document is marked. Return False after the timeout, or while marking fails."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._retry_at is not None or not self._busy(), timeout_seconds)
+            return not self._busy()
+
+    def waiting(self) -> int:
+        """Return the number of documents that are not marked yet."""
+        with self._changed:
+            return len(self._debouncer) + len(self._looks) + sum(map(len, self._due.values()))
+
+    def unseen(self, agents: Collection[str]) -> None:
+        """Report the agents whose changes only a comparison finds."""
+        with self._changed:
+            self._unseen = frozenset(agents)
+            self._changed.notify_all()
+
+    def tell_again(self) -> None:
+        """Tell the queue again which agents have changes: it may have lost it."""
+        with self._changed:
+            self._told = frozenset()
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Try once to mark everything, and end the thread. Events are hints and may be lost."""
+        self.flush(*self._agents)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _busy(self) -> bool:
+        return bool(self._looks or self._due or self._working)
+
+    def _take_due(self, agents: Collection[str] = ()) -> None:
+        for agent, key in self._debouncer.take_due(now=self._clock(), agents=agents):
+            if key.is_transcript:
+                self._looks[agent, key] = True
+            else:
+                self._due.setdefault(agent, {}).setdefault(key)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now, stopping = self._clock(), self._stopping
+                self._take_due()
+                looks: dict[str, dict[DocumentKey, bool]] = {}
+                for agent, key in list(itertools.islice(self._looks, LOOKS_AT_A_TIME)):
+                    looks.setdefault(agent, {})[key] = self._looks.pop((agent, key))
+                may_mark = self._retry_at is None or now >= self._retry_at or stopping
+                held = self._unseen.union(self._debouncer.agents(), looks, self._due)
+                self._working = bool(looks or (self._due and may_mark))
+                if not self._working and not stopping and held == self._told:
+                    self._wake_at = min(self._debouncer.next_due(), math.inf if may_mark else self._retry_at or now)
+                    # The pause is real time even when the clock is a test's.
+                    self._changed.wait(max(0.001, self._wake_at - now) if self._wake_at < math.inf else None)
+                    continue
+                self._urgent, told = bool(self._looks), self._told
+                self._told = frozenset() if stopping else held
+            with self._pulse.at("hands over what is due"):
+                self._queue.hold_back(self._told - told, held=True)
+                self._queue.hold_back(told - self._told, held=False)
+                found = {agent: self._tailer.due(agent, keys) for agent, keys in looks.items()}
+                with self._changed:
+                    for agent, stats in found.items():
+                        if stats:
+                            self._due.setdefault(agent, {}).update(stats)
+                    batches, self._due = (self._due, {}) if may_mark else ({}, self._due)
+                self._mark_all(batches)
+            with self._changed:
+                self._working = False
+                self._changed.notify_all()
+                if stopping and not self._looks:
+                    return
+                if self._retry_at is None:
+                    self._changed.wait_for(lambda: self._stopping or self._urgent, GATHER_SECONDS)
+
+    def _mark_all(self, batches: Mapping[str, Mapping[DocumentKey, FileStat | None]]) -> None:
+        """Mark documents. Those of agents that failed are kept: marking a document twice is harmless."""
         failure: Exception | None = None
         kept: dict[str, Mapping[DocumentKey, FileStat | None]] = {}
-        for agent, keys in batches.items():
-            if isinstance(failure, BrokerUnavailable):
-                kept[agent] = keys
-                continue
-            try:
-                self._mark(agent, keys)
-            except Exception as error:  # noqa: BLE001 - reported as a condition and tried again
-                failure, kept[agent] = error, keys
+        for agent, stats in batches.items():
+            if not isinstance(failure, BrokerUnavailable):
+                try:
+                    self._mark(agent, stats)
+                    continue
+                except Exception as error:  # noqa: BLE001 - reported as a condition and tried again
+                    failure = error
+            kept[agent] = stats
         if failure is not None:
-            self._failed(failure, kept)
+            with self._changed:
+                for agent, stats in kept.items():
+                    self._due[agent] = {**stats, **self._due.get(agent, {})}
+                count = sum(map(len, self._due.values()))
+                self._retry_at = self._clock() + self._retry_pause
+                self._retry_pause = min(2 * self._retry_pause, RETRY_SECONDS[1])
+            log.warning("hand_over_failed", error=str(failure), kept=count)
+            self._reporter.report(ConditionCode.CHANGES_KEPT, error=str(failure), documents=count)
         elif batches and self._retry_at is not None:
             with self._changed:
                 self._retry_at, self._retry_pause = None, RETRY_SECONDS[0]
@@ -117,17 +279,6 @@ class Dispatcher(DebouncedThread[FileStat | None]):
         keys = sorted(stats, key=lambda key: priority(key, today=today, stat=stats[key]))
         with tracing.span("event", kind=SpanKind.PRODUCER, agent=agent, documents=len(keys)):
             mark_in_calls(self._queue, agent, keys, lane=Lane.LIVE)
-
-    def _failed(self, error: Exception, rest: Mapping[str, Mapping[DocumentKey, FileStat | None]]) -> None:
-        """Keep all documents of the agents that failed. Marking a document twice is harmless."""
-        with self._changed:
-            for agent, keys in rest.items():
-                self._waiting[agent] = {**keys, **self._waiting.get(agent, {})}
-            count = sum(map(len, self._waiting.values()))
-            self._retry_at = self._clock() + self._retry_pause
-            self._retry_pause = min(2 * self._retry_pause, RETRY_SECONDS[1])
-        log.warning("hand_over_failed", error=str(error), kept=count)
-        self._reporter.report(ConditionCode.CHANGES_KEPT, error=str(error), documents=count)
 
 
 def mark_in_calls(queue: JobQueue, agent: str, keys: Sequence[DocumentKey], *, lane: Lane) -> None:

@@ -15,7 +15,7 @@ from memory.documents.roots import is_transcript_name
 from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers import spool
-from producers.dispatcher import Dispatcher, HeldBack
+from producers.dispatcher import Dispatcher
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, ReconcileSchedule, reconcile
@@ -36,8 +36,8 @@ SETTLE_SECONDS = 1.0
 #: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
 
-#: Seconds that the tailer and the dispatcher each get to finish a flush.
-SETTLED_WITHIN_SECONDS = 0.5
+#: Seconds that the dispatcher gets to finish a flush.
+SETTLED_WITHIN_SECONDS = 1.0
 
 #: Seconds between two checks of the broker's epoch.
 EPOCH_SECONDS = 5.0
@@ -83,24 +83,15 @@ class EventRouter:
         self._broker_was_away = False
         self._moved: set[str] = set()
         self._next_epoch = 0.0
-        self._held_back = HeldBack(queue)
         queue.hold_back(self._agents.keys(), held=False)  # of an earlier process
         self._unseen: set[str] = set()
-        self.hand_over = Dispatcher(
+        self._dispatcher = Dispatcher(
+            self._agents,
             queue,
             reporter,
-            held_back=self._held_back,
-            quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
+            Tailer(self._agents, self._files, indexed),
             on_recovered=lambda: self._request(self._agents, "the queue answers again"),
             pulse=pulses.of("hand-over"),
-        )
-        self._tailer = Tailer(
-            self._files,
-            sync=lambda agent: self._agents[agent].sync.sessions,
-            indexed=lambda agent: indexed(self._agents[agent]),
-            hand_over=self.hand_over.submit,
-            held_back=lambda agents: self._held_back.report("transcripts", agents),
-            pulse=pulses.of("tail"),
         )
 
     # The watcher's listener
@@ -108,10 +99,7 @@ class EventRouter:
     def on_change(self, agent: str, key: DocumentKey) -> None:
         """Route a changed document."""
         self._report.event(agent)
-        if key.is_transcript:
-            self._tailer.touch(agent, key)
-        else:
-            self.hand_over.touch(agent, key)
+        self._dispatcher.touch(agent, key)
 
     def on_overflow(self) -> None:
         """Compare all agents: events were lost."""
@@ -149,10 +137,8 @@ class EventRouter:
         if not self._watcher.settle(agent):
             # Polled or not watched: only a comparison finds the changes.
             self._request([agent], "flush", urgent=True)
-        self._tailer.flush(agent)
-        self._tailer.settle(SETTLED_WITHIN_SECONDS)
-        self.hand_over.flush(agent)
-        self.hand_over.settle(SETTLED_WITHIN_SECONDS)
+        self._dispatcher.flush(agent)
+        self._dispatcher.settle(SETTLED_WITHIN_SECONDS)
 
     def _look_at(self, agent: AgentSettings, event: Event) -> None:
         """Hand over what an event names. Transcripts outside of the agent's folders are refused, never opened."""
@@ -170,11 +156,11 @@ class EventRouter:
             elif _is_barred(files, key):
                 self._report.refused(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
             elif event.kind == "compaction" and agent.sync.sessions.post_compaction_force:
-                self._tailer.force(agent.id, key)
+                self._dispatcher.force(agent.id, key)
             else:
-                self._tailer.touch(agent.id, key)
+                self._dispatcher.touch(agent.id, key)
         if due:
-            self.hand_over.submit(agent.id, due)
+            self._dispatcher.submit(agent.id, due)
 
     def _refuse(self, agent: str, kind: str, path: str) -> None:
         """Refuse a path that is no document, unless it is a folder of the agent's that changed."""
@@ -196,8 +182,7 @@ class EventRouter:
         All watches come first: no change falls between watch and comparison, and no agent's edit waits for another
         agent's comparison.
         """
-        self.hand_over.start()
-        self._tailer.start()
+        self._dispatcher.start()
         self._watch_epoch()
         for agent in self._agents.values():
             if stop.is_set():
@@ -229,9 +214,7 @@ class EventRouter:
     def close(self) -> None:
         """Stop watching, hand over all waiting documents and remove the watch state."""
         self._watcher.close()
-        self._tailer.stop()
-        self.hand_over.stop()
-        self._held_back.report("unseen", ())
+        self._dispatcher.stop()
         self._report.close()
 
     def _compare_next(self) -> bool:
@@ -278,7 +261,7 @@ class EventRouter:
         self._report.watched(agent.id, state)
         # Without events, only a comparison for a search finds a change before the next one.
         self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
-        self._held_back.report("unseen", self._unseen)
+        self._dispatcher.unseen(self._unseen)
 
     def _drain_spool(self) -> None:
         try:
@@ -309,7 +292,7 @@ class EventRouter:
         if self._broker_was_away or self._epoch not in (None, epoch):
             log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
             self._report.tell_again()
-            self._held_back.tell_again()
+            self._dispatcher.tell_again()
             self._request(self._agents, "the broker came back")
         self._broker_was_away = False
         self._epoch = epoch

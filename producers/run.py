@@ -1,9 +1,8 @@
 """Producers of one machine: a constant number of threads, however many agents.
 
-watch-events / watch-polling   events of the files                       -> tail, hand-over
-tail                            looks at growing transcripts              -> hand-over
-hand-over                       debounce, then the queue
-inbox                           events of clients                         -> tail, hand-over, schedule
+watch-events / watch-polling   events of the files                       -> hand-over
+hand-over                       debounce, looks at transcripts, the queue
+inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
 the caller's thread             comparisons of files and index, spool, state for status
 """

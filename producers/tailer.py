@@ -1,4 +1,4 @@
-"""Thread that looks at growing transcripts and decides when to hand them over.
+"""Looks at growing transcripts: which of them are due before their quiet time is over.
 
 A transcript is due at once when enough was appended (`sync.sessions`), when it was truncated or rewritten, when its
 agent compacted the conversation, and on request; else after the quiet time. The recorded growth may be forgotten at any
@@ -7,8 +7,6 @@ time: after a restart, the comparison of files and index finds what was not hand
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -20,13 +18,11 @@ import structlog
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
 from memory.documents.comparison import forgets
 from memory.documents.roots import archived_path
-from memory.status.pulses import Pulse
 from memory.store.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
-from producers.debouncer import DebouncedThread
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.settings import SyncSessions
+from schemas.settings import AgentSettings, SyncSessions
 
 log = structlog.get_logger(__name__)
 
@@ -39,21 +35,8 @@ LONGEST_LINE_BYTES = 4 * 1024 * 1024
 #: `read(offset, size)` gives up to `size` bytes of the file.
 Read = Callable[[int, int], bytes]
 
-#: Seconds between two looks at transcripts.
-LOOK_SECONDS = 0.05
-
-#: A transcript that never rests is handed over after this many quiet times: indexing appended lines costs little.
-BOUND_FACTOR = 3
-
 #: Transcripts whose growth is kept; the growth of others is read from the index.
 MAX_KNOWN = 10_000
-
-#: Transcripts looked at before those that are due are handed over.
-LOOKS_AT_A_TIME = 500
-
-Indexed = Callable[[str], StoreReader | None]
-
-HandingOver = Callable[[str, Mapping[DocumentKey, FileStat | None]], None]
 
 
 class Due(Enum):
@@ -118,72 +101,37 @@ class Growth:
         return compacted
 
 
-class Tailer(DebouncedThread[bool]):
-    """Watcher of growing transcripts. All methods are thread-safe.
+class Tailer:
+    """Judge of growing transcripts. For one thread.
 
-    `sync` returns an agent's thresholds, `indexed` opens the index that its files must agree with (None without an
-    index). `hand_over` gets due transcripts and their stats, None for a deleted transcript that is to be forgotten.
-    `held_back` gets the agents whose transcripts wait, whenever they change.
+    `indexed` opens the index that an agent's files must agree with (None without an index).
     """
-
-    #: Any change is enough; False of a transcript that is only looked at.
-    _DUE = True
 
     def __init__(
         self,
+        agents: Mapping[str, AgentSettings],
         files: Mapping[str, AgentFiles],
-        *,
-        sync: Callable[[str], SyncSessions],
-        indexed: Indexed,
-        hand_over: HandingOver,
-        held_back: Callable[[set[str]], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        pulse: Pulse | None = None,
+        indexed: Callable[[AgentSettings], StoreReader | None],
     ) -> None:
-        super().__init__(
-            "tail",
-            quiet_seconds=lambda agent: sync(agent).quiet_seconds,
-            held_back=held_back,
-            pause_seconds=LOOK_SECONDS,
-            bound_factor=BOUND_FACTOR,
-            clock=clock,
-            pulse=pulse,
-        )
+        self._agents = agents
         self._files = files
-        self._sync = sync
         self._indexed = indexed
-        self._hand_over = hand_over
-        # Used by the thread alone.
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
 
-    def touch(self, agent: str, key: DocumentKey) -> None:
-        """Record that a transcript may have grown: hand it over at its thresholds or after its quiet time."""
-        with self._changed:
-            super().touch(agent, key)
-            self._put(agent, {key: self._waiting.get(agent, {}).get(key, False)})
+    def due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> dict[DocumentKey, FileStat | None]:
+        """Return the due ones of these transcripts with their stats, None for a vanished one to forget.
 
-    def force(self, agent: str, key: DocumentKey) -> None:
-        """Hand a transcript over now, unless it has not changed since its last hand-over."""
-        self._put(agent, {key: True}, urgent=True)
-
-    def _deliver(self, batches: Mapping[str, Mapping[DocumentKey, bool]]) -> None:
-        """Look at these transcripts. After an unexpected error, hand all of them over: the thread must not end."""
-        for agent, looks in batches.items():
-            entries = iter(looks.items())
-            while keys := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
-                self._pulse.busy("looks at transcripts")
-                due: Mapping[DocumentKey, FileStat | None]
-                try:
-                    due = dict(self._due(agent, keys))
-                except Exception:
-                    log.exception("tailing_failed", agent=agent)
-                    due = dict.fromkeys(keys)
-                if due:
-                    self._hand_over(agent, due)
+        Of one with True any change is enough. After an unexpected error all of them are due. Never raises.
+        """
+        try:
+            return dict(self._due(agent, keys))
+        except Exception:
+            log.exception("tailing_failed", agent=agent)
+            return dict.fromkeys(keys)
 
     def _due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> Iterator[tuple[DocumentKey, FileStat | None]]:
         self._meet(agent, keys)
-        files, sync = self._files[agent], self._sync(agent)
+        files, sync = self._files[agent], self._agents[agent].sync.sessions
         for key, forced in keys.items():
             growth = self._known[agent, key]
             try:
@@ -216,7 +164,7 @@ class Tailer(DebouncedThread[bool]):
         if not strangers:
             return
         try:
-            reader = self._indexed(agent)
+            reader = self._indexed(self._agents[agent])
             if reader is None:
                 return
             with closing(reader):

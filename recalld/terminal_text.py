@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -67,6 +68,52 @@ def print_json(answer: Mapping[str, Any]) -> None:
 def remark(text: str) -> None:
     """Print a remark to standard error: a pipe gets the answer alone."""
     click.secho(f"recalld: {to_type(text)}", err=True, dim=True)
+
+
+#: Seconds between two states of a line of progress: on a terminal, and elsewhere.
+_DRAW_SECONDS, _LINE_SECONDS = 0.2, 10.0
+
+
+class ProgressLine:
+    """Line of progress: drawn anew on a terminal, elsewhere printed every ten seconds, or `at_once` for the first time.
+
+    `say` prints a text, with `nl=False` without an end of line.
+    """
+
+    def __init__(self, say: Callable[..., None], *, terminal: bool, at_once: bool = False) -> None:
+        self._say = say
+        self._terminal = terminal
+        self._begun = time.monotonic()
+        self._said_at = float("-inf") if at_once else self._begun
+        self._shown = ""
+        self._told: set[str] = set()
+
+    @property
+    def due(self) -> bool:
+        """Return True if it is time for the next state."""
+        return time.monotonic() - self._said_at >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS)
+
+    def draw(self, text: str, *, share: float | None = None, last: bool = False) -> None:
+        """Show a text, on a terminal beside a bar of a share between 0 and 1; the `last` one stays."""
+        if self._terminal and share is not None:
+            filled = int(30 * share)
+            text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {time.monotonic() - self._begun:.0f} s"
+        if text != self._shown:
+            self._say(f"\r{text}\x1b[K" if self._terminal else text, nl=last or not self._terminal)
+        self._said_at, self._shown = time.monotonic(), text
+
+    def once(self, text: str, *, key: str | None = None) -> None:
+        """Print a text above the line, unless it, or a text of the same `key`, was printed before."""
+        if (key or text) not in self._told:
+            self._told.add(key or text)
+            self.end()
+            self._say(text)
+
+    def end(self) -> None:
+        """Clear the line for other output."""
+        if self._terminal and self._shown:
+            self._say("\r\x1b[K", nl=False)
+            self._shown = ""
 
 
 def _escaped(found: re.Match[str]) -> str:

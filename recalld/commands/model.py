@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 
 from recalld.invocation import Invocation, json_option, pass_invocation
-from recalld.terminal_text import print_json
+from recalld.terminal_text import ProgressLine, print_json
 
 
 @click.group("model")
@@ -52,7 +53,6 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
     from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
-    from recalld.runs.progress_bar import ProgressBar
     from schemas.errors import UserError
 
     model = CATALOGUE.get(name)
@@ -69,18 +69,19 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     if not model.folder(cache).is_dir():
         first = model.files[0]
         click.echo(f"{name}: {size / 1e6:,.0f} MB, {model.licence}, {first.repository} at {first.revision}", err=True)
-    bar, came = ProgressBar(), 0
+    terminal, came = sys.stderr.isatty(), 0
+    line = ProgressLine(partial(click.echo, err=True), terminal=terminal)
 
     def told(count: int) -> None:
         nonlocal came
         came += count
-        if sys.stderr.isatty() and bar.due():
-            bar.draw(came / size, f"{came / 1e6:,.0f}/{size / 1e6:,.0f} MB")
+        if terminal and line.due:
+            line.draw(f"{came / 1e6:,.0f}/{size / 1e6:,.0f} MB", share=came / size)
 
     try:
         folder = fetch(model, cache, hub=hub or HUB, told=told)
     finally:
-        bar.end()
+        line.end()
     settings = invocation.settings
     provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
     click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')

@@ -5,22 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
-from recalld.discover.memories import (
-    Discovery,
-    Found,
-    absolute_path,
-    count_markdown,
-    count_notes,
-    count_transcripts,
-    is_over,
-    with_unique_names,
-)
+from recalld.discover.memories import Discovery, Found, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
 from recalld.settings.program_folders import ProgramFolders
 
@@ -37,50 +29,39 @@ _MAX_INSIDE = 1000
 #: Bytes of Obsidian's list of vaults that are read: one entry has about 100.
 _MAX_LIST_BYTES = 1024 * 1024
 
-#: The folder by which a vault is known.
-_VAULT = ".obsidian"
-
 
 def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
     """Return every memory of the machine, named by agents' ids. `here` is the current folder."""
     until = time.monotonic() + seconds
-    everything = (
-        find_openclaw(folders.openclaw, folders.openclaw_config, until=until)
-        + _claude_code(folders.claude_code, until)
-        + Discovery(tuple(_codex(folders.codex, until)))
-        + Discovery(tuple(_vaults(folders.obsidian, folders.vault_places, here, until)))
-        + Discovery(tuple(_folders_of_notes(here, until)))
-    )
-    problems = list(everything.problems)
+    problems: list[str] = []
+    every = [one for find in _FINDERS.values() for one in find(folders, here, problems)]
     found = []
-    for one in _one_for_each_folder(everything.found, until):
-        if all(map(is_utf8, (str(one.workspace), *one.sessions))):
-            found.append(one)
-        else:
+    for one in _one_for_each_folder(every):
+        if not all(map(is_utf8, (str(one.workspace), *one.sessions))):
             problems.append(f"{one.title}: the folder's name is not UTF-8, so it cannot be written into settings")
+        elif not (counted := one.counted(until)).is_empty or one.program == "openclaw":
+            found.append(counted)
+    order = list(_FINDERS)
+    # Claude Code's projects, the latest first.
+    found.sort(key=lambda one: (order.index(one.program), -one.newest if one.program == "claude-code" else 0))
     return Discovery(with_unique_names(found), tuple(problems))
 
 
-def _one_for_each_folder(found: Sequence[Found], until: float) -> Iterator[Found]:
+def _one_for_each_folder(found: Sequence[Found]) -> Iterator[Found]:
     """Leave out folders and vaults that are the workspace of an agent.
 
     Claude Code works in all of a vault, so its workspace gets all notes of that vault. OpenClaw's settings name the
     notes of its own workspaces.
     """
-    vaults = {os.path.realpath(one.workspace): one for one in found if one.program == "obsidian"}
+    vaults = {os.path.realpath(one.workspace) for one in found if one.program == "obsidian"}
     known: set[str] = set()
     for one in found:
         place = os.path.realpath(one.workspace)
-        if one.program not in ("folder", "obsidian") or place not in known:
-            whole = one.program == "claude-code" and place in vaults
-            yield _with_vault(one, vaults[place], until) if whole else one
+        if one.program == "claude-code" and place in vaults:
+            yield replace(one, settings=_extra_paths(".", *one.settings.get("extra_paths", ())))
+        elif one.program not in ("folder", "obsidian") or place not in known:
+            yield one
         known.add(place)
-
-
-def _with_vault(one: Found, vault: Found, until: float) -> Found:
-    own = one.settings.get("extra_paths", [])
-    notes = sum((count_markdown(Path(folder), until=until) for folder in own), vault.notes)
-    return replace(one, notes=notes, settings={**one.settings, "extra_paths": [*vault.settings["extra_paths"], *own]})
 
 
 # Claude Code: one folder of sessions for each project, named after the folder that it works in. The name has dashes
@@ -88,55 +69,38 @@ def _with_vault(one: Found, vault: Found, until: float) -> Found:
 # project lie in `memory/` of its folder (code.claude.com/docs/en/memory).
 
 
-def _claude_code(folder: Path, until: float) -> Discovery:
-    """Return all projects with sessions or notes, the latest first."""
+def _claude_code(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[Found]:
+    projects = folders.claude_code / "projects"
     try:
-        names = sorted(entry.name for entry in os.scandir(folder / "projects") if entry.is_dir())
+        places = [Path(entry.path) for entry in os.scandir(projects) if entry.is_dir()]
     except FileNotFoundError:
-        return Discovery()
+        return
     except OSError as error:
-        return Discovery(problems=(f"{folder / 'projects'} cannot be listed ({error.strerror})",))
-    found = [one for name in names if (one := _project(folder / "projects" / name, until)) is not None]
-    return Discovery(tuple(sorted(found, key=lambda one: -one.newest)))
-
-
-def _project(project: Path, until: float) -> Found | None:
-    transcripts = count_transcripts((str(project),), until=until)
-    notes = project / "memory"
-    if not transcripts.files and not notes.is_dir() and transcripts.complete:
-        return None
-    cwd = working_folder(project)
-    workspace, extra, remark = project, [], None
-    if cwd is None:
-        remark = "the folder it worked in is not known; its sessions' folder stands in for it"
-    elif not cwd.is_dir():
-        remark = f"{cwd}, where it worked, is gone; its sessions' folder stands in for it"
-    else:
-        workspace, extra = cwd, [str(notes)] if notes.is_dir() else []
-    return Found(
-        name=(cwd or project).name,
-        program="claude-code",
-        title=f"Claude Code in {cwd or project}",
-        workspace=workspace,
-        sessions=(str(project),),
-        notes=count_notes(workspace, extra, until=until),
-        transcripts=transcripts,
-        settings=_extra_paths(extra),
-        remarks=(remark,) if remark else (),
-    )
+        problems.append(f"{projects} cannot be listed ({error.strerror})")
+        return
+    for project in sorted(places):
+        notes, cwd = project / "memory", working_folder(project)
+        there = cwd is not None and cwd.is_dir()
+        why = "the folder it worked in is not known" if cwd is None else f"{cwd}, where it worked, is gone"
+        yield Found(
+            name=(cwd or project).name,
+            program="claude-code",
+            title=f"Claude Code in {cwd or project}",
+            workspace=cwd if cwd is not None and there else project,
+            sessions=(str(project),),
+            settings=_extra_paths(notes) if there and notes.is_dir() else {},
+            remarks=() if there else (f"{why}; its sessions' folder stands in for it",),
+        )
 
 
 def working_folder(project: Path) -> Path | None:
     """Return the folder in which the project's latest sessions began; None where no session names one."""
     try:
-        with os.scandir(project) as entries:
-            files = [
-                (entry.stat(follow_symlinks=False).st_mtime, entry.path)
-                for entry in entries
-                if is_transcript_name(entry.name)
-                and entry.name.endswith(".jsonl")
-                and entry.is_file(follow_symlinks=False)
-            ]
+        files = [
+            (entry.stat(follow_symlinks=False).st_mtime, entry.path)
+            for entry in os.scandir(project)
+            if entry.name.endswith(".jsonl") and is_transcript_name(entry.name) and entry.is_file(follow_symlinks=False)
+        ]
     except OSError:
         return None
     folders = (_cwd(Path(path)) for _, path in sorted(files, reverse=True)[:_OPENED])
@@ -150,10 +114,8 @@ def _cwd(session: Path) -> Path | None:
     except OSError:
         return None
     for line in head.splitlines():
-        if b'"cwd"' not in line:
-            continue
         try:
-            entry = json.loads(line)
+            entry = json.loads(line) if b'"cwd"' in line else None
         except (ValueError, RecursionError):
             continue  # the last line is cut off
         if folder := absolute_path(entry.get("cwd") if isinstance(entry, dict) else None):
@@ -164,56 +126,29 @@ def _cwd(session: Path) -> Path | None:
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes
 
 
-def _codex(folder: Path, until: float) -> Iterator[Found]:
-    """Yield one memory of all sessions."""
-    sessions = tuple(str(folder / name) for name in ("sessions", "archived_sessions") if (folder / name).is_dir())
-    transcripts = count_transcripts(sessions, until=until)
-    extra = [str(folder / "memories")] if (folder / "memories").is_dir() else []
-    notes = count_notes(folder, extra, until=until)
-    if transcripts.files or notes.files or not transcripts.complete:
-        yield Found(
-            name="codex",
-            program="codex",
-            title=f"Codex in {folder}",
-            workspace=folder,
-            sessions=sessions,
-            notes=notes,
-            transcripts=transcripts,
-            settings=_extra_paths(extra if notes.files else []),
-        )
+def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
+    home, notes = folders.codex, folders.codex / "memories"
+    yield Found(
+        name="codex",
+        program="codex",
+        title=f"Codex in {home}",
+        workspace=home,
+        sessions=tuple(str(home / name) for name in ("sessions", "archived_sessions") if (home / name).is_dir()),
+        settings=_extra_paths(notes) if notes.is_dir() else {},
+    )
 
 
 # Obsidian: all Markdown files of a vault are notes; its settings and its trash are in hidden folders
 
 
-def _vaults(lists: Iterable[Path], places: Iterable[Path], here: Path, until: float) -> Iterator[Found]:
+def _obsidian(folders: ProgramFolders, here: Path, _: list[str]) -> Iterator[Found]:
     """Yield the vaults of Obsidian's own lists, those around the current folder and those in the usual places."""
-    seen: set[str] = set()
-    for folder in _perhaps_vaults(lists, places, here):
-        if is_over(until):
-            return
-        if not (folder / _VAULT).is_dir() or (real := os.path.realpath(folder)) in seen:
-            continue
-        seen.add(real)
-        notes = count_markdown(folder, until=until)
-        if notes.files or not notes.complete:
-            yield Found(
-                name=folder.name,
-                program="obsidian",
-                title=f"Obsidian's vault {folder}",
-                workspace=folder,
-                notes=notes,
-                settings=_extra_paths(["."]),
-            )
-
-
-def _perhaps_vaults(lists: Iterable[Path], places: Iterable[Path], here: Path) -> Iterator[Path]:
-    for file in lists:
-        yield from _listed(file)
-    yield from _around(here)
-    for place in places:
-        yield place
-        yield from _inside(place)
+    listed = (path for file in folders.obsidian for path in _listed(file))
+    usual = (path for place in folders.vault_places for path in (place, *_inside(place)))
+    for folder in chain(listed, _around(here), usual):
+        if (folder / ".obsidian").is_dir():
+            title = f"Obsidian's vault {folder}"
+            yield Found(folder.name, "obsidian", title, workspace=folder, settings=_extra_paths("."))
 
 
 def _listed(file: Path) -> Iterator[Path]:
@@ -230,17 +165,11 @@ def _listed(file: Path) -> Iterator[Path]:
 # Folders of notes
 
 
-def _folders_of_notes(here: Path, until: float) -> Iterator[Found]:
+def _folders_of_notes(_: ProgramFolders, here: Path, __: list[str]) -> Iterator[Found]:
     """Yield the current folder, its parents and its folders that have MEMORY.md or Markdown files in memory/."""
     for folder in _around(here):
-        if is_over(until):
-            return
         if any((folder / name).exists() for name in ("memory", *LONG_TERM_NAMES)):
-            notes = count_notes(folder, until=until)
-            if notes.files:
-                yield Found(
-                    name=folder.name, program="folder", title=f"Notes in {folder}", workspace=folder, notes=notes
-                )
+            yield Found(folder.name, "folder", f"Notes in {folder}", workspace=folder)
 
 
 def _around(here: Path) -> Iterator[Path]:
@@ -259,5 +188,15 @@ def _inside(folder: Path) -> Iterator[Path]:
         yield folder / name
 
 
-def _extra_paths(folders: list[str]) -> dict[str, Any]:
-    return {"extra_paths": folders} if folders else {}
+def _extra_paths(*folders: str | Path) -> dict[str, Any]:
+    return {"extra_paths": [str(folder) for folder in folders]}
+
+
+#: Program -> its finder, in the order of the list. What several find, the first one has.
+_FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[Found]]] = {
+    "openclaw": find_openclaw,
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "obsidian": _obsidian,
+    "folder": _folders_of_notes,
+}

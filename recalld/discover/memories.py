@@ -28,23 +28,6 @@ class Counted:
     newest: float | None = None
     complete: bool = True
 
-    def __add__(self, other: Counted) -> Counted:
-        times = [found for found in (self.newest, other.newest) if found is not None]
-        return Counted(
-            self.files + other.files,
-            self.bytes + other.bytes,
-            max(times, default=None),
-            self.complete and other.complete,
-        )
-
-
-NOTHING = Counted()
-
-
-def is_over(until: float) -> bool:
-    """Return True from this moment (of the monotonic clock) on: then no more files are counted."""
-    return time.monotonic() >= until
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -59,8 +42,8 @@ class Found:
     title: str
     workspace: Path
     sessions: tuple[str, ...] = ()
-    notes: Counted = NOTHING
-    transcripts: Counted = NOTHING
+    notes: Counted = Counted()
+    transcripts: Counted = Counted()
     settings: Mapping[str, Any] = field(default_factory=dict)
     shared: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -70,6 +53,24 @@ class Found:
         """Unix time of the newest file, 0 when there is none."""
         return max(self.notes.newest or 0.0, self.transcripts.newest or 0.0)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return True if all files were counted and there is none."""
+        return not any(counted.files or not counted.complete for counted in (self.notes, self.transcripts))
+
+    def counted(self, until: float) -> Found:
+        """Return the memory with its files counted, until that moment of the monotonic clock."""
+        extra = [path["path"] if isinstance(path, Mapping) else path for path in self.settings.get("extra_paths", ())]
+        users: Callable[[str], bool] = LONG_TERM_NAMES[2:].__contains__
+        below = [os.path.expanduser(path) for path in ("memory", *extra)]  # noqa: PTH111 - Path's own raises
+        notes = [(self.workspace / USERS_FOLDER, users), *((self.workspace / path, is_note_name) for path in below)]
+        transcripts = [(Path(folder), is_transcript_name) for folder in self.sessions]
+        return replace(
+            self,
+            notes=_count(notes, until, files=[self.workspace / name for name in LONG_TERM_NAMES]),
+            transcripts=_count(transcripts, until),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
@@ -77,9 +78,6 @@ class Discovery:
 
     found: tuple[Found, ...] = ()
     problems: tuple[str, ...] = ()
-
-    def __add__(self, other: Discovery) -> Discovery:
-        return Discovery(self.found + other.found, self.problems + other.problems)
 
 
 def with_unique_names(found: Iterable[Found]) -> tuple[Found, ...]:
@@ -106,42 +104,29 @@ def absolute_path(value: object) -> Path | None:
     return Path(os.path.normpath(text)) if text.startswith("/") else None
 
 
-def count_transcripts(folders: Iterable[str], *, until: float) -> Counted:
-    """Count the transcripts below these folders."""
-    return sum((_count(folder, is_transcript_name, until) for folder in folders), NOTHING)
-
-
-def count_markdown(folder: Path, *, until: float) -> Counted:
-    """Count all Markdown files below a folder."""
-    return _count(str(folder), is_note_name, until)
-
-
-def count_notes(workspace: Path, extra: Iterable[str] = (), *, until: float) -> Counted:
-    """Count the notes of a workspace and of further folders."""
-    found = sum((_count(str(folder), is_note_name, until) for folder in (workspace / "memory", *extra)), NOTHING)
-    found += _count(str(workspace / USERS_FOLDER), lambda name: name == LONG_TERM_NAMES[2], until)
-    # One file has two of these names where a file system ignores case.
-    files = {}
-    for name in LONG_TERM_NAMES:
-        with suppress(OSError):
-            entry = os.lstat(workspace / name)
-            files[entry.st_dev, entry.st_ino] = entry
-    return sum(map(_counted, files.values()), found)
-
-
-def _count(folder: str, wanted: Callable[[str], bool], until: float) -> Counted:
-    found, complete = NOTHING, True
+def _count(
+    folders: Iterable[tuple[Path, Callable[[str], bool]]], until: float, *, files: Iterable[Path] = ()
+) -> Counted:
+    """Count the wanted files below folders and some more files, each once, whatever the number of its names."""
+    found: dict[tuple[int, int], os.stat_result] = {}
+    complete = True
 
     def goes_on(_: str) -> bool:
         nonlocal complete
-        complete = not is_over(until)
+        complete = time.monotonic() < until
         return complete
 
-    # A folder that cannot be listed has nothing that could be indexed.
-    for _, entry in walk(folder, "", wanted, ScanProblems(), goes_on=goes_on):
-        found += _counted(entry)
-    return replace(found, complete=complete)
-
-
-def _counted(entry: os.stat_result) -> Counted:
-    return Counted(1, entry.st_size, file_stat(entry).mtime_ns / 1e9)
+    for file in files:
+        with suppress(OSError):
+            entry = os.lstat(file)
+            found[entry.st_dev, entry.st_ino] = entry
+    for folder, wanted in folders:
+        # A folder that cannot be listed has nothing that could be indexed.
+        for _, entry in walk(str(folder), "", wanted, ScanProblems(), goes_on=goes_on):
+            found[entry.st_dev, entry.st_ino] = entry
+    return Counted(
+        len(found),
+        sum(entry.st_size for entry in found.values()),
+        max((file_stat(entry).mtime_ns / 1e9 for entry in found.values()), default=None),
+        complete,
+    )

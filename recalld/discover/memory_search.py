@@ -18,9 +18,6 @@ from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.settings import Credentials, FallbackName, ProviderName
 
-#: The `api` of a model provider -> the provider of ours that speaks it.
-_APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}
-
 #: Providers whose address may come from `models.providers`; the others have but one.
 _WITH_ADDRESS = frozenset({"openai", "openai-compatible", "ollama", "lmstudio", "deepinfra"})
 
@@ -29,7 +26,7 @@ _OF_ONE_PROVIDER = frozenset(
     {"provider", "model", "output_dimensionality", "query_input_type", "document_input_type", "remote.base_url"}
 )
 
-_USUAL_WEIGHTS: Mapping[str, float] = {"query.hybrid.vector_weight": 0.7, "query.hybrid.text_weight": 0.3}
+_USUAL_WEIGHTS = (("vector", 0.7), ("text", 0.3))
 
 #: Defaults of OpenClaw since the summer of 2026 that are not ours.
 _CURRENT_DEFAULTS = {"query.hybrid.mmr.enabled": True, "query.hybrid.temporal_decay.enabled": True}
@@ -81,8 +78,7 @@ def translate(
     both = tree.get("inputType")
     leaves = dotted({"queryInputType": both, "documentInputType": both, **tree})
     for key, value in leaves.items():
-        if value is not None:
-            _translate(key, value, done)
+        _translate(key, value, done)
     _sources(leaves, done, is_current=is_current, isolates_chats=isolates_chats)
     _provider(leaves.get("provider"), done, providers or {}, is_current=is_current)
     remote = tree.get("remote")
@@ -97,23 +93,24 @@ def translate(
             "mmr and temporal_decay are on, as OpenClaw has them since the summer of 2026; its importance marks have "
             "no counterpart, and query.hybrid.candidate_multiplier = 20 comes nearest to its 200 candidates"
         )
-    if any(done.values.get(key, usual) != usual for key, usual in _USUAL_WEIGHTS.items()):
+    if any(done.values.get(f"query.hybrid.{side}_weight") not in (None, usual) for side, usual in _USUAL_WEIGHTS):
         done.remarks.append('the weights of query.hybrid count only with query.hybrid.fusion = "weighted"')
     return done
 
 
 def _translate(key: str, value: Any, done: Translation) -> None:
-    """Translate one leaf by itself."""
-    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
-    above = next((above for above in _REMARKS if f"{key}.".startswith(f"{above}.")), None)
-    known = top_level_keys().get(ours)
-    if key in _CONVERTERS:
-        if (converted := _CONVERTERS[key](value, done.remarks)) is not None:
-            done.values[ours] = converted
-    elif above is not None:
-        done.remarks += filter(None, [_REMARKS[above].format(name=key[len(above) + 1 :] or "all")])
-    elif (key, value) == ("store.fts.tokenizer", "unicode61"):
+    """Translate one leaf by itself, by the row of its key or of a table around it."""
+    ours = re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+    ours = ours.replace("remote.non_batch_concurrency", "remote.concurrency")
+    above = next((above for above in _ROWS if f"{key}.".startswith(f"{above}.")), None)
+    row, known = _ROWS[above] if above is not None else None, top_level_keys().get(ours)
+    if value is None or (key, value) == ("store.fts.tokenizer", "unicode61"):
         return  # as here
+    if isinstance(row, str):
+        done.remarks += filter(None, [row.format(name=key[len(above or "") + 1 :] or "all")])
+    elif row is not None:
+        if (converted := row(value, done.remarks)) is not None:
+            done.values[ours] = converted
     elif known is None or known.secret or ours in URL_KEYS or ours.partition(".")[0] not in memory_sections() | _SHARED:
         done.remarks.append(f"{key} has no counterpart here")
     elif isinstance(value, str) and _VARIABLE.search(value):
@@ -143,14 +140,14 @@ def _model_path(value: Any, remarks: list[str]) -> str | None:
 
 
 def _base_url(value: Any, remarks: list[str]) -> str | None:
-    secret = False
+    why = _from(value)
     if isinstance(value, str) and not _VARIABLE.search(value):
         with suppress(ValueError):
             parts = urlsplit(value)
-            secret = parts.username is not None or parts.password is not None or bool(parts.query)
-            if parts.scheme in ("http", "https") and parts.hostname and not secret:
+            if parts.username is not None or parts.password is not None or parts.query:
+                why = " because a key may be in it"
+            elif parts.scheme in ("http", "https") and parts.hostname:
                 return value
-    why = " because a key may be in it" if secret else _from(value)
     remarks.append(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
     return None
 
@@ -164,7 +161,7 @@ def _extra_paths(value: Any, remarks: list[str]) -> list[Any] | None:
             remarks.append("one of extraPaths was not understood")
             continue
         try:
-            found = _globs(pattern)
+            found = _globs(pattern) if pattern not in (None, "") else []
         except ValueError:
             remarks.append(
                 f"the extra path {path} is left out: its pattern has no counterpart; add the path with globs as include"
@@ -181,14 +178,11 @@ def _globs(pattern: Any) -> list[str]:
     Raises:
         ValueError: it cannot be written so.
     """
-    if pattern is None or pattern == "":
-        return []
     if not isinstance(pattern, str) or pattern.count("{") > _MOST_ALTERNATIVES:
         raise ValueError
     found = [pattern.strip()]
     while group := _ALTERNATIVES.search(found[0]):
-        parts = group[1].split(",")
-        found = [one.replace(group[0], part, 1) for one in found for part in parts]
+        found = [one.replace(group[0], part, 1) for one in found for part in group[1].split(",")]
     if any(_NO_GLOB.search(one) for one in found):
         raise ValueError
     found = [one if "/" in one else f"./{one}" for one in found]
@@ -196,29 +190,17 @@ def _globs(pattern: Any) -> list[str]:
     return found
 
 
-#: Their key -> ours, where not only the spelling differs.
-_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
-
-#: Their key -> the function that returns our value; None with a remark.
-_CONVERTERS: Mapping[str, Callable[[Any, list[str]], Any]] = {
+#: Their key, or a table of theirs -> its converter, or the remark about it. An empty remark: it asks nothing of us, or
+#: is read together with others. Without a row, a key has the same name and value here.
+_ROWS: Mapping[str, Callable[[Any, list[str]], Any] | str] = {
+    **dict.fromkeys(("experimental.sessionMemory", "inputType", "provider", "rememberAcrossConversations"), ""),
+    **dict.fromkeys(("remote.apiKey", "sources", "store.driver", "store.path"), ""),
     "extraPaths": _extra_paths,
     "fallback": _fallback,
     "local.modelPath": _model_path,
-    "remote.baseUrl": _base_url,
-}
-
-#: Their key, or a table of theirs -> the remark about it. Empty: it asks nothing of recalld, or is read with others.
-_REMARKS: Mapping[str, str] = {
-    "experimental.sessionMemory": "",
-    "inputType": "",
     "multimodal": "multimodal has no counterpart: images and audio are not indexed",
-    "provider": "",
-    "rememberAcrossConversations": "",
-    "remote.apiKey": "",
+    "remote.baseUrl": _base_url,
     "remote.headers": "remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed",
-    "sources": "",
-    "store.driver": "",
-    "store.path": "",
 }
 
 
@@ -233,10 +215,8 @@ def _sources(leaves: Mapping[str, Any], done: Translation, *, is_current: bool, 
         done.remarks.append("sources was not understood")
     remember = leaves.get("rememberAcrossConversations")
     if remember is None and not is_current:
-        if session_memory is False:
-            named = ["memory"]
-        if named:
-            done.values["sources"] = named
+        if named or session_memory is False:
+            done.values["sources"] = ["memory"] if session_memory is False else named
         return
     if remember not in (None, True, False):
         done.remarks.append("rememberAcrossConversations was not understood")
@@ -249,12 +229,11 @@ def _sources(leaves: Mapping[str, Any], done: Translation, *, is_current: bool, 
 def _provider(written: Any, done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
     """Set the provider; where recalld has none of that name, leave out the keys that mean nothing to another."""
     name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
-    known = get_args(ProviderName)
     configured = next((one for key, one in providers.items() if key.lower() == name and isinstance(one, Mapping)), {})
-    if name not in known:
-        api = configured.get("api")
-        name = _APIS.get(api, api) if isinstance(api, str) else name
-    if name not in known:
+    if name not in get_args(ProviderName) and isinstance(api := configured.get("api"), str):
+        # The kind of a server of the file's own.
+        name = "openai-compatible" if api in ("openai-completions", "openai-responses") else api
+    if name not in get_args(ProviderName):
         done.remarks.append(
             f"the provider{_shown(written)} is unknown to recalld, and its model and address are left out with it; "
             f"choose {_choices(ProviderName)}"
@@ -262,21 +241,17 @@ def _provider(written: Any, done: Translation, providers: Mapping[str, Any], *, 
         for key in _OF_ONE_PROVIDER & done.values.keys():
             del done.values[key]
         return
-    if name in _WITH_ADDRESS and "baseUrl" in configured and "remote.base_url" not in done.values:
-        _translate("remote.baseUrl", configured["baseUrl"], done)
+    if name in _WITH_ADDRESS and "remote.base_url" not in done.values:
+        _translate("remote.baseUrl", configured.get("baseUrl"), done)
     if name == "local" and done.values.pop("model", None) is not None:
         done.remarks.append("model names none for the provider local; local.model_path does")
-    if name == "auto" and is_current:
-        # OpenClaw takes openai where no provider is named.
-        if _OF_ONE_PROVIDER & done.values.keys():
-            done.values["provider"] = "openai"
-        else:
-            done.remarks.append(
-                "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and "
-                'the bundled local model without any key (provider = "openai" for openai or nothing)'
-            )
-    elif written is not None:
-        done.values["provider"] = name
+    if name == "auto" and is_current and not _OF_ONE_PROVIDER & done.values.keys():
+        done.remarks.append(
+            "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and "
+            'the bundled local model without any key (provider = "openai" for openai or nothing)'
+        )
+    elif written is not None or is_current:
+        done.values["provider"] = "openai" if name == "auto" and is_current else name
 
 
 def _choices(names: Any) -> str:

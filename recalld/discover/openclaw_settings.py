@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 #: In a state folder, the name it has now first.
 CONFIG_NAMES = ("openclaw.json", "clawdbot.json")
-
-#: The only agent of a file that lists none.
-_USUAL_AGENT = "main"
 
 #: Bytes of a settings file, and characters of JSON5 that is not plain JSON: the library reads 70,000 of these a second.
 _MAX_BYTES = 4 * 1024 * 1024
@@ -33,12 +30,15 @@ class NotJson5(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OpenClawAgent:
-    """One agent of the file: its id, its workspace as written there, its own `memory.search`, the old marker."""
+    """One agent: its id, its workspace as written in the file, its `memory.search` with all that it inherits.
+
+    `is_default`: it has the general workspace unless it names one.
+    """
 
     id: str
     workspace: Any = None
     search: Mapping[str, Any] = field(default_factory=dict)
-    is_marked: bool = False
+    is_default: bool = False
 
     @property
     def folder_name(self) -> str:
@@ -50,70 +50,63 @@ class OpenClawAgent:
 class OpenClawSettings:
     """Content of the file; everything is empty when there is none.
 
-    `search` holds for all agents, `workspace` is the one in `agents.defaults`. `default` is the id of the agent that
-    has the general workspace; None where each has its own. `is_current`: the file has the newer layout.
-    `isolates_chats`: direct chats are kept apart, so that transcripts are private unless the file says otherwise.
-    `providers` are the model providers with their addresses. `remarks` are sentences about what is not taken over.
+    `search` holds for all agents, `workspace` is the one in `agents.defaults`. `agents` are those of the file.
+    `is_current`: the file has the newer layout. `isolates_chats`: direct chats are kept apart, so that transcripts are
+    private unless the file says otherwise. `providers` are the model providers with their addresses. `remarks` are
+    sentences about what is not taken over.
     """
 
-    search: Mapping[str, Any] = field(default_factory=dict)
-    workspace: Any = None
-    agents: tuple[OpenClawAgent, ...] = ()
-    default: str | None = _USUAL_AGENT
-    citations: str | None = None
-    is_current: bool = False
-    isolates_chats: bool = False
-    providers: Mapping[str, Any] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    search: Mapping[str, Any]
+    workspace: Any
+    agents: tuple[OpenClawAgent, ...]
+    citations: str | None
+    is_current: bool
+    isolates_chats: bool
+    providers: Mapping[str, Any]
+    remarks: tuple[str, ...]
 
 
 def read_settings(state: Path, moved: Path | None, problems: list[str]) -> OpenClawSettings:
     """Read the settings of a state folder, or `moved` instead; `problems` gets a sentence on what cannot be read."""
     file = _settings_file(state, moved)
     tree = _read(file, problems)
-    agents, memory = _table(tree, "agents"), _table(tree, "memory")
-    defaults, search = _table(agents, "defaults"), _table(memory, "search")
-    older = filled(_table(defaults, "memorySearch"), _table(tree, "memorySearch"))
-    remarks = _remarks(tree, file)
-    if search and older:
-        remarks.append("memory.search and the older memorySearch are both there; memory.search wins")
-    shared = filled(search, older)
+    memory, newer = _table(tree, "memory"), _table(tree, "memory.search")
+    older = _filled(_table(tree, "agents.defaults.memorySearch"), _table(tree, "memorySearch"))
+    keyed, rows = list(_table(tree, "agents.entries").items()), _at(tree, "agents.list")
+    listed = [(_at(row, "id"), row) for row in rows] if isinstance(rows, list) else []
+    citations, providers = memory.get("citations"), _table(tree, "models.providers")
+    remarks = {
+        f"{file} includes other files, which were not looked at": '"$include": ' in json.dumps(tree),
+        "the backend qmd has no counterpart; recalld's own index takes its place, and of memory.qmd only the paths are "
+        "taken over (scope.rules is what its scope was)": memory.get("backend") == "qmd" or "qmd" in memory,
+        "keys in OpenClaw's settings are not copied; set OPENAI_API_KEY and the like for recalld": (
+            _table(tree, "env") or providers
+        ),
+        "memory.search and the older memorySearch are both there; memory.search wins": newer and older,
+        "memory.citations was not understood": citations not in (None, "auto", "on", "off"),
+        "agents.entries and the older agents.list are both there; agents.entries wins": keyed and listed,
+    }
     # The folders of the removed backend qmd are extra paths.
-    paths, extra = _table(memory, "qmd").get("paths"), shared.get("extraPaths") or []
-    if isinstance(paths, list) and isinstance(extra, list):
-        shared["extraPaths"] = [*extra, *paths]
-    citations = memory.get("citations")
-    if citations not in (None, "auto", "on", "off"):
-        remarks.append("memory.citations was not understood")
-        citations = None
-    known = _agents(agents, file, problems, remarks)
+    search = _filled(newer, older)
+    search["extraPaths"] = _listed(search.get("extraPaths")) + _listed(_at(memory, "qmd.paths"))
+    bindings = _at(tree, "bindings")
+    scopes = [_table(one, "session") for one in bindings] if isinstance(bindings, list) else []
     return OpenClawSettings(
-        search=shared,
-        workspace=defaults.get("workspace"),
-        agents=known,
-        default=_default(known, explicit=agents.get("ownership") == "explicit"),
-        citations=citations,
-        is_current=isinstance(memory.get("search"), dict) or isinstance(agents.get("entries"), dict),
-        isolates_chats=_isolates_chats(tree),
-        providers=_table(_table(tree, "models"), "providers"),
-        remarks=tuple(remarks),
+        search=search,
+        workspace=_at(tree, "agents.defaults.workspace"),
+        agents=_agents([*keyed, *listed], search, file, problems, explicit=_at(tree, "agents.ownership") == "explicit"),
+        citations=citations if citations in ("auto", "on", "off") else None,
+        is_current=isinstance(memory.get("search"), dict) or isinstance(_at(tree, "agents.entries"), dict),
+        isolates_chats=any("dmScope" in one for one in scopes) or _at(tree, "session.dmScope") not in (None, "main"),
+        providers=providers,
+        remarks=tuple(remark for remark, holds in remarks.items() if holds),
     )
 
 
 def is_hook_enabled(state: Path, moved: Path | None, name: str) -> bool:
     """Return True if OpenClaw's settings let a hook of that name run; False where they cannot be read."""
-    internal = _table(_table(_read(_settings_file(state, moved), []), "hooks"), "internal")
-    return internal.get("enabled") is True and _table(_table(internal, "entries"), name).get("enabled") is True
-
-
-def filled(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `newer` with the values that only `older` has, table by table."""
-    both = {**older, **{key: value for key, value in newer.items() if value is not None}}
-    for key, value in both.items():
-        below = older.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            both[key] = filled(value, below)
-    return both
+    internal = _table(_read(_settings_file(state, moved), []), "hooks.internal")
+    return internal.get("enabled") is True and _at(internal, f"entries.{name}.enabled") is True
 
 
 def read_json5(text: str) -> Any:
@@ -171,67 +164,31 @@ def _read(file: Path, problems: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
-    remarks = []
-    if '"$include": ' in json.dumps(tree):
-        remarks.append(f"{file} includes other files, which were not looked at")
-    memory = _table(tree, "memory")
-    if memory.get("backend") == "qmd" or "qmd" in memory:
-        remarks.append(
-            "the backend qmd has no counterpart; recalld's own index takes its place, and of memory.qmd only the paths "
-            "are taken over (scope.rules is what its scope was)"
-        )
-    if _table(tree, "env") or _table(_table(tree, "models"), "providers"):
-        remarks.append("keys in OpenClaw's settings are not copied; set OPENAI_API_KEY and the like for recalld")
-    return remarks
-
-
 def _agents(
-    agents: Mapping[str, Any], file: Path, problems: list[str], remarks: list[str]
+    rows: Iterable[tuple[Any, Any]], search: Mapping[str, Any], file: Path, problems: list[str], *, explicit: bool
 ) -> tuple[OpenClawAgent, ...]:
-    """Return the agents of both layouts, each once."""
-    rows = agents.get("list")
-    keyed = list(_table(agents, "entries").items())
-    listed = [(row.get("id") if isinstance(row, dict) else None, row) for row in rows] if isinstance(rows, list) else []
-    if keyed and listed:
-        remarks.append("agents.entries and the older agents.list are both there; agents.entries wins")
-    trees: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    """Return the agents of both layouts, each once, with the `search` that all agents inherit.
+
+    The marked agent has the general workspace, else the first; with explicit owners only an agent without others.
+    """
+    trees: dict[str, dict[str, Any]] = {}
     unnamed = 0
-    for name, row in (*keyed, *listed):
+    for name, row in rows:
         if isinstance(row, dict) and (key := _folder_name(name)):
-            first, tree = trees.get(key, (str(name).strip(), {}))
-            trees[key] = (first, filled(tree, row))
+            trees[key] = _filled(trees.get(key, {"id": str(name).strip()}), row)
         else:
             unnamed += 1
     if unnamed:
         problems.append(f"{file} lists {unnamed} of its agents without an id that can be used; they are left out")
-    return tuple(
-        OpenClawAgent(
-            id=name,
-            workspace=tree.get("workspace"),
-            search=filled(_table(_table(tree, "memory"), "search"), _table(tree, "memorySearch")),
-            is_marked=tree.get("default") is True,
-        )
-        for name, tree in trees.values()
-    )
-
-
-def _default(agents: Sequence[OpenClawAgent], *, explicit: bool) -> str | None:
-    """Return the id of the agent that has the general workspace: the marked one, else the first.
-
-    With explicit owners only an agent without others has it.
-    """
-    if explicit and len(agents) > 1:
-        return None
-    chosen = [agent.id for agent in agents if agent.is_marked] or [agent.id for agent in agents]
-    return chosen[0] if chosen else _USUAL_AGENT
-
-
-def _isolates_chats(tree: Mapping[str, Any]) -> bool:
-    bindings = tree.get("bindings")
-    rows = bindings if isinstance(bindings, list) else []
-    own = any("dmScope" in _table(one, "session") for one in rows if isinstance(one, dict))
-    return own or _table(tree, "session").get("dmScope") not in (None, "main")
+    marked = [key for key, tree in trees.items() if tree.get("default") is True]
+    defaults = [] if explicit and len(trees) > 1 else [*marked, *trees][:1]
+    agents = []
+    for key, tree in trees.items():
+        own = _filled(_table(tree, "memory.search"), _table(tree, "memorySearch"))
+        paths = _listed(search.get("extraPaths")) + _listed(own.get("extraPaths"))
+        whole = {**_filled(own, search), "extraPaths": paths}
+        agents.append(OpenClawAgent(tree["id"], tree.get("workspace"), whole, is_default=key in defaults))
+    return tuple(agents)
 
 
 def _folder_name(agent: Any) -> str:
@@ -239,7 +196,28 @@ def _folder_name(agent: Any) -> str:
     return _NOT_IN_A_FOLDER_NAME.sub("-", agent.strip().lower()).strip("-")[:64] if isinstance(agent, str) else ""
 
 
-def _table(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table of that name; empty when there is none, or something else."""
-    found = tree.get(name)
+def _filled(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `newer` with the values that only `older` has, table by table."""
+    both = {**older, **{key: value for key, value in newer.items() if value is not None}}
+    for key, value in both.items():
+        below = older.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            both[key] = _filled(value, below)
+    return both
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _at(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path; None where there is none."""
+    for name in path.split("."):
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+def _table(tree: Any, path: str) -> Mapping[str, Any]:
+    """Return the table at a dotted path; empty when there is none, or something else."""
+    found = _at(tree, path)
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +19,8 @@ from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation
 from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill
 from recalld.runs.outcome import Outcome, Report, print_lines
-from recalld.runs.progress_bar import ProgressBar
 from recalld.runs.run import running
-from recalld.terminal_text import printable_json, printable_name
+from recalld.terminal_text import ProgressLine, printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import closed, fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -72,9 +72,9 @@ def _backfill(
     if not found.transcripts and not found.left_out:
         raise UserError(_nothing(paths, found), exit_code=1 if found.problems else 3)
     configure_logs(level=40)
-    bar = ProgressBar()
-    plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, bar))
-    bar.end()
+    line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
+    plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, line))
+    line.end()
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
     click.echo(plan.sentence(), err=as_json)
@@ -201,9 +201,9 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     return settings.model_copy(update={"agents": agents}), wanted
 
 
-def _show_reading(bar: ProgressBar, number: int, count: int) -> None:
-    if bar.due():
-        bar.draw(number / max(count, 1), f"reading {number:,} of {count:,} documents")
+def _show_reading(line: ProgressLine, number: int, count: int) -> None:
+    if line.due:
+        line.draw(f"reading {number:,} of {count:,} documents", share=number / max(count, 1))
 
 
 def _nothing(paths: Sequence[Path], found: Found) -> str:

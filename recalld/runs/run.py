@@ -6,20 +6,25 @@ It then waits for the vectors of the chunks that existed at that time.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+
+import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.embedding.selection import ProviderChoice
-from memory.status.condition_texts import counted, duration, what_happened
+from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from memory.store.errors import OtherVersion
 from memory.store.reader import IndexCounts
+from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
 from recalld.runs.outcome import AgentIndex, Outcome, Report
-from recalld.runs.progress_bar import Progress, ProgressBar
+from recalld.terminal_text import ProgressLine, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, compare, open_broker
@@ -53,44 +58,36 @@ _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE,
 _NAMED_AGENTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """One look at an agent's queue, index and provider.
+def progress_text(
+    counts: IndexCounts,
+    start: IndexCounts,
+    *,
+    documents: int,
+    of_documents: int,
+    seconds: float,
+    expected: int = 0,
+    embedded: int = 0,
+    failed: int = 0,
+) -> str:
+    """Return the figures of a run that began so many seconds ago: chunks, rate, cache hits, the time left.
 
-    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
-    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
-    the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
-    missing vectors to them.
+    `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
+    vector. `embedded` texts were sent since the start.
     """
-
-    documents: int
-    oldest_chunk: int | None
-    building: str | None
-    counts: IndexCounts
-    choice: ProviderChoice
-    endpoint: EndpointStatus | None
-    conditions: Sequence[Condition]
-    unable: Condition | None
-    stopped: Condition | None
-    jobs: Sequence[BatchJob]
-    in_jobs: bool
-
-    @property
-    def is_done(self) -> bool:
-        """Return True if no documents, and neither vectors nor a generation are to come."""
-        whole = self.building is None and self.oldest_chunk is None
-        return not self.documents and (whole or self.stopped is not None or self.in_jobs)
-
-    @property
-    def waits_for(self) -> str:
-        """Return what is to come: "28 documents", "3 vectors of openai"; "" when all came."""
-        if self.documents:
-            return counted(self.documents, "document")
-        if self.oldest_chunk is None:
-            return "the new index to be whole" if self.building is not None else ""
-        until = self.endpoint.until if self.endpoint is not None else None
-        wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
-        return f"{counted(self.counts.vectors_pending, 'vector')} of {self.choice.name}{wait}"
+    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
+    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
+    cached = counts.vectors_ready - start.vectors_ready - embedded
+    left = (expected - finished) * seconds / max(finished, 1)
+    parts = {
+        f"documents {documents:,}/{of_documents:,}": True,
+        f"chunks {chunks:,}/{expected:,}": True,
+        f"{finished / max(seconds, 0.001):,.0f}/s": True,
+        f"{cached:,} from the cache": cached > 0,
+        f"{counts.vectors_pending:,} wait for vectors (keywords work)": counts.vectors_pending,
+        f"{failed:,} failed": failed,
+        f"about {duration(max(1.0, left))} left": 0 < finished < expected,
+    }
+    return "  ".join(text for text, is_shown in parts.items() if is_shown)
 
 
 @contextmanager
@@ -119,7 +116,7 @@ class Run:
     ) -> None:
         self.settings = settings
         self.broker = broker
-        self.bar = ProgressBar()
+        self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
         self.expected = 0
         self._stop = stop
         self._spending = Spending(broker.board, agents)
@@ -150,7 +147,8 @@ class Run:
         """
         for agent in self._agents:
             agent.ask_again()
-        if all(view.is_done for view in self._look()):
+        self._look()
+        if all(agent.is_done for agent in self._agents):
             outcomes = self._outcomes()
         else:
             with _workers(self.settings) as works:
@@ -169,16 +167,18 @@ class Run:
         """
         while not self._stop.wait(_LOOK_SECONDS):
             if not works():
-                self.bar.end()
+                self.line.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
-            views = self._look()
-            for view in views:
-                self.bar.warn(view.conditions)
-            if self.bar.due():
-                self.bar.show(self._progress(views))
-            if all(view.unable or view.is_done for view in views) or self._stands_still(views):
+            self._look()
+            # `recalld status` shows a condition for as long as it lasts.
+            for condition in (one for agent in self._agents for one in agent.conditions):
+                text = to_type(printable_name(text_of(condition)))
+                self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
+            if self.line.due:
+                self._show()
+            if all(agent.unable or agent.is_done for agent in self._agents) or self._stands_still():
                 break
-        self.bar.end()
+        self.line.end()
         return self._outcomes()
 
     def close(self) -> None:
@@ -189,42 +189,50 @@ class Run:
     def _outcomes(self) -> list[Outcome]:
         return [agent.found(still_seconds=self._still_seconds) for agent in self._agents]
 
-    def _look(self) -> list[_View]:
-        views = [agent.look() for agent in self._agents]
-        self._most_documents = max(self._most_documents, sum(view.documents for view in views))
-        return views
+    def _look(self) -> None:
+        for agent in self._agents:
+            agent.look()
+        self._most_documents = max(self._most_documents, sum(agent.documents for agent in self._agents))
 
-    def _progress(self, views: Sequence[_View]) -> Progress:
+    def _show(self) -> None:
+        """Draw the progress and what the run waits for, unless there is nothing to do."""
         waiting = [
-            f"{one.agent.id}: {view.waits_for}" if len(views) > 1 else view.waits_for
-            for one, view in zip(self._agents, views, strict=True)
-            if view.waits_for
+            f"{one.agent.id}: {one.waits_for}" if len(self._agents) > 1 else one.waits_for
+            for one in self._agents
+            if one.waits_for
         ]
         if len(waiting) > _NAMED_AGENTS:
             waiting[_NAMED_AGENTS:] = [counted(len(waiting) - _NAMED_AGENTS, "more agent")]
-        return Progress(
-            documents=self._most_documents - sum(view.documents for view in views),
-            of_documents=self._most_documents,
-            counts=_sum(view.counts for view in views),
-            start=self._start,
+        counts, most = _sum(one.seen for one in self._agents), self._most_documents
+        if not (most or counts.vectors_pending or waiting):
+            return
+        documents = most - sum(one.documents for one in self._agents)
+        figures = progress_text(
+            counts,
+            self._start,
+            documents=documents,
+            of_documents=most,
+            seconds=time.monotonic() - self._begun,
             expected=self.expected,
             embedded=self._spending.embedded(),
             failed=sum(len(one.failed()) for one in self._agents),
-            jobs=_in_batches([job for view in views for job in view.jobs]),
-            waits_for="; ".join(waiting),
         )
+        jobs = _in_batches([job for one in self._agents for job in one.jobs])
+        waits = f"waits for {'; '.join(waiting)}" if waiting else ""
+        share = (documents + counts.vectors_ready) / max(most + counts.vectors_ready + counts.vectors_pending, 1)
+        self.line.draw("  ".join(filter(None, (figures, jobs, waits))), share=share)
 
-    def _stands_still(self, views: Sequence[_View]) -> bool:
+    def _stands_still(self) -> bool:
         """Return True if the command's own work made no progress for too long.
 
         A batch job may take a day. Workers may do other jobs first: while they finish any, the command waits longer.
         """
-        made = [(view.documents, view.oldest_chunk, view.building) for view in views]
-        if any(view.jobs for view in views) or made != self._progress_made:
+        made = [(one.documents, one.oldest_chunk, one.building) for one in self._agents]
+        if any(one.jobs for one in self._agents) or made != self._progress_made:
             self._progress_made, self._progress_at = made, time.monotonic()
             return False
         still, limit = time.monotonic() - self._progress_at, self.settings.workers.stalled_after_seconds
-        if any(one.endpoint and one.endpoint.condition is EndpointCondition.COOLING_DOWN for one in views):
+        if any(one.endpoint and one.endpoint.condition is EndpointCondition.COOLING_DOWN for one in self._agents):
             limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
         patience = limit if self.broker.board.stalled_seconds() >= limit else _LONGEST_STILL * limit
         if still < patience:
@@ -234,7 +242,25 @@ class Run:
 
 
 class _AgentWait(AgentIndex):
-    """Wait for one agent's index."""
+    """Wait for one agent: the state of its queue, index and provider at the last look.
+
+    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
+    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
+    the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
+    missing vectors to them.
+    """
+
+    documents: int
+    oldest_chunk: int | None
+    building: str | None
+    seen: IndexCounts
+    chosen: ProviderChoice
+    endpoint: EndpointStatus | None
+    conditions: Sequence[Condition]
+    unable: Condition | None
+    stopped: Condition | None
+    jobs: Sequence[BatchJob]
+    in_jobs: bool
 
     def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide) -> None:
         super().__init__(settings, agent)
@@ -243,29 +269,40 @@ class _AgentWait(AgentIndex):
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
 
-    def look(self) -> _View:
-        """Return the present view."""
-        documents, choice, board = self._documents(), self.choice, self._broker.board
-        counts, provider = self.counts(), choice.provider
-        endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
+    def look(self) -> None:
+        """Take in the present state."""
+        # Before the index is counted: a document loses its mark after its commit.
+        self.documents = self._documents()
+        self.chosen, self.seen, board = self.choice, self.counts(), self._broker.board
+        provider = self.chosen.provider
+        self.endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
+        self.oldest_chunk = self._oldest_chunk() if self.seen.vectors_pending else None
+        self.building = self.generations.next()
         # Conditions of an earlier run may be over.
-        conditions = board.conditions(self.agent.id, reported_since=self._begun)
-        unable = (one for one in conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS)
+        self.conditions = board.conditions(self.agent.id, reported_since=self._begun)
+        unable = (one for one in self.conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS)
+        self.unable = next(unable, None)
+        self.stopped = next(filter(self._is_stopped, self.conditions), None)
         jobs = batch_jobs_of(self.settings.home) if self.agent.remote.batch.enabled else []
-        jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
-        return _View(
-            documents=documents,
-            oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
-            building=self.generations.next(),
-            counts=counts,
-            choice=choice,
-            endpoint=endpoint,
-            conditions=conditions,
-            unable=next(unable, None),
-            stopped=next((one for one in conditions if self._is_stopped(one, endpoint)), None),
-            jobs=jobs,
-            in_jobs=self._is_left_to_jobs(jobs, choice),
-        )
+        self.jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
+        self.in_jobs = self._is_left_to_jobs()
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if no documents, and neither vectors nor a generation are to come."""
+        whole = self.building is None and self.oldest_chunk is None
+        return not self.documents and (whole or self.stopped is not None or self.in_jobs)
+
+    @property
+    def waits_for(self) -> str:
+        """Return the work to come: "28 documents", "3 vectors of openai"; "" without any."""
+        if self.documents:
+            return counted(self.documents, "document")
+        if self.oldest_chunk is None:
+            return "the new index to be whole" if self.building is not None else ""
+        until = self.endpoint.until if self.endpoint is not None else None
+        wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
+        return f"{counted(self.seen.vectors_pending, 'vector')} of {self.chosen.name}{wait}"
 
     def ask_again(self) -> None:
         """Ask the provider now for all that waits, whatever pause an earlier run met."""
@@ -277,8 +314,8 @@ class _AgentWait(AgentIndex):
 
     def found(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
-        view = self.look()
-        return self.outcome(condition=view.unable or self._condition(view, still_seconds), in_jobs=view.in_jobs)
+        self.look()
+        return self.outcome(condition=self.unable or self._condition(still_seconds), in_jobs=self.in_jobs)
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
@@ -295,33 +332,34 @@ class _AgentWait(AgentIndex):
         known = reader.file(key) if reader is not None else None
         return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
 
-    def _oldest_chunk(self, documents: int) -> int | None:
+    def _oldest_chunk(self) -> int | None:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
         reader = self.reader()
         oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
-        if oldest is None or documents or reader is None:
+        if oldest is None or self.documents or reader is None:
             return oldest  # the command's last chunk is known when its documents are indexed
         if self._last_chunk[0] != self.name:
             self._last_chunk = (self.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
 
-    def _is_left_to_jobs(self, jobs: Sequence[BatchJob], choice: ProviderChoice) -> bool:
+    def _is_left_to_jobs(self) -> bool:
         """Return True if every chunk without a vector is in a job that was polled since the command began.
 
         Always False where the settings make the command wait for jobs.
         """
-        reader, provider = self.reader(), choice.provider
+        reader, provider = self.reader(), self.chosen.provider
         if self.agent.remote.batch.wait or provider is None or reader is None:
             return False
-        mine = [job for job in jobs if job.identity == provider.identity]
+        mine = [job for job in self.jobs if job.identity == provider.identity]
         fresh = [max(job.looked_at, job.made_at) >= self._begun for job in mine if job.stage is Stage.RUNNING]
         if not mine or len(fresh) < len(mine) or not all(fresh):
             return False
         with BatchLedger(ledger_path(self.settings.home)) as ledger:
             return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
 
-    def _is_stopped(self, condition: Condition, endpoint: EndpointStatus | None) -> bool:
+    def _is_stopped(self, condition: Condition) -> bool:
         """Return True if no vectors come soon because of the condition."""
+        endpoint = self.endpoint
         if condition.code not in HOLD_UP_VECTORS:
             return False
         if condition.code not in OF_PROVIDER:
@@ -337,20 +375,20 @@ class _AgentWait(AgentIndex):
         """Return the seconds since a condition began, or since the command did."""
         return time.time() - max(condition.since or 0.0, self._begun)
 
-    def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
+    def _condition(self, still_seconds: float | None) -> Condition | None:
         """Return the reason for missing vectors or documents; None when all came."""
-        agent, pending = self.agent.id, view.counts.vectors_pending
-        lack = self.lack(view.counts, view.choice)
+        agent, pending = self.agent.id, self.seen.vectors_pending
+        lack = self.lack(self.seen, self.chosen)
         if lack is not None:
             return lack
-        reason = what_happened(view.stopped) if view.stopped is not None else view.choice.error
+        reason = what_happened(self.stopped) if self.stopped is not None else self.chosen.error
         params: dict[str, Param]
         if pending and reason is not None:
             params = {"chunks": pending, "reason": reason}
             return Condition(ConditionCode.VECTORS_WAIT, agent, params=params)
-        if still_seconds is None or not view.waits_for:
+        if still_seconds is None or not self.waits_for:
             return None
-        params = {"what": view.waits_for, "minutes": max(1, round(still_seconds / 60))}
+        params = {"what": self.waits_for, "minutes": max(1, round(still_seconds / 60))}
         return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
 
 

@@ -80,6 +80,18 @@ def is_section(keys: Mapping[str, SettingKey], name: str) -> bool:
     return any(known.startswith(f"{name}.") for known in keys)
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as nested tables."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *above, last = key.split(".")
+        table = tree
+        for part in above:
+            table = table.setdefault(part, {})
+        table[last] = value
+    return tree
+
+
 def _keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[SettingKey]:
     for field_name, field in model.model_fields.items():
         name = prefix + (field.alias or field_name)

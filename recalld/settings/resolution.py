@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, shown, top_level_keys
+from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, nested, shown, top_level_keys
 from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, Written
 from schemas.errors import UserError
 from schemas.settings import Settings
@@ -38,9 +38,8 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
             keys["remote.base_url"] = base_url
     problems = [*draft.problems, *_used_twice(draft.agents)]
     try:
-        settings = Settings.model_validate(
-            {**_nested(shared), "home": home, "agents": [_nested(one) for one in agents]}
-        )
+        tree, *trees = (nested({key: one.value for key, one in keys.items()}) for keys in (shared, *agents))
+        settings = Settings.model_validate({**tree, "home": home, "agents": trees})
     except ValidationError as error:
         problems += _sentences_of(error, shared, list(zip(draft.agents, agents, strict=True)))
     if problems:
@@ -82,17 +81,6 @@ def _inherited(shared: Mapping[str, Written], own: Mapping[str, Written]) -> dic
             origin = ", ".join(dict.fromkeys((below.origin, written.origin)))
             merged[key] = replace(written, value=list(paths.values()), origin=origin)
     return merged
-
-
-def _nested(written: Mapping[str, Written]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in written.items():
-        *above, last = key.split(".")
-        table = tree
-        for part in above:
-            table = table.setdefault(part, {})
-        table[last] = value.value
-    return tree
 
 
 def _used_twice(agents: Iterable[AgentTable]) -> Iterator[str]:

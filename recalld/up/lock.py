@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from memory.status.local_processes import is_alive
 from memory.status.run_files import read_derived
 from schemas.errors import UserError
 
-#: Seconds of further tries for a taken lock: a process that only looks holds it for a moment, too.
-_PATIENCE_SECONDS = 0.2
+#: Tries to get a taken lock, and the seconds between two.
+_TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
 def daemon_pid(home: Path) -> int | None:
@@ -26,11 +25,7 @@ def daemon_pid(home: Path) -> int | None:
     except OSError:
         return None
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return _pid(handle.read())
-        return None
+        return None if _locked(handle, fcntl.LOCK_SH) else _pid(handle.read())
 
 
 @contextmanager
@@ -49,7 +44,12 @@ def only_daemon(home: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror}; mend that, or choose another folder with --home or RECALLD_HOME"
         ) from None
     with handle:
-        if not _lock(handle):
+        # A process that only looks holds the lock for a moment, too.
+        for _ in range(_TRIES):
+            if _locked(handle, fcntl.LOCK_EX):
+                break
+            time.sleep(_PAUSE_SECONDS)
+        else:
             pid = _pid(path.read_text(encoding="ascii", errors="replace"))
             raise UserError(
                 f"recalld already runs for {home}"
@@ -62,18 +62,12 @@ def only_daemon(home: Path) -> Iterator[None]:
         yield
 
 
-def _lock(handle: IO[str]) -> bool:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    tick = threading.Event()
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > deadline:
-                return False
-            tick.wait(0.01)
-        else:
-            return True
+def _locked(handle: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _pid(text: str) -> int | None:

@@ -19,14 +19,11 @@ from memory.status.vectors import vector_progress
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
-from recalld.terminal_text import printable_name
-from recalld.wiring import BrokerSide
+from recalld.terminal_text import ProgressLine, printable_name
+from recalld.wiring import BrokerSide, generations_of
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
-
-#: Seconds between two lines of progress where there is no terminal.
-_LINE_SECONDS = 10.0
 
 #: Seconds that one look may spend on counting changed indexes; the next one goes on there.
 _COUNTING_SECONDS = 0.2
@@ -54,9 +51,8 @@ class Sum:
     """Progress of the indexes of all agents together.
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
-    from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
-    At least one agent `embeds`. `held_up` are the reasons why vectors do not come, with their agents. `is_built`: no
-    new generation is under construction.
+    from the numbers. `rate` is in vectors a second, `eta_seconds` that of the slowest agent. At least one agent
+    `embeds`. `held_up` are the reasons why vectors do not come, with their agents.
     """
 
     files: int = 0
@@ -67,10 +63,9 @@ class Sum:
     uncounted: int = 0
     rate: float = 0.0
     eta_seconds: float | None = None
+    embeds: bool = True
     held_up: dict[str, list[str]] = field(default_factory=dict)
     advice: str | None = None
-    embeds: bool = True
-    is_built: bool = True
 
 
 def line(known: Sum) -> str:
@@ -87,38 +82,43 @@ def line(known: Sum) -> str:
     text += f", {known.behind:,} to go" if known.behind else ""
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
     if lacking and known.eta_seconds is not None:
-        text += f", {_rate(known.rate)} a second" if known.rate else ""
+        a_second = f"{known.rate:.0f}" if known.rate >= 1 else f"{known.rate:.1g}"
+        text += f", {a_second} a second" if known.rate else ""
         text += f", about {duration(max(1.0, known.eta_seconds))} left"
     return text + remarks
 
 
-@dataclass(slots=True)
 class _Index:
     """Index of one agent: its provider, and its counts when it was looked at; None where it cannot be read."""
 
-    agent: AgentSettings
-    choice: ProviderChoice
-    generations: Generations
-    counts: IndexCounts | None = None
-    failed: int = 0
-    is_built: bool = True
-    looked_at: float = 0.0
-    looks: Looks | None = None
+    def __init__(self, settings: Settings, agent: AgentSettings) -> None:
+        self.agent = agent
+        self.choice: ProviderChoice = provider_of(settings, agent)
+        self.generations: Generations = generations_of(settings, agent)
+        self.counts: IndexCounts | None = None
+        self.failed = 0
+        self.is_built = True
+        self.looked_at = 0.0
+        self._looks: Looks | None = None
+
+    @property
+    def embeds(self) -> bool:
+        return self.choice.name != "none"
 
     def look(self) -> None:
-        """Count what is there, if it changed."""
+        """Count the documents and vectors, if the index changed."""
         self.looked_at = time.monotonic()
         try:
             looks, self.is_built = self.generations.looks(), self.generations.next() is None
-            if looks == self.looks and looks.settled:
+            if looks == self._looks and looks.settled:
                 return
             reader = self.generations.open_reader()
-            self.looks, self.counts, self.failed = looks, IndexCounts(), 0
+            self._looks, self.counts, self.failed = looks, IndexCounts(), 0
             if reader is not None:
                 with closing(reader):
                     self.counts, self.failed = reader.counts(), len(reader.dead_letters())
         except RecalldError:
-            self.looks = self.counts = None
+            self._looks = self.counts = None
 
 
 class Progress:
@@ -126,17 +126,9 @@ class Progress:
 
     def __init__(self, settings: Settings, broker: BrokerSide) -> None:
         self._board = broker.board
-        self._indexes = [
-            _Index(agent, provider_of(settings, agent), Generations.of(settings, agent.id))
-            for agent in settings.agents
-            if agent.enabled
-        ]
-        self._terminal = sys.stdout.isatty()
-        self._said: str | None = None
-        self._said_at = 0.0
+        self._indexes = [_Index(settings, agent) for agent in settings.agents if agent.enabled]
+        self._line = ProgressLine(say, terminal=sys.stdout.isatty(), at_once=True)
         self._busy = True
-        self._advised = False
-        self._told: set[str] = set()
 
     def look(self) -> None:
         """Print the progress if there is any; cheap if there is none."""
@@ -145,7 +137,7 @@ class Progress:
         if waiting is None or not (waiting or self._busy):
             return
         self._busy = True
-        if waiting and self._said and not self._terminal and time.monotonic() - self._said_at < _LINE_SECONDS:
+        if waiting and not self._line.due:
             return
         until = time.monotonic() + _COUNTING_SECONDS
         for index in sorted(self._indexes, key=lambda index: index.looked_at):
@@ -154,30 +146,28 @@ class Progress:
                 break
         if all(index.looked_at for index in self._indexes):
             total = self._sum(waiting)
-            self._busy = bool(total.behind or total.lacking) or not total.is_built
-            if total.behind or total.lacking or total.is_built:
+            is_behind = bool(total.behind or total.lacking)
+            is_built = all(index.is_built for index in self._indexes)
+            self._busy = is_behind or not is_built
+            if is_behind or is_built:
                 self._tell(total)
 
     def _sum(self, waiting: Mapping[str, int]) -> Sum:
-        counted = [(index, index.counts) for index in self._indexes if index.counts is not None]
+        counts = [(index, index.counts) for index in self._indexes if index.counts is not None]
         total = Sum(
+            files=sum(found.files for _, found in counts),
+            vectors_ready=sum(found.vectors_ready for _, found in counts),
+            failed=sum(index.failed for index, _ in counts),
             behind=sum(waiting.get(index.agent.id, 0) for index in self._indexes),
-            uncounted=len(self._indexes) - len(counted),
-            embeds=any(index.choice.name != "none" for index in self._indexes),
-            is_built=all(index.is_built for index in self._indexes),
+            uncounted=len(self._indexes) - len(counts),
+            embeds=any(index.embeds for index in self._indexes),
         )
-        embedding = [(index, counts) for index, counts in counted if index.choice.name != "none"]
-        told = self._board.vectors_of([index.agent.id for index, counts in embedding if counts.vectors_pending])
-        for index, counts in counted:
-            agent = index.agent
-            total.files += counts.files
-            total.vectors_ready += counts.vectors_ready
-            total.failed += index.failed
-            if agent.id not in told:
-                continue
-            progress, held_up = told[agent.id]
+        lacking = [(index, found) for index, found in counts if found.vectors_pending and index.embeds]
+        told = self._board.vectors_of([index.agent.id for index, _ in lacking])
+        for index, found in lacking:
+            agent, (progress, held_up) = index.agent, told[index.agent.id]
             foreseen, _ = vector_progress(
-                IndexState(vectors_pending=counts.vectors_pending, last_commit_at=counts.last_commit_at),
+                IndexState(vectors_pending=found.vectors_pending, last_commit_at=found.last_commit_at),
                 progress,
                 agent,
                 index.choice,
@@ -185,7 +175,7 @@ class Progress:
                 in_batch_jobs=int(agent.remote.batch.enabled),
                 held_back=held_up is not None,
             )
-            total.lacking += counts.vectors_pending
+            total.lacking += found.vectors_pending
             total.rate += foreseen.rate or 0.0
             total.eta_seconds = max(filter(None, [total.eta_seconds, foreseen.eta_seconds]), default=None)
             total.advice = total.advice or foreseen.advice
@@ -195,26 +185,11 @@ class Progress:
 
     def _tell(self, total: Sum) -> None:
         for reason, agents in total.held_up.items():
-            if reason not in self._told:
-                self._told.add(reason)
-                others = f" and {counted(len(agents) - _SHOWN_AGENTS, 'other')}" if len(agents) > _SHOWN_AGENTS else ""
-                # These lines often end in a log, where a provider's words may quote memory. Status has them.
-                ours = to_type(without_foreign_words(reason), agent=agents[0])
-                say(f"{', '.join(agents[:_SHOWN_AGENTS])}{others}: {printable_name(ours)}")
-        text = to_type(line(total))
-        now = time.monotonic()
-        late = self._terminal or not self._busy or now - self._said_at >= _LINE_SECONDS
-        if text == self._said or (self._said and not late):
-            return
-        if self._terminal:
-            say(f"\r{text}\x1b[K", nl=not self._busy)
-        else:
-            say(text)
-        self._said, self._said_at = text, now
-        if total.advice and not self._advised:
-            self._advised = True
-            say(total.advice)
-
-
-def _rate(a_second: float) -> str:
-    return f"{a_second:.0f}" if a_second >= 1 else f"{a_second:.1g}"
+            others = f" and {counted(len(agents) - _SHOWN_AGENTS, 'other')}" if len(agents) > _SHOWN_AGENTS else ""
+            # These lines often end in a log, where a provider's words may quote memory. Status has them.
+            ours = to_type(without_foreign_words(reason), agent=agents[0])
+            self._line.once(f"{', '.join(agents[:_SHOWN_AGENTS])}{others}: {printable_name(ours)}", key=reason)
+        if self._line.due or not self._busy:
+            self._line.draw(to_type(line(total)), last=not self._busy)
+            if total.advice:
+                self._line.once(total.advice)

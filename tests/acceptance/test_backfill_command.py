@@ -15,7 +15,7 @@ from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from recalld.wiring import closed
-from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of
+from tests.daemon import REPOSITORY, Daemon, clean_environment
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, message_line, transcript
 from tests.waiting import wait_until
@@ -54,12 +54,6 @@ def started(daemon: Daemon, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until_it_sends(command: subprocess.Popen[str], server: EmbeddingServer) -> None:
-    """Until there is one more request than there were; or it is over already."""
-    before = server.requests
-    wait_until(lambda: server.requests > before or command.poll() is not None)
-
-
 def read(home: Path, what: Callable[[StoreReader], int]) -> int:
     """A figure of the index that answers; 0 without one."""
     with closed(Generations(home / "indexes" / "main", StoreOptions()).open_reader()) as reader:
@@ -84,29 +78,6 @@ def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_lef
         body = json.loads(again.stdout)
         assert (again.returncode, body["transcripts"], body["unchanged"]) == (0, 0, 40)
         assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
-
-
-@pytest.mark.long
-def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
-    daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
-) -> None:
-    interrupted = 0
-    for number in range(3):
-        command = started(daemon, str(old), "--workspace", str(workspace), "--limit", str(10 * (number + 1)), "--json")
-        wait_until_it_sends(command, server)
-        command.send_signal(signal.SIGINT)
-        out, err = command.communicate(timeout=60)
-        [line] = out.splitlines()
-        body = json.loads(line)
-        assert command.returncode in {0, 130}, out + err
-        assert body["interrupted"] == (command.returncode == 130)
-        assert not processes_of(home)
-        interrupted += body["interrupted"]
-    assert interrupted > 0
-    last = daemon.run("backfill", str(old), "--json")
-    body = json.loads(last.stdout)
-    assert (last.returncode, body["result"]["left"]) == (0, 0)
-    assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
 
 
 @pytest.mark.long

@@ -138,16 +138,6 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
 
 
 @pytest.mark.long
-def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
-    daemon.write("memory/a.md", "The first heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/a.md"))
-    shutil.rmtree(daemon.workspace / "memory")
-    wait_until(lambda: not daemon.found("heron", "memory/a.md"))
-    daemon.write("memory/deep/b.md", "The second heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/deep/b.md"))
-
-
-@pytest.mark.long
 def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
     daemon.write("memory/other.md", "The other note is about the stoat.\n")
     wait_until(lambda: daemon.found("stoat", "memory/other.md"))
@@ -155,15 +145,6 @@ def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: 
     daemon.write("memory/new.md", "The new note is about the fossa.\n")
     for query, path in (("fossa", "memory/new.md"), ("stoat", "memory/other.md"), ("gateway port", "MEMORY.md")):
         wait_until(lambda query=query, path=path: daemon.found(query, path), what=path)
-
-
-@pytest.mark.long
-def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daemon) -> None:
-    port = daemon.port()
-    with daemon.beside("serve", "--port", "0"):
-        assert daemon.port() == port
-    assert daemon.port() == port
-    assert daemon.found("gateway port", "MEMORY.md")
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -221,17 +220,6 @@ def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
         assert process.wait(60) == 0
         assert process.stderr.read() == "a stray line\n"
     assert answers[1]["result"]["structuredContent"]["text"] == "The build server is called Basalt."
-
-
-def test_an_interrupt_ends_it_at_once(config: Path, home: Path):
-    with started(config, home) as process:
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
-        process.stdin.write(json.dumps(_HELLO) + "\n")
-        process.stdin.flush()
-        assert '"serverInfo"' in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == -signal.SIGINT
-        assert process.stderr.read() == ""
 
 
 def test_what_is_wrong_with_its_start_is_said_at_once(

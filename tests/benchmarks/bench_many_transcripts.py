@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from memory.documents.agent_files import AgentFiles
+from producers.dispatcher import Dispatcher
 from producers.reconciler import reconcile
 from producers.tailer import Tailer
 from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
-from schemas.settings import AgentSettings, SyncSessions
-from tests.recording import RecordingQueue, RememberedFiles, as_reader
+from schemas.settings import AgentSettings
+from tests.recording import RecordingConditions, RecordingQueue, RememberedFiles, as_reader
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -69,24 +70,19 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     timed("compare with an index of the same", lambda: reconcile(agent, files, lambda: as_reader(index), queue))
     timed("compare with no index", lambda: reconcile(agent, files, lambda: None, queue))
 
-    handed: dict[DocumentKey, FileStat | None] = {}
-
-    def take(agent: str, keys: Mapping[DocumentKey, FileStat | None]) -> None:
-        handed.update(keys)
-
-    tailer = Tailer(
-        {"main": files}, sync=lambda _: SyncSessions(), indexed=lambda _: as_reader(OneFile(documents)), hand_over=take
-    )
-    tailer.start()
+    queue.clear()
+    tailer = Tailer({"main": agent}, {"main": files}, lambda _: as_reader(OneFile(documents)))
+    dispatcher = Dispatcher({"main": agent}, queue, RecordingConditions(), tailer, on_recovered=lambda: None)
+    dispatcher.start()
     with large.open("ab") as out:
         out.write(LINE)
-    heard.tailer = tailer
-    timed("one line appended to the large one, and flushed", lambda: appended(large, tailer, handed))
+    heard.dispatcher = dispatcher
+    timed("one line appended to the large one, and flushed", lambda: appended(large, dispatcher, queue))
 
     def everything() -> None:
         for key in documents:
-            tailer.touch("main", key)
-        tailer.stop()
+            dispatcher.touch("main", key)
+        dispatcher.stop()
 
     timed("an event for each of them, to the end", everything)
     watcher.close()
@@ -101,13 +97,13 @@ class OneFile(RememberedFiles):
 
 
 class Heard:
-    """A watcher's listener that passes changes on to the tailer, once there is one."""
+    """A watcher's listener that passes changes on to the dispatcher, once there is one."""
 
-    tailer: Tailer | None = None
+    dispatcher: Dispatcher | None = None
 
     def on_change(self, agent: str, key: DocumentKey) -> None:
-        if self.tailer is not None:
-            self.tailer.touch(agent, key)
+        if self.dispatcher is not None:
+            self.dispatcher.touch(agent, key)
 
     def on_overflow(self) -> None:
         raise AssertionError("events were lost")
@@ -116,12 +112,12 @@ class Heard:
         """Nothing moves here."""
 
 
-def appended(path: Path, tailer: Tailer, handed: Mapping[DocumentKey, FileStat | None]) -> None:
+def appended(path: Path, dispatcher: Dispatcher, queue: RecordingQueue) -> None:
     with path.open("ab") as out:
         out.write(LINE)
-    wait_until(lambda: tailer.waiting() > 0)
-    tailer.flush("main")
-    wait_until(lambda: DocumentKey("sessions", KEY) in handed)
+    wait_until(lambda: dispatcher.waiting() > 0)
+    dispatcher.flush("main")
+    wait_until(lambda: KEY in queue.marked("main"))
 
 
 def timed(what: str, action: Callable[[], T]) -> T:

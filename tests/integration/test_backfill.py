@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -118,15 +117,6 @@ def test_the_sentence_says_files_messages_chunks_tokens_and_money(commands: Comm
     assert "120 messages" in said
     for part in ("chunks", "texts to embed", "tokens", "about 1 request", "a million tokens"):
         assert part in said
-
-
-def test_dates_and_the_limit_choose_by_the_last_write(commands: CommandLine, old: Path) -> None:
-    for day, name in enumerate(("openclaw", "claude-code", "plain"), start=1):
-        written = BEGUN.timestamp() + day * 86_400
-        os.utime(old / name / f"{name}.jsonl", (written, written))
-    plan = commands.json("backfill", str(old), "--since", "2026-02-04", "--until", "2026-02-06", "--limit", "1")
-    assert (plan["transcripts"], plan["leftOut"]) == (1, 3)
-    assert {Path(path).name for path in found(commands, "Question 1")} == {"claude-code.jsonl"}
 
 
 def test_a_format_that_is_named_holds_also_below_a_configured_folder_and_for_what_is_indexed(

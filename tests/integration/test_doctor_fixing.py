@@ -1,9 +1,13 @@
-"""`doctor --fix` heals what was broken on purpose, from files and cache: nothing is paid for, nothing is lost."""
+"""`recalld doctor` finds what was broken on purpose and heals it from files and cache: nothing is paid for or lost."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -137,3 +141,58 @@ def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(com
     findings = commands.json("doctor")["findings"]
     (alike,) = [each for each in findings if each.get("code") == "messages_alike"]
     assert (alike["level"], alike["agent"]) == ("warning", "main")
+
+
+def problems(commands: CommandLine, *arguments: str) -> list[str]:
+    """What is left; whatever is left is exit code 4."""
+    code, out, _ = commands.run("doctor", *arguments, "--json")
+    findings: list[dict[str, Any]] = json.loads(out)["findings"]
+    left = [found["message"] for found in findings if found["level"] == "problem" and "healed" not in found]
+    assert code == (4 if left else 0)
+    return left
+
+
+def test_a_healthy_home_where_nothing_runs_has_nothing_to_heal(commands: CommandLine) -> None:
+    commands.say("index")
+    answer = commands.json("doctor", "--fix", "--online")
+    assert answer["ok"]
+    assert not any("healed" in found for found in answer["findings"])
+    checks = {"open files", "watches", "keywords", "vectors", "disk", "clock", "broker", "index"}
+    assert checks <= {found["check"] for found in answer["findings"]}
+    assert any("answered in" in found["message"] for found in answer["findings"])
+    told = commands.say("status")
+    assert "does not answer" not in told
+    assert "queue         nothing runs" in told
+
+
+def test_an_abandoned_generation_is_removed_and_the_answering_one_stays(commands: CommandLine, home: Path) -> None:
+    commands.say("index")
+    folder = home / "indexes" / "main"
+    answering = (folder / "CURRENT").read_text().strip()
+    abandoned = folder / "20200101T000000-0-0000.sqlite"
+    shutil.copy(folder / answering, abandoned)
+    os.utime(abandoned, (0, 0))
+    assert "main: removed 1 unused index files" in commands.say("doctor", "--fix")
+    assert not abandoned.exists()
+    assert (folder / answering).exists()
+
+
+def test_a_workspace_that_is_not_there_forgets_nothing(commands: CommandLine, home: Path, workspace: Path) -> None:
+    commands.say("index")
+    before = sorted(path.name for path in (home / "indexes" / "main").iterdir())
+    workspace.rename(workspace.with_name("unmounted"))
+    [found] = problems(commands, "--fix")
+    assert "is not there" in found
+    assert sorted(path.name for path in (home / "indexes" / "main").iterdir()) == before
+
+
+def test_findings_are_one_line_each_and_what_to_do_below(commands: CommandLine, home: Path) -> None:
+    commands.say("index")
+    shutil.rmtree(home / "indexes" / "main")
+    [found] = problems(commands)
+    code, out, _ = commands.run("doctor")
+    lines = out.splitlines()
+    [place] = [number for number, line in enumerate(lines) if found in line]
+    assert "3 documents are missing in the index" in found
+    assert f"recalld doctor --fix --home {home}" in lines[place + 1]
+    assert (code, lines[-1]) == (4, "1 problem left")

@@ -506,7 +506,7 @@ def test_a_path_of_a_hook_that_is_not_below_its_agents_folders_is_never_opened_a
 
     def recorded(name: Any, *arguments: Any, **options: Any) -> int:
         descriptor = opening(name, *arguments, **options)
-        if threading.current_thread().name in ("tail", "inbox"):
+        if threading.current_thread().name in ("hand-over", "inbox"):
             opened.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         return descriptor
 
@@ -572,7 +572,7 @@ def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> No
     house.remember()
     before = threading.active_count()
     house.start()
-    # The producers' own, the watcher, the hand-over, the one for transcripts and the inbox.
-    assert threading.active_count() == before + 5
+    # The producers' own, the watcher, the hand-over and the inbox.
+    assert threading.active_count() == before + 4
     house.end()
     assert threading.active_count() == before

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from memory.telemetry import tracing
 from producers.dispatcher import Dispatcher
+from producers.tailer import Tailer
 from recalld.up.lifecycle import traced
 from schemas.documents import Lane
 from schemas.errors import UserError
@@ -59,7 +60,7 @@ def trace_of(span: ReadableSpan) -> int:
 
 def hand_over(workers: Workers, *paths: str) -> None:
     """As the producers do it."""
-    made = Dispatcher(workers.queue, workers.board, quiet_seconds=lambda _: 0.0, on_recovered=lambda: None)
+    made = Dispatcher({}, workers.queue, workers.board, Tailer({}, {}, lambda _: None), on_recovered=lambda: None)
     made.start()
     made.submit("main", [key(path) for path in paths])
     made.stop()

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from memory.index.provider_fallback import provider_of
+from memory.store.reader import IndexCounts
 from recalld.invocation import Invocation
 from recalld.runs.outcome import Outcome
-from recalld.runs.progress_bar import Progress, ProgressBar
-from recalld.runs.run import Run
+from recalld.runs.run import Run, progress_text
+from recalld.terminal_text import ProgressLine
 from recalld.up.lifecycle import running_broker
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import ConditionCode
@@ -43,18 +44,15 @@ def side(settings: Settings, broker_server: BrokerServer) -> Iterator[BrokerSide
     opened.client.close()
 
 
-class Recorded(ProgressBar):
+class Recorded(ProgressLine):
     """Keeps what it is given instead of drawing it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[Progress] = []
+        super().__init__(print, terminal=False, at_once=True)
+        self.shown: list[str] = []
 
-    def due(self) -> bool:
-        return True
-
-    def show(self, progress: Progress) -> None:
-        self.shown.append(progress)
+    def draw(self, text: str, *, share: float | None = None, last: bool = False) -> None:
+        self.shown.append(text)
 
 
 class Waiting:
@@ -63,7 +61,7 @@ class Waiting:
     def __init__(self, settings: Settings, side: BrokerSide) -> None:
         self._stop = threading.Event()
         self.waited = Run(settings, settings.agents, side, self._stop)
-        self.waited.bar = self.bar = Recorded()
+        self.waited.line = self.line = Recorded()
         self.side = side
         self.outcomes: list[Outcome] = []
         self._thread = threading.Thread(target=self._run)
@@ -94,17 +92,51 @@ class Waiting:
         self.outcomes = self.waited.until_done(works=lambda: True)
 
 
+@pytest.mark.parametrize(
+    ("counts", "start", "more", "line"),
+    [
+        pytest.param(
+            IndexCounts(chunks=1_100, vectors_ready=1_000, vectors_pending=100),
+            IndexCounts(chunks=600, vectors_ready=600),
+            {"expected": 2_000, "embedded": 150, "failed": 2},
+            "chunks 500/2,000  40/s  250 from the cache  100 wait for vectors (keywords work)  2 failed  "
+            "about 40 s left",
+            id="everything",
+        ),
+        pytest.param(
+            IndexCounts(chunks=600, vectors_ready=300, vectors_pending=300),
+            IndexCounts(chunks=600, vectors_ready=200, vectors_pending=400),
+            {"expected": 400, "embedded": 100},
+            "chunks 400/400  10/s  300 wait for vectors (keywords work)  about 30 s left",
+            id="chunks that waited for their vectors already are a part of the work",
+        ),
+        pytest.param(
+            IndexCounts(chunks=120),
+            IndexCounts(),
+            {"expected": 100},
+            "chunks 120/120  12/s",
+            id="more than was estimated is not more than everything",
+        ),
+    ],
+)
+def test_the_line_has_the_figures_of_this_run(
+    counts: IndexCounts, start: IndexCounts, more: dict[str, int], line: str
+) -> None:
+    text = progress_text(counts, start, documents=3, of_documents=8, seconds=10.0, **more)
+    assert text == f"documents 3/8  {line}"
+
+
 def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: BrokerSide) -> None:
     waiting = Waiting(settings, side)
     waiting.mark(OWN)
     with waiting:
-        wait_until(lambda: waiting.bar.shown)
+        wait_until(lambda: waiting.line.shown)
         waiting.mark(OTHER)
         waiting.claim(1)
         waiting.finish(OWN)
         wait_until(waiting.came_back)
         assert side.queue.marks.pending("main").documents == 1
-    assert waiting.bar.shown[0].waits_for == "1 document"
+    assert waiting.line.shown[0].endswith("  waits for 1 document")
     assert waiting.outcomes[0].condition is None
 
 
@@ -114,7 +146,7 @@ def test_a_document_that_changes_again_and_again_does_not_keep_it(
     waiting = Waiting(settings, side)
     waiting.mark(OWN)
     with waiting:
-        wait_until(lambda: waiting.bar.shown)
+        wait_until(lambda: waiting.line.shown)
         waiting.claim(1)
         waiting.mark(OWN)
         note = workspace / "MEMORY.md"
@@ -130,7 +162,7 @@ def test_vectors_of_what_came_later_do_not_keep_it(settings: Settings, side: Bro
     (workspace / "MEMORY.md").write_text("The first one.\n", "utf-8")
     store = write_index(settings, vectors=False)
     with Waiting(settings, side) as waiting:
-        wait_until(lambda: [one for one in waiting.bar.shown if one.waits_for == "1 vector of stub"])
+        wait_until(lambda: [one for one in waiting.line.shown if one.endswith("waits for 1 vector of stub")])
         (workspace / "memory" / "later.md").write_text("The second one.\n", "utf-8")
         write_index(settings, vectors=False)
         first = store.pending_chunks(1)[0]

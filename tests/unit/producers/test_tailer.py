@@ -2,22 +2,28 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
-from producers import tailer
-from producers.tailer import Tailer
+from producers import tailer as module
+from producers.dispatcher import Dispatcher
+from producers.tailer import BLOCK_BYTES, Due, Growth, Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Sync, SyncSessions
-from tests.recording import RememberedFiles, as_reader
+from tests.recording import RecordingConditions, RecordingQueue, RememberedFiles, as_reader
+from tests.transcript_files import compaction_line
 from tests.waiting import wait_until
 
+SYNC = SyncSessions()
+BOUNDLESS = SyncSessions(delta_bytes=10**9, delta_messages=10**9)
 LINE = b'{"role":"user","content":"hello"}\n'
 TIME = "2026-02-03T09-00-00.000Z"
 
@@ -27,42 +33,35 @@ def key(name: str) -> DocumentKey:
 
 
 class Bench:
-    """A tailer, transcripts on disk, and what was handed over."""
+    """A tailer behind its dispatcher, transcripts on disk, and what was marked."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sync: SyncSessions) -> None:
         self.folder = root / "sessions"
         self.folder.mkdir()
         (root / "ws").mkdir()
         self.now = 100.0
-        self.handed: list[tuple[str, dict[DocumentKey, FileStat | None]]] = []
+        self.queue = RecordingQueue()
         self.index: RememberedFiles | None = RememberedFiles({})
         self.index_error: RecalldError | None = None
         self.opened_indexes = 0
         self.markers = itertools.count()
-        self.sync = SyncSessions(quiet_seconds=5)
-        self.root = root
-        self.files = {name: self.files_of(name) for name in ("main", "other")}
-        self.tailer = Tailer(
-            self.files,
-            sync=lambda _: self.sync,
-            indexed=self.indexed,
-            hand_over=self.take,
+        agent = AgentSettings(id="main", workspace=root / "ws", sessions=(str(self.folder),), sync=Sync(sessions=sync))
+        self.files = AgentFiles(agent)
+        self.tailer = Tailer({"main": agent}, {"main": self.files}, self.indexed)
+        self.dispatcher = Dispatcher(
+            {"main": agent},
+            self.queue,
+            RecordingConditions(),
+            self.tailer,
+            on_recovered=lambda: None,
             clock=lambda: self.now,
         )
 
-    def files_of(self, name: str, *, forget: bool = False) -> AgentFiles:
-        sync = Sync(sessions=SyncSessions(forget_deleted=forget))
-        settings = AgentSettings(id=name, workspace=self.root / "ws", sessions=(str(self.folder),), sync=sync)
-        return AgentFiles(settings)
-
-    def indexed(self, agent: str) -> StoreReader | None:
+    def indexed(self, _: AgentSettings) -> StoreReader | None:
         self.opened_indexes += 1
         if self.index_error is not None:
             raise self.index_error
         return as_reader(self.index)
-
-    def take(self, agent: str, keys: Mapping[DocumentKey, FileStat | None]) -> None:
-        self.handed.append((agent, dict(keys)))
 
     def write(self, name: str, data: bytes = LINE) -> Path:
         path = self.folder / name
@@ -73,41 +72,45 @@ class Bench:
 
     def remember(self) -> None:
         """The index holds what is on disk now."""
-        self.index = RememberedFiles(dict(self.files["main"].scan().documents))
+        self.index = RememberedFiles(dict(self.files.scan().documents))
 
-    def touched(self, name: str, data: bytes = LINE, agent: str = "main") -> None:
-        self.write(name, data)
-        self.tailer.touch(agent, key(name))
+    def touch(self, name: str, data: bytes = b"") -> None:
+        if data:
+            self.write(name, data)
+        self.dispatcher.touch("main", key(name))
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.tailer.flush("nobody")  # wakes the thread, which looks at the clock
+        self.dispatcher.flush()  # wakes the thread, which looks at the clock
 
-    def names(self, agent: str = "main") -> list[str]:
-        """What was handed over so far; everything that was said before has been looked at."""
+    def names(self) -> list[str]:
+        """What was marked so far; everything that was said before has been looked at."""
         marker = f"marker-{next(self.markers)}.jsonl"
         self.write(marker)
-        self.tailer.force(agent, key(marker))
-        wait_until(lambda: any(key(marker) in keys for _, keys in self.handed))
-        paths = [one.path.removeprefix("sessions/") for owner, keys in self.handed if owner == agent for one in keys]
+        self.dispatcher.force("main", key(marker))
+        wait_until(lambda: key(marker).path in self.queue.marked("main"))
+        paths = [path.removeprefix("sessions/") for path in self.queue.marked("main")]
         return [path for path in paths if not path.startswith("marker")]
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(tailer, "LOOK_SECONDS", 0.001)
-    bench = Bench(tmp_path)
-    bench.tailer.start()
+def sync() -> SyncSessions:
+    return SyncSessions(quiet_seconds=5)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, sync: SyncSessions) -> Iterator[Bench]:
+    bench = Bench(tmp_path, sync)
+    bench.dispatcher.start()
     yield bench
-    bench.tailer.stop()
+    bench.dispatcher.stop()
 
 
 def test_every_write_begins_the_quiet_time_anew_but_not_for_ever(bench: Bench) -> None:
     for _ in range(4):
-        bench.touched("a.jsonl")
+        bench.touch("a.jsonl", LINE)
         bench.pass_time(3)
     assert bench.names() == []
-    bench.touched("a.jsonl")
     bench.pass_time(3)
     assert bench.names() == ["a.jsonl"]
 
@@ -115,78 +118,56 @@ def test_every_write_begins_the_quiet_time_anew_but_not_for_ever(bench: Bench) -
 def test_growth_counts_from_what_the_index_holds(bench: Bench) -> None:
     bench.write("a.jsonl", LINE * 5000)
     bench.remember()
-    bench.touched("a.jsonl", LINE * 49)
+    bench.touch("a.jsonl", LINE * 49)
     assert bench.names() == []
-    bench.touched("a.jsonl", LINE)
+    bench.touch("a.jsonl", LINE)
     assert bench.names() == ["a.jsonl"]
 
 
-def test_an_event_without_a_change_hands_nothing_over(bench: Bench) -> None:
+def test_an_event_without_a_change_marks_nothing(bench: Bench) -> None:
     bench.write("a.jsonl")
     bench.remember()
-    bench.tailer.touch("main", key("a.jsonl"))
-    bench.tailer.force("main", key("a.jsonl"))
+    bench.touch("a.jsonl")
+    bench.dispatcher.force("main", key("a.jsonl"))
     bench.pass_time(100)
     assert bench.names() == []
 
 
-@pytest.mark.parametrize("change", ["cut", "replaced", "compressed"])
-def test_a_transcript_that_was_cut_or_replaced_does_not_wait(bench: Bench, change: str) -> None:
-    path = bench.write("a.jsonl", LINE * 10)
-    bench.remember()
-    if change == "cut":
-        os.truncate(path, 5)
-    elif change == "replaced":
-        bench.write("new", LINE * 11).rename(path)
-    else:
-        bench.write("a.jsonl.zst", b"whatever")
-        path.unlink()
-    bench.tailer.touch("main", key("a.jsonl"))
-    assert bench.names() == ["a.jsonl"]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl.zst", f"a.jsonl.reset.{TIME}", f"a.jsonl.deleted.{TIME}.zst"])
-def test_a_compressed_transcript_or_an_archive_is_whole_when_it_comes(bench: Bench, name: str) -> None:
-    bench.write(name)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", f"a.jsonl.reset.{TIME}", f"a.jsonl.deleted.{TIME}.zst"])
+def test_a_transcript_that_was_compressed_and_an_archive_are_whole_when_they_come(bench: Bench, name: str) -> None:
     document = name.removesuffix(".zst")
-    bench.tailer.touch("main", key(document))
+    if name == "a.jsonl":
+        path = bench.write(name, LINE * 10)
+        bench.remember()
+        path.unlink()
+        name += ".zst"
+    bench.write(name, b"whatever")
+    bench.touch(document)
     assert bench.names() == [document]
 
 
-def test_who_asks_does_not_wait_for_the_next_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailer, "LOOK_SECONDS", 600)
-    bench.touched("a.jsonl", LINE * 50)
-    wait_until(lambda: bench.handed)
-    bench.touched("b.jsonl")
-    bench.tailer.flush("main")
-    wait_until(lambda: len(bench.handed) == 2)
-    assert bench.names() == ["a.jsonl", "b.jsonl"]
-
-
-def test_a_transcript_that_vanished_keeps_its_memory_unless_it_is_to_be_forgotten(bench: Bench) -> None:
+@pytest.mark.parametrize("sync", [SyncSessions(quiet_seconds=5, forget_deleted=forget) for forget in (True, False)])
+def test_a_transcript_that_vanished_keeps_its_memory_unless_it_is_to_be_forgotten(
+    bench: Bench, sync: SyncSessions
+) -> None:
     path = bench.write("a.jsonl")
     bench.remember()
     path.unlink()
-    bench.tailer.touch("main", key("a.jsonl"))
+    bench.touch("a.jsonl")
     bench.pass_time(100)
-    assert bench.names() == []
-    bench.files["main"] = bench.files_of("main", forget=True)
-    bench.tailer.touch("main", key("a.jsonl"))
-    assert bench.names() == ["a.jsonl"]
+    assert bench.names() == ["a.jsonl"] * sync.forget_deleted
 
 
-def test_a_session_that_was_archived_is_handed_over_under_both_names(bench: Bench) -> None:
+def test_a_session_that_was_archived_is_marked_under_both_names(bench: Bench) -> None:
     path = bench.write("a.jsonl")
     bench.remember()
     path.rename(path.with_name(f"a.jsonl.reset.{TIME}"))
-    bench.tailer.touch("main", key("a.jsonl"))
-    bench.tailer.touch("main", key(f"a.jsonl.reset.{TIME}"))
+    bench.touch("a.jsonl")
+    bench.touch(f"a.jsonl.reset.{TIME}")
     assert sorted(bench.names()) == ["a.jsonl", f"a.jsonl.reset.{TIME}"]
-    stats = {one: stat for _, keys in bench.handed for one, stat in keys.items()}
-    assert stats[key("a.jsonl")] is None
 
 
-def test_a_transcript_that_cannot_be_read_is_handed_over_so_that_its_job_says_why(
+def test_a_transcript_that_cannot_be_read_is_marked_so_that_its_job_says_why(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.write("locked.jsonl")
@@ -198,7 +179,7 @@ def test_a_transcript_that_cannot_be_read_is_handed_over_so_that_its_job_says_wh
         return opening(name, *arguments, **options)
 
     monkeypatch.setattr(os, "open", guarded)
-    bench.tailer.touch("main", key("locked.jsonl"))
+    bench.touch("locked.jsonl")
     assert bench.names() == []
     bench.pass_time(6)
     assert bench.names() == ["locked.jsonl"]
@@ -211,47 +192,182 @@ def test_without_an_index_a_transcript_counts_from_its_beginning(bench: Bench, e
     bench.index_error = error
     if error is None:
         bench.index = None
-    bench.touched("a.jsonl")
+    bench.touch("a.jsonl", LINE)
     assert bench.names() == ["a.jsonl"]
 
 
-def test_what_is_known_is_bounded_and_what_was_forgotten_is_looked_up_again(
+def test_only_a_transcript_whose_growth_is_not_known_any_more_costs_a_look_into_the_index(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tailer, "MAX_KNOWN", 10)
+    monkeypatch.setattr(module, "MAX_KNOWN", 10)
     bench.write("a.jsonl", LINE * 1000)
     bench.remember()
-    bench.touched("a.jsonl")
-    for number in range(30):
-        bench.touched(f"{number}.jsonl")
-    assert bench.names() == []
-    assert len(bench.tailer._known) <= 10
-    opened = bench.opened_indexes
-    bench.touched("a.jsonl")
-    assert bench.names() == []
-    assert bench.opened_indexes > opened
-
-
-def test_a_known_transcript_costs_no_look_into_the_index(bench: Bench) -> None:
-    bench.touched("a.jsonl")
-    bench.names()
-    wait_until(lambda: bench.tailer.waiting() == 1)  # its quiet time
-    opened = bench.opened_indexes
-    for _ in range(3):
-        bench.touched("a.jsonl")
-    bench.pass_time(6)
-    wait_until(lambda: any(key("a.jsonl") in keys for _, keys in bench.handed))
-    assert bench.opened_indexes == opened
+    for names, opened in ((["a"], 1), (["a"], 1), (map(str, range(12)), 2), (["a"], 3)):
+        looks = {key(f"{name}.jsonl"): False for name in names}
+        for one in looks:
+            bench.write(one.path.removeprefix("sessions/"))
+        assert bench.tailer.due("main", looks) == {}
+        assert bench.opened_indexes == opened
 
 
 def test_a_mistake_loses_no_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mistaken(*arguments: object) -> None:
-        raise ZeroDivisionError
-
     with monkeypatch.context() as patched:
-        patched.setattr(bench.tailer, "_meet", mistaken)
-        bench.touched("a.jsonl")
-        wait_until(lambda: bench.handed)
-    assert bench.handed == [("main", {key("a.jsonl"): None})]
-    bench.touched("b.jsonl", LINE * 50)
+        patched.delattr(bench.tailer, "_files")
+        bench.touch("a.jsonl", LINE)
+        wait_until(lambda: bench.queue.calls)
+    bench.touch("b.jsonl", LINE * 50)
     assert bench.names() == ["a.jsonl", "b.jsonl"]
+
+
+# Growth ------------------------------------------------------------------------------------------------
+
+
+class File:
+    """A file in memory that remembers what was read of it."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+        self.reads: list[tuple[int, int]] = []
+        self.inode = 7
+        self.written = 0
+        self.changed = 1
+
+    @property
+    def stat(self) -> FileStat:
+        return FileStat(len(self.data), self.written, self.inode, self.changed)
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+        self.written += 1
+
+    def read(self, offset: int, size: int) -> bytes:
+        self.reads.append((offset, size))
+        assert size <= BLOCK_BYTES
+        return self.data[offset : offset + size]
+
+    def look(self, growth: Growth, sync: SyncSessions = SYNC) -> Due:
+        return growth.look(self.stat, self.read, sync)
+
+    def look_after(self, growth: Growth, data: bytes, sync: SyncSessions) -> Due:
+        if data:
+            self.append(data)
+        return self.look(growth, sync)
+
+    def handed_over(self) -> Growth:
+        growth = Growth(None, 0)
+        growth.handed_over(self.stat, self.read)
+        self.reads.clear()
+        return growth
+
+
+def test_a_transcript_that_was_changed_in_place_waits_for_its_quiet_time_and_is_not_read_here() -> None:
+    file = File(LINE)
+    growth = file.handed_over()
+    file.changed += 1
+    assert file.look(growth) is Due.QUIET
+    assert file.reads == []
+
+
+def test_only_what_was_appended_is_read_and_only_once() -> None:
+    file = File(LINE * 1000)
+    growth = file.handed_over()
+    for count in (1, 2, 3):
+        file.append(LINE * count)
+        file.look(growth)
+    ends = [len(LINE) * (1000 + lines) for lines in (0, 1, 3, 6)]
+    assert file.reads == [(start, end - start) for start, end in itertools.pairwise(ends)]
+
+
+@pytest.mark.parametrize(
+    ("appended", "sync", "due"),
+    [
+        pytest.param([b""], SYNC, Due.NOT, id="nothing is not due"),
+        pytest.param([b"x" * 99_999], SYNC, Due.QUIET, id="a few bytes wait"),
+        pytest.param([b"x" * 100_000], SYNC, Due.NOW, id="many bytes do not"),
+        pytest.param([LINE] * 49, SYNC, Due.QUIET, id="a few lines wait"),
+        pytest.param([LINE] * 50, SYNC, Due.NOW, id="many lines do not, however they come"),
+        pytest.param(
+            [LINE[:-1]], SyncSessions(delta_messages=1), Due.QUIET, id="a line without its end does not count"
+        ),
+        pytest.param([LINE[:-1], b"\n"], SyncSessions(delta_messages=1), Due.NOW, id="until its end is there"),
+        pytest.param([b"x"], SyncSessions(delta_bytes=0), Due.NOW, id="no bytes are needed"),
+        pytest.param([b"x"], SyncSessions(delta_messages=0), Due.NOW, id="no lines are needed"),
+    ],
+)
+def test_what_was_appended_is_due_at_the_thresholds(appended: list[bytes], sync: SyncSessions, due: Due) -> None:
+    file = File(LINE)
+    growth = file.handed_over()
+    looks = [file.look_after(growth, data, sync) for data in appended]
+    assert looks[-1] is due
+    assert Due.NOW not in looks[:-1]
+
+
+def test_what_nobody_has_read_counts_from_its_beginning() -> None:
+    assert File(LINE).look(Growth(None, 0)) is Due.QUIET
+    assert File(LINE * 50).look(Growth(None, 0)) is Due.NOW
+    large = File(b"x" * 200_000)
+    assert large.look(Growth(None, 0)) is Due.NOW
+    assert large.reads == []
+
+
+@pytest.mark.parametrize("change", ["cut", "emptied", "replaced", "cut to less than was counted"])
+def test_a_transcript_that_was_cut_or_written_anew_is_due_at_once(change: str) -> None:
+    file = File(LINE * 5)
+    growth = file.handed_over()
+    if change == "cut to less than was counted":
+        file.append(LINE * 3)
+        assert file.look(growth) is Due.QUIET
+    file.written += 1
+    if change == "replaced":
+        file.inode = 8
+    else:
+        file.data = {"cut": LINE * 4, "emptied": b""}.get(change, LINE * 6)
+    assert file.look(growth) is Due.NOW
+
+
+@pytest.mark.parametrize("name", ["openclaw", "claude-code", "codex"])
+@pytest.mark.parametrize(("force", "due"), [(True, Due.NOW), (False, Due.QUIET)])
+def test_a_compaction_makes_it_due_at_once_unless_the_settings_say_no(name: str, due: Due, *, force: bool) -> None:
+    line, sync = compaction_line(name), SyncSessions(post_compaction_force=force)
+    file = File(LINE + line[:10])
+    growth = file.handed_over()
+    assert file.look_after(growth, line[10:30], sync) is Due.QUIET
+    assert file.look_after(growth, line[30:], sync) is due
+
+
+def test_a_line_without_end_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 200_000)
+    sync = SyncSessions(delta_bytes=10**9)
+    file = File(LINE)
+    growth = file.handed_over()
+    file.append(b"x" * 150_000)
+    assert file.look(growth, sync) is Due.QUIET
+    file.append(b"x" * 10_000_000)
+    file.reads.clear()
+    assert file.look(growth, sync) is Due.NOW
+    assert sum(size for _, size in file.reads) < 400_000
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_the_look() -> None:
+    file = File(LINE)
+    growth = file.handed_over()
+    file.append(LINE * 10)
+    stat = file.stat
+    file.data = file.data[: len(LINE) * 3]
+    assert growth.look(stat, file.read, SYNC) is Due.QUIET
+    assert growth.lines == 2
+
+
+@given(
+    lines=st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b" ") + b"\n"), max_size=30),
+    cuts=st.lists(st.integers(min_value=0, max_value=900), max_size=8),
+)
+def test_however_the_bytes_come_every_line_is_counted_once(lines: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(lines)
+    file = File()
+    growth = Growth(file.stat, 0)
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    for start, end in itertools.pairwise(places):
+        file.append(data[start:end])
+        file.look(growth, BOUNDLESS)
+    assert growth.lines == len(lines)

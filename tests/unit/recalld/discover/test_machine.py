@@ -16,7 +16,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.scan import LATEST_NS
 from recalld.commands.discover import discovery_lines
 from recalld.discover.machine import discover, working_folder
-from recalld.discover.memories import Counted, Discovery, Found, count_transcripts, with_unique_names
+from recalld.discover.memories import Counted, Discovery, Found, with_unique_names
 from recalld.discover.settings_file import settings_file
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
@@ -412,14 +412,15 @@ def test_a_file_of_any_age_is_counted_and_its_day_is_shown(machine: Machine) -> 
     assert "the newest of 2" in "\n".join(discovery_lines(machine.discover()))
 
 
-def test_links_are_not_followed_and_locked_folders_are_passed_over(tmp_path: Path) -> None:
+def test_links_are_not_followed_and_absent_folders_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a.jsonl").write_text("x")
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "link").symlink_to(tmp_path / "real")
     (tmp_path / "sessions" / "b.jsonl").symlink_to(tmp_path / "real" / "a.jsonl")
-    found = count_transcripts((str(tmp_path / "sessions"), str(tmp_path / "absent")), until=time.monotonic() + 60)
-    assert found == Counted()
+    sessions = (str(tmp_path / "sessions"), str(tmp_path / "absent"))
+    found = Found("a", "codex", "a", workspace=tmp_path, sessions=sessions).counted(time.monotonic() + 60)
+    assert (found.transcripts, found.is_empty) == (Counted(), True)
 
 
 @given(st.text(), st.text(), st.lists(st.text()), st.text())

@@ -32,10 +32,6 @@ def invocation(config: Path, tmp_path: Path) -> Invocation:
     )
 
 
-def test_nothing_is_outdated_while_nothing_was_written(invocation: Invocation):
-    assert SettingsAge(invocation)() is None
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,6 +50,7 @@ def test_what_makes_no_difference_is_no_change(invocation: Invocation, config: P
 
 def test_a_change_is_told_with_both_times_until_it_is_taken_back(invocation: Invocation, config: Path):
     age = SettingsAge(invocation)
+    assert age() is None
     config.write_text(TEXT.replace("300", "200"))
     os.utime(config, (5000.0, 5000.0))
     outdated = age()
@@ -63,18 +60,10 @@ def test_a_change_is_told_with_both_times_until_it_is_taken_back(invocation: Inv
     assert age() == outdated
     config.write_text(TEXT)
     assert age() is None
-
-
-def test_what_is_not_valid_or_gone_is_told(invocation: Invocation, config: Path):
-    age = SettingsAge(invocation)
-    config.write_text("chunking = 3\n")
-    invalid = age()
-    assert invalid is not None
-    assert invalid.invalid
-    config.unlink()
-    gone = age()
-    assert gone is not None
-    assert gone.invalid
+    for spoil in (lambda: config.write_text("chunking = 3\n"), config.unlink):
+        spoil()
+        assert (outdated := age()) is not None
+        assert outdated.invalid
 
 
 def test_a_key_file_that_was_replaced_is_a_change(

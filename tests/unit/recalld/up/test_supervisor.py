@@ -96,9 +96,12 @@ def test_a_process_that_keeps_dying_is_started_again_after_ever_longer_pauses_un
 
 
 def test_how_a_process_ended_is_said_with_the_place_of_its_log(child_of: MakeChild) -> None:
-    failing, killed = child_of("exit 3", name="watch"), child_of(LIVES, name="serve")
+    failing = child_of("exit 3", name="watch")
+    killed = child_of(f'echo "$MALLOC_ARENA_MAX" >&2; {LIVES}', name="serve")
     start(killed)
     assert killed.pid is not None
+    assert os.getsid(killed.pid) == killed.pid, "Ctrl-C must reach the supervisor only"
+    assert killed.last_words() == "2", "few memory arenas"
     os.kill(killed.pid, signal.SIGKILL)
     assert end_of(failing) == f"watch ended with code 3; it is started again (log: {failing.log})"
     assert end_of(killed) == f"serve was killed by signal SIGKILL; it is started again (log: {killed.log})"
@@ -136,14 +139,6 @@ def test_a_large_log_is_put_aside_when_its_process_starts_and_the_last_line_is_i
     assert child.log.with_suffix(".log.1").read_text() == "sixteen letters\n\n" * 2
     assert child.log.read_text() == "sixteen letters\n\n"
     assert child.last_words() == "sixteen letters"
-
-
-def test_a_process_has_a_session_of_its_own_and_few_memory_arenas(child_of: MakeChild) -> None:
-    child = child_of(f'echo "$MALLOC_ARENA_MAX" >&2; {LIVES}')
-    start(child)
-    assert child.pid is not None
-    assert os.getsid(child.pid) == child.pid, "Ctrl-C must reach the supervisor only"
-    assert child.last_words() == "2"
 
 
 def test_kinds_are_stopped_in_their_order_and_all_workers_at_a_time(child_of: MakeChild, tmp_path: Path) -> None:
@@ -194,13 +189,10 @@ def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_whe
     mended.touch()
     start(child)
     assert children.missed() == {}
-
-
-def test_a_process_that_does_not_get_ready_is_missed(child_of: MakeChild, clock: Clock) -> None:
-    child = child_of("cat >/dev/null", name="serve")
-    child.look()
+    slow = child_of("cat >/dev/null", name="serve")
+    slow.look()
     clock.now += supervisor.MISSED_AFTER_SECONDS + 1
-    assert child.missed() == f"serve was started and does not get ready (log: {child.log})"
+    assert slow.missed() == f"serve was started and does not get ready (log: {slow.log})"
 
 
 @pytest.fixture
