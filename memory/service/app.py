@@ -23,7 +23,9 @@ from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service import overview
+from memory.service.context_routes import context_routes
 from memory.service.query_service import QueryService
+from schemas.context import FlushRequest, PromptRequest, PruneRequest
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import (
@@ -67,6 +69,9 @@ _MODELS: dict[str, type[BaseModel]] = {
     "/v1/get": GetRequest,
     "/v1/tools": ToolRequest,
     "/v1/terms": TermsRequest,
+    "/v1/context/prompt": PromptRequest,
+    "/v1/context/flush": FlushRequest,
+    "/v1/context/prune": PruneRequest,
 }
 
 _ABOUT_AGENTS = refusals(agents=True, fields=True)
@@ -126,6 +131,7 @@ def create_app(
     app.include_router(_memory_routes(service))
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
+    app.include_router(context_routes(service))
     files = _PageFiles(directory=PAGE_FOLDER)
 
     async def page(request: Request) -> Response:

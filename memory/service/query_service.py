@@ -12,6 +12,8 @@ from typing import Any
 import structlog
 from opentelemetry.trace import SpanKind
 
+from memory.context.agent_context import AgentContext
+from memory.context.injection import InjectedSessions
 from memory.embedding.coordination import Coordinate
 from memory.http.authorization import Authorizer, needs_tokens, read_metrics_token, read_tokens
 from memory.search.tools import SearchableMemory, call_tool
@@ -42,6 +44,8 @@ class QueryService:
     ) -> None:
         self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
         self.metrics = ServiceMetrics(self.agents)
+        self._settings = settings
+        self._injected = InjectedSessions()
         #: True if clients must send a token.
         self.guarded = needs_tokens(settings, host=settings.service.host)
         self.authorizer = Authorizer(
@@ -53,6 +57,10 @@ class QueryService:
     def memory(self, agent: str, *, traceparent: str | None = None) -> ServedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
         return ServedMemory(self.agents.memory(agent), self.metrics, agent=agent, traceparent=traceparent)
+
+    def context(self, agent: str) -> AgentContext:
+        """Return the context of an agent's conversations."""
+        return AgentContext(self._settings, self._settings.agent(agent), self.agents.memory(agent), self._injected)
 
     async def call(
         self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
