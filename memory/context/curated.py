@@ -89,7 +89,7 @@ def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:
             paragraph = own
             if own is not None:
                 continue
-        if own is not None and section is not None and section[1].is_standing:
+        if own is not None and not own.triggers and section is not None and section[1].is_standing:
             own = replace(own, is_standing=True)
         marks = own or paragraph or (section[1] if section is not None else None)
         if marks is not None:

@@ -89,6 +89,15 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[Absence]
     return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
 
 
+def context(invocation: Invocation, **request: Any) -> Answer:
+    """Report on a session's context. `request` has the arguments of `Client.context`. Raise like `search`."""
+    return _ask(
+        invocation,
+        service=lambda client: client.context(agent=invocation.agent, **request),
+        otherwise=lambda _: _context(invocation, request),
+    )
+
+
 def _ask(
     invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
 ) -> Answer:
@@ -164,6 +173,15 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     asked = GetRequest.model_validate(given)
     with _by_keywords(invocation) as memory:
         return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
+    from memory.context.agent_context import AgentContext
+    from memory.context.injection import InjectedSessions
+
+    with _by_keywords(invocation) as memory:
+        context = AgentContext(invocation.settings, invocation.the_agent(), memory, InjectedSessions())
+        return context.report(**request).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @contextmanager
