@@ -14,10 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 
-from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.agent_files import AgentFiles
+from memory.documents.comparison import Difference, difference
 from memory.documents.roots import archived_path, priority
-from memory.documents.scan import KnownFiles
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
@@ -110,60 +109,43 @@ class ReconcileReport:
         return self.new + self.changed + self.vanished
 
 
-class _Index:
-    """Contents of an index when a comparison began. Its reader is opened for each look, and closed right after.
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Comparison with one generation. `lost`: nothing but a dead letter is left of these documents."""
 
-    `known` is None without an index, and where it is unreadable for one of the reasons in `unless`. `failed` have dead
-    letters, and a user left `out` some.
-    """
+    found: Difference
+    lost: Sequence[DocumentKey] = ()
+    vectors_pending: int = 0
 
-    def __init__(
-        self, opened: Callable[[], StoreReader | None], files: AgentFiles, unless: type[RecalldError] = StoreCorrupt
-    ) -> None:
-        self._opened = opened
-        self._files = files
-        self._unless = (StoreCorrupt, unless)
-        self.known: KnownFiles | None = None
-        self.vectors_pending = 0
-        self.failed: list[DocumentKey] = []
-        self.out: set[DocumentKey] = set()
-        try:
-            self._look(self._count)
-        except self._unless:
-            self.known = None
+    @property
+    def lacking(self) -> list[DocumentKey]:
+        """Documents that the generation lacks, or must forget."""
+        differing = [key for key in self.found.scan.documents if key not in self.found.left_out]
+        # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
+        archived = {archived_path(key.path) for key in differing if key.is_transcript}
+        left = [key for key in self.found.absent if key.is_transcript and key.path in archived]
+        return [*differing, *self.found.gone, *left, *self.lost]
 
-    def _count(self, reader: StoreReader) -> list[DocumentKey]:
-        self.known = KnownFiles(reader.files())
-        self.failed = [letter.key for letter in reader.dead_letters()]
-        self.vectors_pending = reader.counts().vectors_pending
-        self.out = left_out(reader, self._files)
-        return []
 
-    def absent(self) -> list[DocumentKey]:
-        """Return the documents that a scan did not find."""
-        known = self.known
-        return self._read(lambda reader: known.absent(reader.files())) if known is not None and known.absentees else []
-
-    def gone(self, absent: Sequence[DocumentKey], scan: Scan) -> list[DocumentKey]:
-        """Return the absent documents that the index must forget."""
-        gone = [key for key in absent if not key.is_transcript and not _is_hidden(self._files, key, scan)]
-        if transcripts := [key for key in absent if key.is_transcript]:
-            gone += self._read(lambda reader: forgotten(self._files, transcripts, scan, reader))
-        return gone
-
-    def _read(self, look: Callable[[StoreReader], list[DocumentKey]]) -> list[DocumentKey]:
-        """Return the result of a later look; nothing if the index cannot be read any more."""
-        try:
-            return self._look(look)
-        except (StoreCorrupt, OtherVersion):
-            return []
-
-    def _look(self, look: Callable[[StoreReader], list[DocumentKey]]) -> list[DocumentKey]:
-        reader = self._opened()
+def _look(
+    opened: Callable[[], StoreReader | None], files: AgentFiles, unless: type[RecalldError], *, imported: bool
+) -> _Look | None:
+    """Compare the files with a generation. Return None if there is none, or if it is unreadable for this reason."""
+    try:
+        reader = opened()
         if reader is None:
-            return []
+            return None
         with closing(reader):
-            return look(reader)
+            found = difference(files, reader, imported=imported)
+            known, documents = found.known, found.scan.documents
+            lost = [
+                letter.key
+                for letter in reader.dead_letters()
+                if not (letter.key in documents or letter.key in known or found.hides(files, letter.key))
+            ]
+            return _Look(found, lost, reader.counts().vectors_pending)
+    except (StoreCorrupt, unless):
+        return None
 
 
 def reconcile(
@@ -189,37 +171,19 @@ def reconcile(
     """
     began = time.monotonic()
     complete = building()
-    index = _Index(indexed, files)
-    anew = complete or index.known is None
-    live = _Index(answering, files, unless=OtherVersion) if anew else index
-    remembered = index.known if index.known is not None else KnownFiles()
-    is_built = anew and live.known is not None
-    # Imports are read again only for a new index that lacks them.
-    scan = files.scan(imported=anew, but=None if is_built else remembered)
-    differing = list(scan.documents)
-    edited: dict[DocumentKey, None] = {}
-    if is_built and live.known is not None:
-        differing = [key for key, stat in scan.documents.items() if remembered.differs(key, stat)]
-        edited = {key: None for key, stat in scan.documents.items() if live.known.differs(key, stat)}
-    absent = index.absent()
-    visible = live.absent() if is_built else []
-    scan = with_emptied(scan, files, {*absent, *visible})
-    # Only their dead letters are left.
-    lost = [
-        key for key in index.failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))
-    ]
-    # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
-    archived = {archived_path(key.path) for key in differing if key.is_transcript}
-    left = [key for key in absent if key.is_transcript and key.path in archived]
-    lacking = [*(key for key in differing if key not in index.out), *index.gone(absent, scan), *left, *lost]
-    edited = {key: None for key in edited if key not in index.out}
-    edited |= dict.fromkeys(live.gone(visible, scan) if is_built else lacking)
+    known = _look(indexed, files, StoreCorrupt, imported=complete)
+    # Imports are scanned only for a new index that lacks them.
+    index = known or _Look(difference(files, None, imported=True))
+    live = _look(answering, files, OtherVersion, imported=True) if complete or known is None else index
+    lacking = index.lacking
+    edited = {key for key in (live or index).lacking if key not in index.found.left_out}
+    stats = (live or index).found.scan.documents | index.found.scan.documents
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
         {*lacking, *edited},
         # Edits come before documents of a generation under construction.
-        key=lambda key: (key not in edited, priority(key, today=day, stat=scan.documents.get(key))),
+        key=lambda key: (key not in edited, priority(key, today=day, stat=stats.get(key))),
     )
     urgent = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
     mark_in_calls(queue, agent.id, marks[:urgent], lane=Lane.LIVE)
@@ -229,19 +193,14 @@ def reconcile(
         queue.request_vectors(agent.id)
     if complete:
         queue.request_completion(agent.id)
-    vanished = [key for key in marks if key not in scan.documents]
-    changed = sum(key in scan.documents and key in remembered for key in marks)
+    vanished = sum(key not in stats for key in marks)
+    changed = sum(key in stats and key in index.found.known for key in marks)
     return ReconcileReport(
         agent=agent.id,
-        on_disk=scan.count,
-        new=len(marks) - changed - len(vanished),
+        on_disk=index.found.scan.count,
+        new=len(marks) - changed - vanished,
         changed=changed,
-        vanished=len(vanished),
-        problems=scan.problems,
+        vanished=vanished,
+        problems=index.found.scan.problems,
         seconds=time.monotonic() - began,
     )
-
-
-def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
-    """Return True if the scan could not look where the note may be."""
-    return not scan.complete and scan.hides(files.path_of(key))

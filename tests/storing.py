@@ -15,7 +15,7 @@ from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentWrite, KeptChunk, NewChunk, Store
+from memory.store.writer import DocumentTouch, DocumentWrite, KeptChunk, NewChunk, Store
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
@@ -132,3 +132,10 @@ def filled(store: Store, documents: int = 30, chunks: int = 20) -> None:
             for number in range(documents)
         ]
     )
+
+
+def touch(store: Store, document_key: DocumentKey, stat: FileStat) -> None:
+    """Give a document with the content that it has another stat."""
+    known = store.file(document_key)
+    assert known is not None
+    store.write([DocumentTouch(document_key, stat, known.content_hash)])

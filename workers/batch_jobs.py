@@ -19,7 +19,7 @@ import structlog
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, ledger_path
 from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
@@ -208,11 +208,9 @@ class AgentJobs:
         """Note jobs of texts. Return the texts that wait until another job may be open."""
         if self._provider is None or len(waiting) < FEWEST_TEXTS:
             return []
-        identity, account = self._supply.identity, self._provider.account
-        origin = Origin(self._agent, identity, account, self._provider.name, self._provider.model)
         waiting = self._without_paid(waiting)
         while len(waiting) >= FEWEST_TEXTS:
-            noted = self.ledger.note(origin, waiting[:most], most_open=self._settings.concurrency)
+            noted = self.ledger.note(self._agent, self._provider, waiting[:most], most_open=self._settings.concurrency)
             if not noted:
                 return waiting
             waiting = [text_hash for text_hash in waiting if text_hash not in noted]

@@ -107,9 +107,8 @@ class Runtime:
     def publish_counts(self) -> None:
         """Add the counts of this process to those of all. Never raises."""
         for supply in list(self._supplies.values()):
-            looks = supply.take_cache_looks()
-            self.board.counters.add(EMBEDDING_CACHE, looks.hits, "hit")
-            self.board.counters.add(EMBEDDING_CACHE, looks.misses, "miss")
+            for outcome, number in supply.take_looks().items():
+                self.board.counters.add(EMBEDDING_CACHE, number, outcome)
         self.board.counters.flush()
 
     def maintain_cache(self) -> bool:
@@ -123,8 +122,8 @@ class Runtime:
         """
         supplies = list(self._supplies.values())
         until = time.monotonic() + min(max(seconds, 0.0), KEEPING_SECONDS)
-        for supply in supplies:
-            supply.stop()
+        for batcher in filter(None, (supply.batcher for supply in supplies)):
+            batcher.stop()
         for supply in supplies:
             supply.close(timeout_seconds=max(0.0, until - time.monotonic()))
         if in_use:

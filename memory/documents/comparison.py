@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
@@ -30,51 +30,80 @@ NOTED = "left_out"
 FEW_NOTES = 10
 
 
-def compare(
-    scan: Scan,
-    known: KnownFiles,
-    absent: Sequence[DocumentKey],
-    forgotten: Collection[DocumentKey],
-    *,
-    sessions: SyncSessions,
-    now: float,
-    watched: bool,
-    left_out: Collection[DocumentKey] = (),
-) -> DiskState:
-    """Count what differs: `scan` holds the documents that are not as `known`, `absent` names known ones that are gone.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Difference between an agent's files and an index, by stat.
 
-    Of the absent transcripts those `forgotten` must leave the index. `now` is Unix time: a transcript that was written
-    to a moment ago is growing, not stale, if it is `watched`. Documents that a user `left_out` are neither missing nor
-    stale.
+    `scan` holds the documents that are not as `known`. Of the `absent`, known to the index and not found,
+    the index must forget the `gone` ones. Those that a user `left_out` are not to be indexed.
     """
-    moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
-    missing = stale = growing = out = 0
-    for key, stat in scan.documents.items():
-        if key in left_out:
-            out += 1
-        elif watched and key.is_transcript and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
-            growing += 1
-        elif key not in known:
-            missing += 1
-        else:
-            stale += 1
-    transcripts = sum(key.is_transcript for key in absent)
-    # Below a folder that could not be listed nothing is known to be gone.
-    notes_gone = len(absent) - transcripts if scan.complete else 0
-    return DiskState(
-        files=scan.count,
-        missing=missing,
-        stale=stale,
-        vanished=notes_gone + len(forgotten),
-        growing=growing,
-        left_out=out,
-        excluded=scan.left_out.get(EXCLUDED, 0),
-        excluded_folders=scan.left_out.get(EXCLUDED_FOLDERS, 0),
-        other_sessions={
-            kind: count for kind, count in sorted(scan.left_out.items()) if kind not in (EXCLUDED, EXCLUDED_FOLDERS)
-        },
-        kept=transcripts - len(forgotten),
-    )
+
+    scan: Scan
+    known: KnownFiles
+    absent: Sequence[DocumentKey] = ()
+    gone: Sequence[DocumentKey] = ()
+    left_out: Collection[DocumentKey] = ()
+
+    def hides(self, files: AgentFiles, key: DocumentKey) -> bool:
+        """Return True if the scan could not look where the document may be."""
+        return not self.scan.complete and self.scan.hides(files.path_of(key))
+
+    def disk_state(self, *, sessions: SyncSessions, now: float, watched: bool) -> DiskState:
+        """Count what differs.
+
+        `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`.
+        """
+        moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
+        missing = stale = growing = out = 0
+        for key, stat in self.scan.documents.items():
+            if key in self.left_out:
+                out += 1
+            elif watched and key.is_transcript and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
+                growing += 1
+            elif key not in self.known:
+                missing += 1
+            else:
+                stale += 1
+        kinds = dict(sorted(self.scan.left_out.items()))
+        return DiskState(
+            files=self.scan.count,
+            missing=missing,
+            stale=stale,
+            vanished=len(self.gone),
+            growing=growing,
+            left_out=out,
+            excluded=kinds.pop(EXCLUDED, 0),
+            excluded_folders=kinds.pop(EXCLUDED_FOLDERS, 0),
+            other_sessions=kinds,
+            kept=len({key for key in self.absent if key.is_transcript}.difference(self.gone)),
+        )
+
+
+def difference(
+    files: AgentFiles, reader: StoreReader | None, *, known: KnownFiles | None = None, imported: bool = False
+) -> Difference:
+    """Compare an agent's files with an index; without a `reader`, with an empty one.
+
+    The files are looked at after the index: a document that is indexed meanwhile counts as up to date. `known` are the
+    files of the reader, if they were read already. `imported`: the imported folders are scanned, too.
+    """
+    if reader is None:
+        known = KnownFiles()
+        return Difference(files.scan(imported=imported, but=known), known)
+    known = known if known is not None else KnownFiles(reader.files())
+    out = left_out(reader, files)
+    scan = files.scan(imported=imported, but=known)
+    absent = known.absent(reader.files()) if known.absentees else []
+    if folders := emptied(files, absent):
+        conditions = (
+            Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
+            for folder, notes in folders.items()
+        )
+        # Nothing in an emptied folder is known to be gone.
+        scan = replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *folders))
+    found = Difference(scan, known, absent, left_out=out)
+    gone = [key for key in absent if not key.is_transcript and not found.hides(files, key)]
+    return replace(found, gone=[*gone, *_forgotten(files, [key for key in absent if key.is_transcript], scan, reader)])
 
 
 def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:
@@ -98,13 +127,14 @@ def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = No
     )
 
 
-def forgotten(files: AgentFiles, absent: Iterable[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
+def _forgotten(files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
     """Return those of many transcripts absent from a scan that the index must forget, as `forgets` tells of one.
 
     Looks at the disk for those of which the scan has an archive.
     """
+    if not absent:
+        return []
     archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
-    absent = list(absent)
     out = files.left_out(absent)
     return [
         *out,
@@ -161,6 +191,8 @@ def file_state(files: AgentFiles, key: DocumentKey) -> list[int] | None:
 def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]:
     """Return the configured folders that were emptied, and the number of notes that the index holds of each.
 
+    `indexed`: all that the index holds, or only what of it is absent, as all of an emptied folder is.
+
     A mount point without its disk is an empty folder, and a whole memory must not go with it. A user who deleted all
     notes confirms it by putting any file there. Cheap while no folder is empty.
     """
@@ -171,21 +203,6 @@ def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]
     return {
         folder: held[folder] for folder, workspace in empty.items() if held[folder] > (0 if workspace else FEW_NOTES)
     }
-
-
-def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) -> Scan:
-    """Return the scan with emptied folders as not listed: nothing in them is known to be gone.
-
-    `indexed`: all that the index holds, or only what of it is absent, as all of an emptied folder is.
-    """
-    found = emptied(files, indexed)
-    if not found:
-        return scan
-    conditions = (
-        Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
-        for folder, notes in found.items()
-    )
-    return replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
 
 
 def _is_empty(folder: str) -> bool:

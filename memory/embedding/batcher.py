@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -329,8 +329,8 @@ class EmbeddingBatcher:
         return None
 
     def _fail_waiting(self, error: Transient | Terminal) -> None:
-        for entry in [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in list(queue))]:
-            self._settle([entry], error)
+        waiting = [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in queue)]
+        self._settle((entry, error) for entry in waiting)
 
     def _take_out(self, entry: _Entry) -> None:
         if self._entries.get(entry.text_hash) is entry:
@@ -367,7 +367,8 @@ class EmbeddingBatcher:
             except Exception as error:
                 # A defect of ours or of a provider must not let callers wait for ever.
                 log.exception("embedding_batch_failed", provider=self._provider.name)
-                self._settle(batch, Transient(f"the embedding batch failed: {type(error).__name__}: {error}"))
+                failure = Transient(f"the embedding batch failed: {type(error).__name__}: {error}")
+                self._settle((entry, failure) for entry in batch)
             finally:
                 with self._changed:
                     self._sending[lane] -= 1
@@ -380,7 +381,8 @@ class EmbeddingBatcher:
         try:
             # After the claim: another job or process may have paid for some of them since they were looked up.
             known = self._cache.get_many(self._provider.identity, hashes) if self._cache is not None else {}
-            rest = self._settle_known(batch, known)
+            self._settle((entry, known[entry.text_hash]) for entry in batch if entry.text_hash in known)
+            rest = [entry for entry in batch if entry.text_hash not in known]
             self._set_aside([entry for entry in rest if entry.text_hash not in mine])
             wanted = [entry for entry in rest if entry.text_hash in mine]
             if wanted:
@@ -402,8 +404,8 @@ class EmbeddingBatcher:
         try:
             if self._cache is not None:
                 self._cache.ensure_room()
-        except StoreFull as error:
-            self._settle(batch, error)
+        except StoreFull as full:
+            self._settle([(entry, full) for entry in batch])
             return
         items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
         begun, embedded, parallel = time.monotonic(), 0, sum(self._sending.values())
@@ -411,17 +413,16 @@ class EmbeddingBatcher:
             items, urgency=_URGENCY[lane], wanted=lambda: any(entry.wanted for entry in batch)
         ):
             entries, result = [batch[place] for place in outcome.places], outcome.result
-            if isinstance(result, Refusal):
-                self._settle(entries, result)
-            elif isinstance(result, Transient | Terminal):
-                self._settle(entries, result)
-                self._spread(result)
+            if isinstance(result, Refusal | Transient | Terminal):
+                self._settle([(entry, result) for entry in entries])
             else:
                 vectors = {entry.text_hash: row for entry, row in zip(entries, result, strict=True)}
                 if self._cache is not None:
                     self._cache.keep(self._provider.identity, vectors)  # before any use
-                self._settle_known(entries, vectors)
+                self._settle([(entry, vectors[entry.text_hash]) for entry in entries])
                 embedded += len(vectors)
+            if isinstance(result, Transient | Terminal):
+                self._spread(result)
         if embedded >= min(_TELLING_INPUTS, self._provider.limits.inputs):
             measured = embedded * parallel / max(time.monotonic() - begun, 1e-6)
             self._rate += _RATE_WEIGHT * (measured - self._rate)
@@ -433,17 +434,8 @@ class EmbeddingBatcher:
             if refusal is not None:
                 self._fail_waiting(error if isinstance(error, Terminal) else refusal)
 
-    def _settle(self, entries: Sequence[_Entry], result: Vector | Refusal | Transient | Terminal) -> None:
+    def _settle(self, results: Iterable[tuple[_Entry, Vector | Refusal | Transient | Terminal]]) -> None:
         with self._changed:
-            for entry in entries:
+            for entry, result in results:
                 self._take_out(entry)
                 entry.settle(result)
-
-    def _settle_known(self, entries: Sequence[_Entry], vectors: Mapping[str, Vector]) -> list[_Entry]:
-        """Settle the texts whose vectors are known; return the others."""
-        with self._changed:
-            for entry in entries:
-                if entry.text_hash in vectors:
-                    self._take_out(entry)
-                    entry.settle(vectors[entry.text_hash])
-        return [entry for entry in entries if entry.text_hash not in vectors]

@@ -55,31 +55,23 @@ class Urgency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Budget of `rate` a second on average and `burst` at once; in no minute more than `60 * rate + burst`."""
+    """Budget of `rate` a second on average and `burst` at once; in no minute more than `60 * rate + burst`.
 
-    rate: float
-    burst: float
+    A rate of 0 is no limit.
+    """
 
-    def room(self, urgency: Urgency) -> float:
-        """Return the part of the burst that is open to requests of this urgency."""
-        return self.burst * (1 - _LEFT_FOR_LIVE if urgency is Urgency.BACKFILL else 1.0)
+    rate: float = 0.0
+    burst: float = 0.0
 
+    @classmethod
+    def a_minute(cls, limit: int | None, *, at_once: float) -> Budget:
+        """Return the budget that keeps every minute within a limit, of which the share `at_once` may leave at once."""
+        burst = max(1.0, (limit or 0) * at_once)
+        return cls(rate=max(limit - burst, 0.5) / 60.0, burst=burst) if limit else cls()
 
-def request_budget(limits: ProviderLimits) -> Budget | None:
-    """Return the budget that keeps every minute within the limit of requests; None without a limit."""
-    if not limits.requests_per_minute:
-        return None
-    burst = max(1.0, limits.requests_per_minute * _REQUEST_BURST)
-    return Budget(rate=max(limits.requests_per_minute - burst, 0.5) / 60.0, burst=burst)
-
-
-def token_budget(limits: ProviderLimits) -> Budget | None:
-    """Return the budget that keeps every minute within the limit of tokens, except for inputs above a quarter of it;
-    None without a limit."""
-    if not limits.tokens_per_minute:
-        return None
-    burst = limits.tokens_per_minute * _TOKEN_BURST
-    return Budget(rate=(limits.tokens_per_minute - burst) / 60.0, burst=burst)
+    def bounds(self, urgency: Urgency) -> tuple[float, float]:
+        """Return the rate, and the part of the burst that is open to requests of this urgency."""
+        return self.rate, self.burst * (1 - _LEFT_FOR_LIVE if urgency is Urgency.BACKFILL else 1.0)
 
 
 def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
@@ -132,7 +124,10 @@ class RateLimiter:
         shared: Step | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._requests, self._tokens = (request_budget(limits), token_budget(limits)) if limits else (None, None)
+        requests, tokens = (limits.requests_per_minute, limits.tokens_per_minute) if limits else (None, None)
+        self._requests = Budget.a_minute(requests, at_once=_REQUEST_BURST)
+        # Every minute is within it, except for inputs above the share.
+        self._tokens = Budget.a_minute(tokens, at_once=_TOKEN_BURST)
         self._own = _OwnAccount(clock)
         self._shared = shared
         self._clock = clock
@@ -148,7 +143,7 @@ class RateLimiter:
             Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
         """
         waits = 0 if urgency is Urgency.QUERY else 1
-        state = self._step("acquire", waits, *_limit(self._requests, urgency), tokens, *_limit(self._tokens, urgency))
+        state = self._step("acquire", waits, *self._requests.bounds(urgency), tokens, *self._tokens.bounds(urgency))
         if state.seconds > 0:
             raise state.error()
         if state.paced > 0:
@@ -234,8 +229,3 @@ class _OwnAccount:
 def is_asked(error: Transient) -> bool:
     """Return True if the provider asked to wait, which holds for the whole account; other failures are a model's."""
     return isinstance(error, Throttled) or error.retry_after is not None
-
-
-def _limit(budget: Budget | None, urgency: Urgency) -> tuple[float, float]:
-    """Return rate and room; a rate of 0 is no limit."""
-    return (budget.rate, budget.room(urgency)) if budget is not None else (0.0, 0.0)

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 
 from memory.embedding.providers.bedrock import BedrockProvider, family_of
 from memory.embedding.providers.endpoint import Endpoint
-from memory.embedding.providers.gemini import TASKS, VERSION, GeminiProvider
+from memory.embedding.providers.json_apis import TASKS, VERSION, GeminiProvider, OllamaProvider
 from memory.embedding.providers.local import E5Provider, GgufProvider, UseProvider
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
-from memory.embedding.providers.ollama import OllamaProvider
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset, family_prefixes

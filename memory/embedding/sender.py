@@ -108,24 +108,20 @@ class BatchSender:
             texts = [items[place] for place in part.places]
             try:
                 matrix, unusable = self._ask(texts, errand, again=part.again)
-            except Permanent as error:
-                # Else an endpoint that refuses everything would be asked twice for every single text.
-                if not self._proven and isinstance(self._outcome_of_another(errand), Permanent):
-                    yield from _given_up(self._refuses_all(error), [part, *parts])
+            except (Permanent, Transient, Terminal) as error:
+                blocking = self._fault_of_all(error, errand)
+                if blocking is not None:
+                    yield from (Outcome(one.places, blocking) for one in (part, *parts))
                     return
-                if len(texts) == 1:
-                    yield Outcome(part.places, self._alone(texts[0], error, errand))
-                else:
-                    parts += _halves(part)
-            except (Transient, Terminal) as error:
-                told = isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
-                if told or self._outcome_of_another(errand) is not None:
-                    yield from _given_up(error, [part, *parts])
-                    return
-                # The endpoint works, so a text that breaks it does so at once.
-                errand = replace(errand, attempts=1)
+                if isinstance(error, Transient):
+                    # The endpoint works, so a text that breaks it does so at once.
+                    errand = replace(errand, attempts=1)
                 if len(texts) > 1:
-                    parts += _halves(part)
+                    middle = (len(texts) + 1) // 2
+                    # The first half last, because the last part is sent first.
+                    parts += [_Part(part.places[middle:]), _Part(part.places[:middle])]
+                elif isinstance(error, Permanent):
+                    yield Outcome(part.places, self._alone(texts[0], error, errand))
                 elif part.trials < TRIALS:
                     parts.append(replace(part, trials=part.trials + 1))
                 else:
@@ -140,6 +136,23 @@ class BatchSender:
                     yield Outcome(rest, Refusal("the provider returned a vector that is zero or not finite, twice"))
                 elif rest:
                     parts.append(_Part(rest, again=True))
+
+    def _fault_of_all(self, error: RecalldError, errand: _Errand) -> Transient | Terminal | None:
+        """Return the error that keeps all texts waiting; None if these texts are at fault.
+
+        A text that no provider objects to tells which it is, unless the provider said so itself.
+        """
+        if isinstance(error, Permanent):
+            # Else an endpoint that refuses everything would be asked twice for every single text.
+            if self._proven or not isinstance(self._outcome_of_another(errand), Permanent):
+                return None
+            refusal = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
+            self._report(refusal)
+            return refusal
+        if not isinstance(error, Transient | Terminal):
+            return None
+        told = isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
+        return error if told or self._outcome_of_another(errand) is not None else None
 
     def _alone(self, item: Item, error: Permanent, errand: _Errand) -> Matrix | Refusal | Transient | Terminal:
         """Embed a text that was refused alone in pieces if it was too long, else give it up."""
@@ -215,8 +228,7 @@ class BatchSender:
             failure = error
             raise
         finally:
-            self._limiter.report(failure)
-            self._log(failure)
+            self._report(failure)
             self._meter.count(items, failed=failure is not None, billed=billed)
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]
@@ -236,7 +248,9 @@ class BatchSender:
     def _sleep(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
-    def _log(self, failure: RecalldError | None) -> None:
+    def _report(self, failure: RecalldError | None) -> None:
+        """Report the end of a request to the rate limiter and the log."""
+        self._limiter.report(failure)
         name = self._provider.name
         if isinstance(failure, Terminal):
             log.warning("embedding_provider_refuses", provider=name, error=str(failure))
@@ -244,10 +258,7 @@ class BatchSender:
             log.warning("embedding_cool_down", provider=name, seconds=failure.retry_after, error=str(failure))
 
     def _outcome_of_another(self, errand: _Errand) -> RecalldError | None:
-        """Send a text that no provider objects to; return the error, None if it is answered.
-
-        It tells whether some texts, or all of them, are refused or break the endpoint.
-        """
+        """Send a text that no provider objects to; return the error, None if it is answered."""
         if self._stopping.is_set() or not errand.wanted():
             return Transient("no caller waits")
         try:
@@ -255,24 +266,6 @@ class BatchSender:
         except RecalldError as error:
             return error
         return None
-
-    def _refuses_all(self, error: Permanent) -> Terminal:
-        """Return and report the error of an endpoint that refuses every text because of its settings."""
-        refusal = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
-        self._limiter.report(refusal)
-        self._log(refusal)
-        return refusal
-
-
-def _halves(part: _Part) -> list[_Part]:
-    """Return both halves, the first one last, because the last part is sent first."""
-    middle = (len(part.places) + 1) // 2
-    return [_Part(part.places[middle:]), _Part(part.places[:middle])]
-
-
-def _given_up(error: Transient | Terminal, parts: Sequence[_Part]) -> Iterator[Outcome]:
-    for part in parts:
-        yield Outcome(part.places, error)
 
 
 _backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)

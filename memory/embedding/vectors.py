@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memory.embedding.providers.provider import Matrix
-from memory.store.lazy_module import LazyModule
 from schemas.errors import Transient
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

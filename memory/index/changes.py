@@ -11,8 +11,8 @@ from memory.embedding.batcher import Ticket
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import NO_VECTORS
 from memory.store.reader import StoredChunk, Vector
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Refusal
-from schemas.documents import DocumentKey, FileStat
+from memory.store.writer import DocumentChange, DocumentWrite, KeptChunk, NewChunk, Refusal
+from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import Chunking
 
@@ -128,15 +128,10 @@ class Plan:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Documents that are committed together.
-
-    `done` are documents with nothing left to write. For `touched` documents only the stat changes.
-    """
+    """Documents that are committed together: `plans`, `others` without new chunks, and `done` ones with no change."""
 
     plans: list[Plan] = field(default_factory=list)
-    deletes: list[DocumentDelete] = field(default_factory=list)
-    touched: dict[DocumentKey, FileStat] = field(default_factory=dict)
-    hashes: dict[DocumentKey, str] = field(default_factory=dict)
+    others: list[DocumentChange] = field(default_factory=list)
     done: list[DocumentKey] = field(default_factory=list)
     chunks: int = 0
     vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
@@ -144,7 +139,7 @@ class CommitBatch:
     deadline: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.plans) + len(self.deletes) + len(self.touched) + len(self.done)
+        return len(self.plans) + len(self.others) + len(self.done)
 
     @property
     def full(self) -> bool:

@@ -12,8 +12,9 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import CutChunk, text_hash
-from memory.documents.comparison import forgotten, left_out, with_emptied
+from memory.documents.comparison import difference
 from memory.documents.roots import is_transcript_name
+from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
 from memory.index.fingerprint import embedding_of, redaction_of
@@ -37,28 +38,16 @@ _COMPARED = "compared"
 def differences(indexer: Indexer) -> list[DocumentKey]:
     """Return the documents in which the disk and the written index differ, without failed and ignored ones."""
     store, files = indexer.target(), indexer.files
-    indexed = {file.key: file.stat for file in store.files()}
-    scan = with_emptied(files.scan(), files, indexed)
-    changed = [key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)]
-    absent = [key for key in indexed if key not in scan.documents]
-    if scan.complete:
-        changed += [key for key in absent if not key.is_transcript]
-    transcripts = [key for key in absent if key.is_transcript]
-    gone = forgotten(files, transcripts, scan, store)
-    changed += gone
+    found = difference(files, store)
+    changed = [*found.scan.documents, *found.gone]
     # A scan finds transcripts of imported folders only on request.
-    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, gone)
+    others = {*(key for key in found.absent if key.is_transcript), *missing_transcripts(indexer)}.difference(changed)
     if others:
-        imported = files.scan(imported=True).documents
-        changed += [
-            key
-            for key in sorted(others)
-            if key in imported and (key not in indexed or not indexed[key].agrees_with(imported[key]))
-        ]
+        imported = files.scan(imported=True, but=KnownFiles(store.files())).documents
+        changed += sorted(others & imported.keys())
     # A document with refused chunks was read, so its next version is read as well.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
-    aside = failed | left_out(store, files)
-    return [key for key in changed if key not in aside]
+    return [key for key in changed if key not in failed and key not in found.left_out]
 
 
 def is_unasked(indexer: Indexer) -> bool:
@@ -93,13 +82,12 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     They lie in folders that are not mounted or cannot be listed. CURRENT keeps answering while there are any.
     """
     with _answering(indexer) as reader:
-        held = [file.key for file in reader.files() if not file.key.is_transcript] if reader is not None else []
-    scan = with_emptied(indexer.files.scan(), indexer.files, held)
-    if scan.complete:
+        found = difference(indexer.files, reader)
+    if found.scan.complete:
         return []
     store = indexer.target()
-    lacking = [key for key in held if key not in scan.documents and store.file(key) is None]
-    return [key for key in lacking if scan.hides(indexer.files.path_of(key))]
+    lacking = [key for key in found.absent if not key.is_transcript and store.file(key) is None]
+    return [key for key in lacking if found.hides(indexer.files, key)]
 
 
 def complete_generation(indexer: Indexer) -> bool:

@@ -9,23 +9,20 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
-from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.comparison import forgets
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
-from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.index.changes import Plan
+from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
 from memory.index.generations import Generations
-from memory.index.planner import note_plan
-from memory.index.transcript_slices import is_read_otherwise, slices_of
-from memory.store.errors import StoreBusy
-from memory.store.reader import IndexedFile, StoreReader
+from memory.index.planner import Planner
+from memory.store.reader import StoreReader
+from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
-from schemas.errors import Permanent, Transient
-from schemas.settings import MemorySettings
+from schemas.settings import AgentSettings, MemorySettings
 
 Item = TypeVar("Item")
 
@@ -67,70 +64,26 @@ class Estimate:
 
 @dataclass(slots=True)
 class _Work:
-    """Work that documents need to be as in `target`. `texts` maps text hashes to estimated tokens, in sending order."""
+    """Chunks and texts that a run works on. `texts` maps text hashes to estimated tokens, in sending order."""
 
-    memory: MemorySettings
-    files: AgentFiles
     target: StoreReader | None
-    provider: EmbeddingProvider | None
-    documents: int = 0
-    vanished: int = 0
-    failed: int = 0
     chunks: int = 0
     messages: int = 0
     texts: dict[str, float] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
 
-    def add(self, key: DocumentKey) -> None:
-        """Add the work of one document."""
-        try:
-            if self._add(key):
-                self.documents += 1
-        except Permanent:
-            self.failed += 1
-        except Transient as error:
-            if isinstance(error, StoreBusy):
-                raise
-            self.documents += 1  # the document changes at this moment
-
-    def _add(self, key: DocumentKey) -> bool:
-        """Add the work of one document; return False if its present version is indexed, or if there is none."""
-        target = self.target
-        known = target.file(key) if target is not None else None
-        stat = self.files.stat(key)
-        same = known is not None and stat is not None and known.stat.agrees_with(stat)
-        if target is not None and same and not is_read_otherwise(key, files=self.files, store=target):
-            return False
-        try:
-            if stat is not None:
-                return self._add_plans(self._plans(key, known))
-        except DocumentGone:
-            if key.is_transcript:
-                return False
-        if target is not None and known is not None and forgets(self.files, key, target):
-            self.vanished += 1
-            self.removed.update(chunk.id for chunk in target.chunks_of(key))
-        return False
-
-    def _plans(self, key: DocumentKey, known: IndexedFile | None) -> Iterator[Plan]:
-        if key.is_transcript:
-            yield from slices_of(key, files=self.files, store=self.target, memory=self.memory, provider=self.provider)
-            return
-        source = self.files.read(key)
-        if known is None or (known.content_hash, known.notes) != (source.content_hash, source.notes):
-            yield note_plan(key, source, self.target, 0, memory=self.memory, provider=self.provider)
-
-    def _add_plans(self, plans: Iterable[Plan]) -> bool:
-        """Add the work of a document's plans; return True if there were any."""
-        some = False
-        for plan in plans:
-            some = True
+    def add(self, batch: CommitBatch) -> bool:
+        """Add planned changes; return True if there are new or changed documents among them."""
+        for plan in batch.plans:
             self.messages += plan.messages
             self.chunks += len(plan.added)
             self.removed.update(plan.write.removed)
             for chunk in plan.added:
                 self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
-        return some
+        for change in batch.others:
+            if isinstance(change, DocumentDelete) and self.target is not None:
+                self.removed.update(chunk.id for chunk in self.target.chunks_of(change.key))
+        return bool(batch.plans)
 
     def add_pending(self, target: StoreReader) -> None:
         """Add the pending chunks that the run keeps."""
@@ -145,7 +98,7 @@ class _Work:
 
 
 def estimate(
-    memory: MemorySettings,
+    agent: AgentSettings,
     documents: Iterable[DocumentKey],
     *,
     files: AgentFiles,
@@ -165,7 +118,7 @@ def estimate(
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
     """
-    wanted = wanted_fingerprint(memory, choice, generations)
+    wanted = wanted_fingerprint(agent, choice, generations)
     provider = choice.provider
     identity = provider.identity if provider is not None else NO_VECTORS
     with ExitStack() as opened:
@@ -174,11 +127,17 @@ def estimate(
         for reader in (target, answering):
             if reader is not None:
                 opened.callback(reader.close)
-        work = _Work(memory, files, target, provider)
+        work = _Work(target)
+        planner, report, changed = Planner(agent, files, provider), IndexReport(), 0
         for key in documents:
-            work.add(key)
+            failed, report.again, some = report.failed, None, False
+            for _ in planner.plan(target, key, report):
+                some |= work.add(planner.batch)
+                planner.batch = CommitBatch()
+            # A document that cannot be read now changes at this moment.
+            changed += report.failed == failed and (some or report.again is not None)
         if provider is None:
-            return Estimate(work.documents, work.vanished, work.failed, work.messages, work.chunks)
+            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks)
         if target is not None:
             work.add_pending(target)
         known = set() if cache is None else cache.holds(identity, list(work.texts))
@@ -192,18 +151,18 @@ def estimate(
     batch = (
         batch_from is not None
         and len(sizes) >= batch_from
-        and memory.remote.batch.enabled
+        and agent.remote.batch.enabled
         and batch_api_of(provider) is not None
     )
     # A price in the settings belongs to the configured provider, not to its fallback.
-    priced = memory if choice.taken_over is None else MemorySettings()
+    priced = agent if choice.taken_over is None else MemorySettings()
     price = price_of(priced, choice.name, provider.model, batch=batch)
     tokens = round(sum(sizes))
     requests = requests_for(sizes, provider.limits)
     return Estimate(
-        documents=work.documents,
-        vanished=work.vanished,
-        failed=work.failed,
+        documents=changed,
+        vanished=report.deleted,
+        failed=report.failed,
         messages=work.messages,
         chunks=work.chunks,
         texts=len(work.texts),

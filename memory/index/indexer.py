@@ -10,7 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
@@ -18,14 +20,16 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.index.generation_writer import GenerationWriter
-from memory.index.planner import Planner, record_failure
+from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
-from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Refusal, Store, WriteOutcome
+from memory.store.writer import DocumentChange, DocumentFailure, DocumentWrite, Store, WriteOutcome
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
 from schemas.settings import AgentSettings
+
+log = structlog.get_logger(__name__)
 
 #: Seconds that a document waits for its vectors; then its text and keywords are committed alone.
 VECTOR_PATIENCE_SECONDS = 2.0
@@ -42,14 +46,14 @@ _MAX_CONFLICTS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Values that all steps of one `Indexer.index` call share."""
+    """Values that all steps of one run share. Without a `lane`, the run buys nothing and mirrors another one."""
 
     target: Store
-    others: Sequence[Store]
-    lane: Lane
-    on_done: Callable[[Sequence[DocumentKey]], None]
-    out_of_time: Callable[[], bool]
-    report: IndexReport
+    others: Sequence[Store] = ()
+    lane: Lane | None = None
+    on_done: Callable[[Sequence[DocumentKey]], None] = lambda _keys: None
+    out_of_time: Callable[[], bool] = lambda: False
+    report: IndexReport = field(default_factory=IndexReport)
 
 
 class Indexer:
@@ -103,12 +107,12 @@ class Indexer:
         except NoRoom:
             # Changes reach the answering generation nevertheless.
             for answering in self.generations.open_existing()[-1:]:
-                self._mirror(answering, keys)
+                self._run(_Run(answering), keys, attempt=0)
             raise
         if target.text_reason is not None:
             # Stop before anything is paid for that cannot be written.
             raise KeywordsUnavailable(f"nothing is indexed by this process: {target.text_reason}")
-        run = _Run(target, others, lane, on_done, out_of_time, IndexReport())
+        run = _Run(target, others, lane, on_done, out_of_time)
         self._run(run, keys, attempt=0)
         return run.report
 
@@ -145,11 +149,11 @@ class Indexer:
 
     def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:
         """Plan, request vectors and commit, each for another batch at the same time."""
-        planner = Planner(self.agent, self.files, self.supply)
+        planner = Planner(self.agent, self.files, self.supply.choice.provider)
         flight: deque[CommitBatch] = deque()
 
         def send() -> None:
-            flight.append(self._request_vectors(run.target, planner.batch, run.lane))
+            flight.append(self._request_vectors(run, planner.batch))
             planner.batch = CommitBatch()
 
         for key in keys:
@@ -170,13 +174,15 @@ class Indexer:
         while flight:
             self._commit(run, flight.popleft(), attempt)
 
-    def _request_vectors(self, store: Store, batch: CommitBatch, lane: Lane) -> CommitBatch:
+    def _request_vectors(self, run: _Run, batch: CommitBatch) -> CommitBatch:
         """Find the batch's vectors, or request them if they will come soon enough."""
+        store, lane = run.target, run.lane
         batch.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
         if store.vector_reason is not None:
             return batch
         texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.added}
-        if not self.supply.available:
+        batcher = self.supply.batcher
+        if lane is None or batcher is None:
             # Stored vectors cost nothing and need no key.
             batch.vectors.update(self.held_vectors(list(texts), identity=embedding_of(store.meta("identity"))))
             return batch
@@ -185,15 +191,15 @@ class Indexer:
         missing = [digest for digest in texts if digest not in batch.vectors]
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
-        self.supply.count_looks(hits=len(paid), misses=len(missing))
+        self.supply.count_looks(hit=len(paid), miss=len(missing))
         sent = self.supply.in_batch_jobs(missing)
         missing = [digest for digest in missing if digest not in sent]
         if (
             missing
             and not self._left_to_jobs(len(missing), lane)
-            and self.supply.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
+            and batcher.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
         ):
-            batch.ticket = self.supply.request(
+            batch.ticket = batcher.submit(
                 {digest: texts[digest] for digest in missing},
                 lane=lane,
                 agent=self.agent.id,
@@ -220,29 +226,31 @@ class Indexer:
         # A document larger than a transaction gets its keywords now and its vectors in slices.
         identity = embedding_of(run.target.meta("identity"))
         changes = [
-            plan.finished(batch.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity)
+            plan.finished(
+                batch.vectors if run.lane is None or len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity
+            )
             for plan in batch.plans
         ]
-        if batch.touched:
-            run.target.touch(batch.touched, content_hashes=batch.hashes)
         conflicts: dict[DocumentKey, None] = {}
-        for change, outcome in self._write(run.target, [*changes, *batch.deletes], run.report):
+        for change, outcome in self._write(run.target, [*changes, *batch.others], run.report):
             if outcome is WriteOutcome.CONFLICT:
                 conflicts[change.key] = None
                 continue
-            if isinstance(change, DocumentDelete) or change.complete:
+            if not isinstance(change, DocumentWrite) or change.complete:
                 batch.done.append(change.key)
             if outcome is None:
                 run.report.failed += 1
+            elif isinstance(change, DocumentFailure):
+                log.warning("document_failed", agent=self.agent.id, path=change.key.path, reason=change.reason)
             elif isinstance(change, DocumentWrite):
                 run.report.documents += change.complete
                 run.report.added += len(change.added)
                 run.report.removed += len(change.removed)
                 run.report.vectors_missing += sum(new.vector is None and new.refused is None for new in change.added)
-        done = [key for key in dict.fromkeys([*batch.done, *batch.touched]) if key not in conflicts]
+        done = [key for key in dict.fromkeys(batch.done) if key not in conflicts]
         for store in run.others:
-            self._mirror(store, done)
-        if not self.generations.is_first(run.target):
+            self._run(_Run(store), done, attempt=0)
+        if run.lane is not None and not self.generations.is_first(run.target):
             raise Superseded("the generation to write has changed; these documents are read again")
         run.on_done(done)
         if conflicts:
@@ -266,32 +274,11 @@ class Indexer:
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             if len(changes) == 1:
-                record_failure(store, self.agent.id, changes[0].key, error)
+                store.write([failure_of(self.agent.id, changes[0].key, error)])
                 return [(changes[0], None)]
             return [result for change in changes for result in self._write(store, [change], report)]
         report.commits += any(outcome is not WriteOutcome.CONFLICT for _, outcome in outcomes)
         return outcomes
-
-    def _mirror(self, store: Store, keys: Iterable[DocumentKey]) -> None:
-        """Bring changed documents into the answering generation as far as it can hold them."""
-        planner = Planner(self.agent, self.files, self.supply)
-        for key in keys:
-            for _ in planner.plan(store, key, IndexReport()):
-                if planner.batch.full or planner.commits_first:
-                    self._write_as_it_is(store, planner)
-        self._write_as_it_is(store, planner)
-
-    def _write_as_it_is(self, store: Store, planner: Planner) -> None:
-        """Write the planner's batch with the vectors that the generations hold."""
-        batch, planner.batch = planner.batch, CommitBatch()
-        vectors: dict[str, Vector | Refusal] = {}
-        identity = embedding_of(store.meta("identity"))
-        vectors |= self.held_vectors(
-            [chunk.text_hash for plan in batch.plans for chunk in plan.added], identity=identity
-        )
-        if batch.touched:
-            store.touch(batch.touched, content_hashes=batch.hashes)
-        store.write([*(plan.finished(vectors, identity) for plan in batch.plans), *batch.deletes])
 
 
 def dimensions_of(store: Store) -> int | None:

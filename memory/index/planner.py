@@ -11,37 +11,37 @@ from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import emptied, forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
-from memory.store.writer import DocumentDelete, DocumentWrite, Store
+from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite, Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
-from schemas.settings import AgentSettings, MemorySettings
+from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
 
 
 class Planner:
-    """Planner of one agent's documents. Plans gather in `batch`, which the indexer takes and replaces.
+    """Planner of one agent's documents: it compares them with an index, None for an empty one, and writes nothing.
 
-    `resumable` is True if the present document has further parts and the next run may begin with them. `commits_first`
-    is True if all planned changes must be committed before the next part.
+    Plans gather in `batch`, which the caller takes and replaces. `resumable` is True if the present document has
+    further parts and the next run may begin with them. `commits_first` is True if all planned changes must be committed
+    before the next part.
     """
 
-    def __init__(self, agent: AgentSettings, files: AgentFiles, supply: EmbeddingSupply) -> None:
+    def __init__(self, agent: AgentSettings, files: AgentFiles, provider: EmbeddingProvider | None) -> None:
         self.batch = CommitBatch()
         self.resumable = False
         self.commits_first = False
         self._agent = agent
         self._files = files
-        self._supply = supply
+        self._provider = provider
         self._emptied: dict[str, int] | None = None
 
-    def plan(self, store: Store, key: DocumentKey, report: IndexReport) -> Generator[None]:
+    def plan(self, store: StoreReader | None, key: DocumentKey, report: IndexReport) -> Generator[None]:
         """Add the changes of one document to the batch; yield after each part.
 
         A failure of this document does not affect the others.
@@ -53,29 +53,22 @@ class Planner:
             if isinstance(error, StoreBusy | StoreFull):
                 raise
             report.again = error
-        except Permanent as error:
-            store.add_dead_letter(key, reason=redact(error.reason), error_class=type(error).__name__)
-            log.warning("document_failed", agent=self._agent.id, path=key.path, reason=error.reason)
+        except Exception as error:
+            if isinstance(error, RecalldError) and not isinstance(error, Permanent):
+                raise
+            self.batch.others.append(failure_of(self._agent.id, key, error))
             report.failed += 1
-            self.batch.done.append(key)
-        except RecalldError:
-            raise
-        except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
-            record_failure(store, self._agent.id, key, error)
-            report.failed += 1
-            self.batch.done.append(key)
 
-    def _steps(self, store: Store, key: DocumentKey, report: IndexReport) -> Iterator[None]:
+    def _steps(self, store: StoreReader | None, key: DocumentKey, report: IndexReport) -> Iterator[None]:
         # Taken before the source is read: if another process commits in between, the indexer reads again.
-        revision = store.revision(key)
-        known = store.file(key)
+        revision = store.revision(key) if store is not None else 0
+        known = store.file(key) if store is not None else None
         try:
             stat = self._files.stat(key)
+            otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
             if stat is None:
                 yield from self._forget(store, key, revision, report)
-                return
-            otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
-            if known is not None and known.stat.agrees_with(stat) and not otherwise:
+            elif known is not None and known.stat.agrees_with(stat) and not otherwise:
                 self.batch.done.append(key)
                 report.unchanged += 1
             elif key.is_transcript:
@@ -85,35 +78,47 @@ class Planner:
                 else:
                     yield from self._transcript(store, key, known, stat, report)
             else:
-                self._note(store, key, known, revision, report)
+                source = self._files.read(key)
+                if known is not None and (known.content_hash, known.notes) == (source.content_hash, source.notes):
+                    self._touch(known, source.stat, report)
+                else:
+                    self.batch.add(self._note(store, key, source, revision))
         except DocumentGone:
             yield from self._forget(store, key, revision, report)
         yield
 
-    def _note(
-        self, store: Store, key: DocumentKey, known: IndexedFile | None, revision: int, report: IndexReport
-    ) -> None:
-        source = self._files.read(key)
-        if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
-            self._touch(known, source.stat, report)
-            return
-        self.batch.add(
-            note_plan(key, source, store, revision, memory=self._agent, provider=self._supply.choice.provider)
+    def _note(self, store: StoreReader | None, key: DocumentKey, source: SourceText, revision: int) -> Plan:
+        text = redactor_for(self._agent, key.source)(source.text)
+        stored = StoredChunks(store.chunks_of(key) if store is not None else ())
+        added, moved = stored.taken_over(cut_document(text, self._agent.chunking, self._provider))
+        write = DocumentWrite(
+            key=key,
+            expected=revision,
+            stat=source.stat,
+            content_hash=source.content_hash,
+            moved=moved,
+            removed=stored.left(),
+            notes=source.notes,
         )
+        return Plan(write, added)
 
     def _touch(self, known: IndexedFile, stat: FileStat, report: IndexReport) -> None:
         """Plan a new stat for a document with unchanged contents."""
-        self.batch.touched[known.key] = known.stat_when_the_same(stat)
-        self.batch.hashes[known.key] = known.content_hash
+        self.batch.others.append(DocumentTouch(known.key, known.stat_when_the_same(stat), known.content_hash))
         report.unchanged += 1
 
     def _transcript(
-        self, store: Store, key: DocumentKey, known: IndexedFile | None, stat: FileStat, report: IndexReport
+        self,
+        store: StoreReader | None,
+        key: DocumentKey,
+        known: IndexedFile | None,
+        stat: FileStat,
+        report: IndexReport,
     ) -> Iterator[None]:
-        provider = self._supply.choice.provider
-        for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=provider):
+        for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=self._provider):
+            # For an estimate, a renamed transcript is a new one whose texts have vectors.
             is_first = known is None and isinstance(part.write.expected, int)
-            if is_first and self._renamed(store, key, stat, part.added[:1]):
+            if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.added[:1]):
                 break
             self.batch.add(part)
             self.resumable = part.resumable and not part.write.complete
@@ -154,21 +159,26 @@ class Planner:
             return mark if self._files.root_is_there(name) else None
         return mark if now.inode != known.stat.inode == stat.inode else None
 
-    def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> Iterator[None]:
+    def _forget(
+        self, store: StoreReader | None, key: DocumentKey, revision: int, report: IndexReport
+    ) -> Iterator[None]:
+        if store is None:
+            return
         if revision > 0 and forgets(self._files, key) and not forgets(self._files, key, store):
             # Its archive may be among the planned documents.
             self.commits_first = True
             yield
             self.commits_first = False
         if revision > 0 and forgets(self._files, key, store) and not self._is_emptied(store, key):
-            self.batch.deletes.append(DocumentDelete(key, revision))
+            self.batch.others.append(DocumentDelete(key, revision))
             report.deleted += 1
-            return
-        if revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
-            store.drop_dead_letter(key)  # the document was never indexed and cannot be repaired any more
-        self.batch.done.append(key)
+        elif revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
+            # The document was never indexed and cannot be repaired any more: its letter goes.
+            self.batch.others.append(DocumentDelete(key, revision))
+        else:
+            self.batch.done.append(key)
 
-    def _is_emptied(self, store: Store, key: DocumentKey) -> bool:
+    def _is_emptied(self, store: StoreReader, key: DocumentKey) -> bool:
         """Return True if the folder of an absent note is empty, as when its disk is not mounted."""
         if key.is_transcript:
             return False
@@ -178,33 +188,11 @@ class Planner:
         return self._files.folder_of(key) in self._emptied
 
 
-def note_plan(
-    key: DocumentKey,
-    source: SourceText,
-    store: StoreReader | None,
-    revision: int,
-    *,
-    memory: MemorySettings,
-    provider: EmbeddingProvider | None,
-) -> Plan:
-    """Return the difference between a note and the index; None is an empty index."""
-    text = redactor_for(memory, key.source)(source.text)
-    stored = StoredChunks(store.chunks_of(key) if store is not None else ())
-    added, moved = stored.taken_over(cut_document(text, memory.chunking, provider))
-    write = DocumentWrite(
-        key=key,
-        expected=revision,
-        stat=source.stat,
-        content_hash=source.content_hash,
-        moved=moved,
-        removed=stored.left(),
-        notes=source.notes,
-    )
-    return Plan(write, added)
-
-
-def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:
-    """Record an unexpected failure as the document's dead letter."""
-    log.exception("document_failed", agent=agent, path=key.path)
-    reason = f"unexpected {type(error).__name__}: {error}"
-    store.add_dead_letter(key, reason=redact(reason), error_class=type(error).__name__)
+def failure_of(agent: str, key: DocumentKey, error: Exception) -> DocumentFailure:
+    """Return the dead letter of a document that cannot be indexed; log an unexpected error."""
+    if isinstance(error, Permanent):
+        reason = error.reason
+    else:
+        log.exception("document_failed", agent=agent, path=key.path)
+        reason = f"unexpected {type(error).__name__}: {error}"
+    return DocumentFailure(key, redact(reason), type(error).__name__)

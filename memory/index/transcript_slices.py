@@ -95,12 +95,12 @@ def slices_of(
         yield from _Slicing(key, opened, store, memory, provider).run()
 
 
-def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> FileStat | None:
+def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader | None) -> FileStat | None:
     """Return the stat of a transcript with unchanged contents; None if there are changes.
 
     Reads the whole file if its size is unchanged, and nothing otherwise. Raises like `slices_of`.
     """
-    known, mark = store.file(key), store.transcript(key)
+    known, mark = (store.file(key), store.transcript(key)) if store is not None else (None, None)
     if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
         return None  # for example after an open last line, which the mark does not cover
     if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
@@ -134,10 +134,10 @@ def longest_beginning(
     return found
 
 
-def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
+def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader | None) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
     named = files.named_format(key)
-    mark = store.transcript(key) if named is not None else None
+    mark = store.transcript(key) if named is not None and store is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != named
 

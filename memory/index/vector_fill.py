@@ -72,11 +72,12 @@ def fill_vectors(
     """
     report = FillReport()
     rounds = rounds or Rounds()
-    if not supply.available or store.vector_reason is not None:
+    batcher = supply.batcher
+    if batcher is None or store.vector_reason is not None:
         return report
     deadline = time.monotonic() + seconds
     while report.error is None and (begun := time.monotonic()) < deadline and not stopping():
-        most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
+        most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * batcher.chunks_per_second))))
         if not (chunks := store.pending_chunks(most, among=only)):
             break
         rounds.begins(chunks)
@@ -85,7 +86,7 @@ def fill_vectors(
         found |= held([text_hash for text_hash in texts if text_hash not in found])
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
         if missing:
-            ticket = supply.request(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
+            ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
             try:
                 until = time.monotonic() + ROUND_TIMEOUT_SECONDS
                 while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():

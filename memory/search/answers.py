@@ -16,9 +16,10 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import shared
 from memory.search.ranking.snippets import Snippet, make_snippet
 from memory.search.retrieval import Found, Wanted
@@ -30,42 +31,24 @@ from schemas.search import AlsoIn, Mode, SearchResult
 MOST_NAMED = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Lines of a document that hold the text of a result. See `SearchResult`."""
-
-    path: str
-    source: str
-    start_line: int
-    end_line: int
-    snippet_start_line: int
-    snippet_end_line: int
+#: Result as it was found, without a citation: one place in each document with its text, the best first.
+Passage: TypeAlias = tuple[SearchResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """Result as it was found, without a citation. `places` has one place in each document with its text, best first.
-
-    Lines are 1-based and inclusive: those of the whole chunk, for a client that reads on with `get`, and those of the
-    snippet. A transcript's lines are messages, whose ends a chunk does not mark: there both are the same.
-    """
-
-    result: SearchResult
-    places: tuple[Place, ...]
-
-    def shown(self, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
-        """Return the result as it stands in the best document that still exists; in the best one if none does."""
-        best, update = self.places[0], {}
-        if len(self.places) > 1:
-            there = (one for one in self.places if is_there is None or is_there(DocumentKey(one.source, one.path)))
-            best = next(there, best)
-            others = [one.path for one in self.places if one is not best]
-            update = {**asdict(best), "also_in": AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))}
-        if cited:
-            # The lines of the passage: the same for every snippet of it.
-            last = "" if best.start_line == best.end_line else f"-L{best.end_line}"
-            update["citation"] = f"{best.path}#L{best.start_line}{last}"
-        return self.result.model_copy(update=update)
+def shown(passage: Passage, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
+    """Return the result as it stands in the best document that still exists; in the best one if none does."""
+    best: SearchResult = passage[0]
+    update: dict[str, object] = {}
+    if len(passage) > 1:
+        there = (one for one in passage if is_there is None or is_there(DocumentKey(one.source, one.path)))
+        best = next(there, best)
+        others = [one.path for one in passage if one is not best]
+        update = {"also_in": AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))}
+    if cited:
+        # The lines of the passage: the same for every snippet of it.
+        last = "" if best.start_line == best.end_line else f"-L{best.end_line}"
+        update["citation"] = f"{best.path}#L{best.start_line}{last}"
+    return best.model_copy(update=update)
 
 
 def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
@@ -86,30 +69,36 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         if snippet is None:
             continue
         better.append((row, snippet))
-        places = tuple(_places(row, snippet, found.copies.get(row.id, ())))
-        result = SearchResult(
-            **asdict(places[0]),
-            score=round(fused.score, 4),
-            vector_score=round(fused.vector, 4) if fused.vector is not None else None,
-            text_score=round(fused.text, 4) if fused.text is not None else None,
-            snippet=snippet.text,
-        )
-        yield Passage(result, places)
+        documents: dict[DocumentKey, ChunkRow] = {}
+        for one in (row, *found.copies.get(row.id, ())):
+            documents.setdefault(one.key, one)
+        yield tuple(_places(fused, row, snippet, documents.values()))
 
 
-def _places(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Place]:
-    """Yield the places of a passage, one in each document."""
-    keys = set()
-    for one in (row, *others):
-        if one.key in keys:
-            continue
-        keys.add(one.key)
+def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[ChunkRow]) -> Iterator[SearchResult]:
+    """Yield the places of a passage.
+
+    Lines are 1-based and inclusive: those of the whole chunk, for a client that reads on with `get`, and those of the
+    snippet. A transcript's lines are messages, whose ends a chunk does not mark: there both are the same.
+    """
+    for one in copies:
         first, last = one.start_line, one.end_line
         start = snippet.start if one is row else one.text.find(snippet.text)
         if not one.key.is_transcript and start >= 0:
             first += one.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
-        yield Place(one.key.path, one.key.source, one.start_line, one.end_line, first, last)
+        yield SearchResult(
+            path=one.key.path,
+            source=one.key.source,
+            start_line=one.start_line,
+            end_line=one.end_line,
+            score=round(fused.score, 4),
+            vector_score=round(fused.vector, 4) if fused.vector is not None else None,
+            text_score=round(fused.text, 4) if fused.text is not None else None,
+            snippet=snippet.text,
+            snippet_start_line=first,
+            snippet_end_line=last,
+        )
 
 
 def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
@@ -170,9 +159,9 @@ class AnswerCache:
     def kept_bytes(self) -> int:
         """Return the estimated size of all answers."""
         with self._lock:
-            shown = [passage for _, kept in self._kept.values() for passage in kept.passages]
-            texts = sum(sys.getsizeof(passage.result.snippet) for passage in shown)
-            return _ANSWER_BYTES * len(self._kept) + _PASSAGE_BYTES * len(shown) + texts
+            kept = [passage for _, answer in self._kept.values() for passage in answer.passages]
+            texts = sum(sys.getsizeof(passage[0].snippet) for passage in kept)
+            return _ANSWER_BYTES * len(self._kept) + _PASSAGE_BYTES * len(kept) + texts
 
     def knows(self, question: Question) -> bool:
         """Return True if there is an answer, perhaps an outdated one. It counts as neither hit nor miss."""

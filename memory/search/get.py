@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
-from memory.documents.agent_files import AgentFiles
+import structlog
+
+from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
+from memory.index.fingerprint import redaction_of
+from memory.index.readers import SharedReader
+from memory.redaction import ASKING, redaction_facts, redactor_for
 from memory.search.ranking.terms import cut_at_or_before
+from memory.search.scope import resolve_for, session_of
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
-from schemas.search import GetAnswer
+from schemas.errors import Permanent, RecalldError, Transient
+from schemas.search import GetAnswer, GetRequest
+from schemas.settings import AgentSettings, MemorySettings
+
+if TYPE_CHECKING:
+    from memory.transcripts.lines import RawLine
+
+_log = structlog.get_logger(__name__)
 
 #: Lines of an answer to a request without a number of lines.
 DEFAULT_LINES = 120
 
 #: Characters of one answer at most; whole lines, except a first line that is longer alone.
 MAX_CHARACTERS = 12_000
+
+#: Bytes of a transcript's line that is shown, at most: parsing takes many times its size in memory.
+LONGEST_LINE_BYTES = 4 * 1024 * 1024
+
+Line = TypeVar("Line")
 
 
 def lines_of(text: str) -> list[str]:
@@ -25,72 +45,114 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
-def page(path: str, text: str, *, first: int | None, count: int | None) -> GetAnswer:
+_NOT_A_DOCUMENT = (
+    "not found: path must name a document of this memory: MEMORY.md, USER.md, memory/**/*.md, an extra path, "
+    "or what a search found"
+)
+
+
+def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: GetRequest) -> GetAnswer:
+    """Read lines of a document of this agent, for a session in scope; refuse any other path with one uniform answer.
+
+    A transcript whose file is gone is read from the index, if it is `kept` there. A line of the page is a line of the
+    file, so that a citation can be opened.
+    """
+    first, count = request.from_, request.lines
+    try:
+        key = resolve_for(session_of(request.session_key), files, request.path)
+        redact = redactor_for(agent, key.source, budget=ASKING)
+        if not key.is_transcript:
+            lines = lines_of(redact(files.read(key).text))
+            return page(key.path, lines, first=first, count=count, text_of=lambda line, _: line)
+        with files.opened(key) as opened:
+            text_of = message_texts(opened.format, redact)
+            messages = opened.lines(longest=LONGEST_LINE_BYTES)
+            return page(key.path, messages, first=first, count=count, text_of=text_of)
+    except DocumentRefused:
+        _log.warning("read_refused", agent=agent.id)
+        return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
+    except DocumentGone:
+        return (_remembered(agent, kept, key, request) if key.is_transcript else None) or GetAnswer(
+            path=request.path, status="not_found", error="not found: there is no such document (any more)"
+        )
+    except (Permanent, Transient) as error:
+        return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
+
+
+def _remembered(agent: AgentSettings, kept: SharedReader, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
+    try:
+        with kept.lease() as reader:
+            found = remembered_page(reader, key, first=request.from_, count=request.lines) if reader else None
+            if reader is None or found is None or (redact := late_redactor(reader, agent)) is None:
+                return found
+            return found.model_copy(update={"text": redact(key.source, found.text)})
+    except RecalldError as error:
+        return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
+
+
+def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[[RawLine, bool], str]:  # noqa: A002
+    """Return the `text_of` of a transcript in this format; None recognizes it.
+
+    A line without a message is empty. Lines above a page are parsed only until the format is settled.
+    """
+    # Most processes never open a transcript.
+    from memory.transcripts.interpreter import Interpreter
+    from memory.transcripts.packing import label
+    from memory.transcripts.transcript_format import Said
+
+    interpreter = Interpreter(format, redact=redact)
+
+    def text_of(line: RawLine, is_shown: bool) -> str:  # noqa: FBT001 - called by `page` only
+        if line.data is None:
+            return f"({line.size / 1e6:.0f} MB in one line, too long to be shown)"
+        said = interpreter.read(line.data) if is_shown or interpreter.needs(line.data) else None
+        return label(said.speaker, said.said_at) + " ".join(said.text.split()) if isinstance(said, Said) else ""
+
+    return text_of
+
+
+def page(
+    path: str,
+    lines: Iterable[Line],
+    *,
+    first: int | None,
+    count: int | None,
+    text_of: Callable[[Line, bool], str],
+) -> GetAnswer:
     """Cut a page of `count` lines (120 if None) out of a document, from its line `first` on (1-based).
 
-    Pages joined with line feeds are the document again. `truncated` is True if the document goes on; `nextFrom` is
-    then the next line. A single line longer than a page is cut, with a `warning`.
+    `text_of` maps a line on the page (True) to its text, and gets to see the lines above (False). Pages joined with
+    line feeds are the document again. `truncated` is True if the document goes on; `nextFrom` is then the next line. A
+    single line longer than a page is cut, with a `warning`.
     """
-    lines = lines_of(text)
     start = max(1, first or 1)
+    end = start + max(1, count or DEFAULT_LINES)
     shown: list[str] = []
-    room = MAX_CHARACTERS
-    cut_from = None
-    for line in lines[start - 1 : start - 1 + max(1, count or DEFAULT_LINES)]:
-        room -= len(line) + (1 if shown else 0)
-        if room < 0 and shown:
-            break
-        shown.append(line)
-        if room < 0:
-            shown, cut_from = [line[: cut_at_or_before(line, MAX_CHARACTERS, lowest=0)]], len(line)
-            break
-    return _answer(path, start, shown, total=len(lines), cut_from=cut_from)
-
-
-def _answer(path: str, start: int, shown: Sequence[str], *, total: int, cut_from: int | None) -> GetAnswer:
-    """Return a page; `cut_from` is None, or the characters of its only line, if that is longer than a page."""
+    room, number, warning = MAX_CHARACTERS, 0, None
+    for number, line in enumerate(lines, 1):
+        if number >= end or room < 0:
+            continue  # only counted
+        text = text_of(line, number >= start)
+        if number < start:
+            continue
+        room -= len(text) + (1 if shown else 0)
+        if room >= 0:
+            shown.append(text)
+        elif not shown:
+            shown.append(text[: cut_at_or_before(text, MAX_CHARACTERS, lowest=0)])
+            warning = f"line {start} has {len(text)} characters; the first {len(shown[0])} are shown"
     following = start + len(shown)
-    goes_on = bool(shown) and following <= total
-    warning = None
-    if cut_from is not None:
-        warning = f"line {start} has {cut_from} characters; the first {len(shown[0])} are shown"
+    goes_on = bool(shown) and following <= number
     return GetAnswer(
         path=path,
         text="\n".join(shown),
         from_=start,
         lines=len(shown),
-        total_lines=total,
+        total_lines=number,
         truncated=goes_on or warning is not None,
         next_from=following if goes_on else None,
         warning=warning,
     )
-
-
-#: Bytes of a line that is shown, at most: parsing takes many times its size in memory, and a page holds far less.
-LONGEST_LINE_BYTES = 4 * 1024 * 1024
-
-
-def transcript_page(
-    files: AgentFiles, key: DocumentKey, *, first: int | None, count: int | None, redact: Callable[[str], str]
-) -> GetAnswer:
-    """Cut a page out of a transcript, like `page` out of a note. Raises like `AgentFiles.read`.
-
-    Line n of the text stands for line `from` + n of the file, so that a citation can be opened; a line without a
-    message is empty.
-    """
-    # Most processes never open a transcript.
-    from memory.transcripts.rendering import render_lines
-
-    start = max(1, first or 1)
-    with files.opened(key) as opened:
-        shown = render_lines(
-            opened.lines(longest=LONGEST_LINE_BYTES),
-            first=start,
-            count=max(1, count or DEFAULT_LINES),
-            format=opened.format,
-            redact=redact,
-        )
-    return _answer(key.path, start, shown.lines, total=shown.total, cut_from=shown.cut_from)
 
 
 def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:
@@ -135,3 +197,16 @@ def _beyond(before: str, text: str) -> str:
             return text[end + 1 :]
         end = text.rfind("\n", 0, end)
     return text
+
+
+def late_redactor(reader: StoreReader, memory: MemorySettings) -> Callable[[str, str], str] | None:
+    """Return the redactor (source, text) of texts from an index that was made with other rules of redaction.
+
+    None if the index was made with the rules of the settings. One redactor shares its time limit among all texts (see
+    `redactor_for`), and raises like that one: nothing may be shown then.
+    """
+    description = reader.meta("identity")
+    if description is not None and redaction_of(description) == redaction_facts(memory):
+        return None
+    redactor = cache(lambda source: redactor_for(memory, source, budget=ASKING))
+    return lambda source, text: redactor(source)(text)

@@ -36,11 +36,8 @@ CACHED_QUERIES = 2048
 PROVIDER_THREADS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Reason why there is no vector for a query, in words."""
-
-    reason: str
+class Unavailable(RecalldError):
+    """Reason why there is no vector for a query: nothing was sent, or it is late."""
 
 
 @dataclass(slots=True)
@@ -91,24 +88,22 @@ class QueryVectors:
                 self._load_again_at = self._clock() + REFUSED_SECONDS
                 self._model = self._threads.submit(self.provider.warm_up)
 
-    def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector] | Unavailable:
+    def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector]:
         """Start embedding a query for a search that waits at most `seconds`. Wait for a loading model only.
 
         Equal queries share one request, which counts as usage of the first `agent`. A request that no search waits for
-        any more is not sent. Nothing is sent while the provider is late, asks to wait, or refuses for good.
+        any more is not sent. The future fails with `Unavailable` while the provider is late, asks to wait, or refuses
+        for good.
         """
         until = self._clock() + seconds
         with self._lock:
-            known = self._cache.get(query)
-            if known is not None:
+            if (known := self._cache.get(query)) is not None:
                 self._cache.move_to_end(query)
-                done: Future[Vector] = Future()
-                done.set_result(known)
-                return done
+                return _done(known)
         self.warm_up()
         reason = self._not_loaded(self._model_wait_seconds) or self.failure()
         if reason is not None:
-            return Unavailable(reason)
+            return _done(Unavailable(reason))
         with self._lock:
             running = self._running.get(query)
             if running is None:
@@ -116,25 +111,23 @@ class QueryVectors:
             running.until = max(running.until, until)
             return running.future
 
-    async def result(self, begun: Future[Vector] | Unavailable, seconds: float) -> Vector | Unavailable:
-        """Return a query's vector, or the reason why there is none after `seconds`."""
-        if isinstance(begun, Future) and not begun.done():
+    async def result(self, begun: Future[Vector], seconds: float) -> Vector:
+        """Return a query's vector within `seconds`.
+
+        Raises:
+            Unavailable: there is none by then; the message is the reason.
+        """
+        if not begun.done():
             waited = asyncio.wrap_future(begun)
             # The loop logs an error that is not asked for, however late it comes.
             waited.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait((waited,), timeout=seconds)
-        return self.outcome(begun)
-
-    def outcome(self, begun: Future[Vector] | Unavailable) -> Vector | Unavailable:
-        """Return a query's vector, or the reason why there is none by now."""
-        if isinstance(begun, Unavailable):
-            return begun
         if not begun.done():
-            return Unavailable(self._late)
+            raise Unavailable(self._late)
         try:
             return begun.result()
-        except Exception as error:  # noqa: BLE001 - logged where it was raised
-            return Unavailable(_sentence(error))
+        except Exception as error:
+            raise Unavailable(_sentence(error)) from error
 
     def failure(self) -> str | None:
         """Return the reason why the provider gets no request at the moment; None if it does.
@@ -149,19 +142,18 @@ class QueryVectors:
                 return self._late
         return self._held_back()
 
-    def probe(self, timeout_seconds: float, *, agent: str = "") -> Unavailable | None:
-        """Embed a word, but not past the rate limiter; return None if that works."""
+    def probe(self, timeout_seconds: float, *, agent: str = "") -> str | None:
+        """Embed a word, but not past the rate limiter; return None if that works, else the reason."""
         with self._lock:
             self._cache.pop("probe", None)
             self._load_again_at = 0.0
         self.warm_up()
-        deadline = self._clock() + timeout_seconds
         self._not_loaded(timeout_seconds)
-        begun = self.begin("probe", seconds=timeout_seconds, agent=agent)
-        if isinstance(begun, Future):
-            wait_for((begun,), max(0.0, deadline - self._clock()))
-        outcome = self.outcome(begun)
-        return outcome if isinstance(outcome, Unavailable) else None
+        try:
+            asyncio.run(self.result(self.begin("probe", seconds=timeout_seconds, agent=agent), timeout_seconds))
+        except Unavailable as error:
+            return str(error)
+        return None
 
     def close(self) -> None:
         """Close the provider, and end its threads."""
@@ -198,7 +190,7 @@ class QueryVectors:
             text = _within(query, self.provider.limits.input_bytes)
             vector = self._ask_twice(running, Item(text, estimate_tokens(text), agent))
         except Exception as error:
-            if not isinstance(error, _HeldBack):
+            if not isinstance(error, Unavailable):
                 _log.warning("query_embedding_failed", provider=self.provider.name, reason=_sentence(error))
             raise
         else:
@@ -214,7 +206,7 @@ class QueryVectors:
     def _ask_twice(self, running: _Running, item: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
         if self._clock() >= running.until:
-            raise _HeldBack("no search waits for this query any more")
+            raise Unavailable("no search waits for this query any more")
         try:
             return self._ask(item)
         except Transient as error:
@@ -226,7 +218,7 @@ class QueryVectors:
         try:
             self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
-            raise _HeldBack(self._held_back() or str(error)) from error
+            raise Unavailable(self._held_back() or str(error)) from error
         answer: Embeddings | None = None
         ended: RecalldError | None = None
         try:
@@ -245,8 +237,13 @@ class QueryVectors:
         return vector
 
 
-class _HeldBack(RecalldError):
-    """Refusal of a query by its rate limiter, or because no search waits for it."""
+def _done(outcome: Vector | Unavailable) -> Future[Vector]:
+    future: Future[Vector] = Future()
+    if isinstance(outcome, Unavailable):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+    return future
 
 
 def _within(text: str, limit_bytes: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import compare, forgotten, left_out, with_emptied
+from memory.documents.comparison import Difference, difference
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
@@ -74,7 +74,7 @@ def look_into_index(
 
     A document that is indexed in between looks up to date. `watched`: producers follow the files.
     """
-    counted = partial(compare, sessions=agent.sync.sessions, now=now, watched=watched)
+    counted = partial(Difference.disk_state, sessions=agent.sync.sessions, now=now, watched=watched)
     trouble: RecalldError | None = None
     try:
         with sources.lease() as reader:
@@ -82,14 +82,13 @@ def look_into_index(
                 return _look(settings, agent, sources, reader, counted, deep=deep)
     except RecalldError as error:
         trouble = error
-    known = KnownFiles()
-    scan = sources.files.scan(but=known)
+    found = difference(sources.files, None)
     either = Availability(available=trouble is None, reason=None if trouble is None else "the index cannot be read")
     flaws = () if trouble is None else (Flaw(trouble),)
     return IndexLook(
         state=_no_index(sources),
-        scan=scan,
-        disk=counted(scan, known, [], []),
+        scan=found.scan,
+        disk=counted(found),
         vector_search=either,
         text_search=either,
         integrity=flaws if deep else None,
@@ -109,7 +108,7 @@ def _look(
     agent: AgentSettings,
     sources: StatusSources,
     reader: StoreReader,
-    counted: Callable[..., DiskState],
+    counted: Callable[[Difference], DiskState],
     *,
     deep: bool,
 ) -> IndexLook:
@@ -119,7 +118,6 @@ def _look(
     noted: list[IndexedFile] = []
     known = KnownFiles(_telling(reader.files(), noted))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
-    out = left_out(reader, sources.files)
     state = IndexState(
         files=counts.files,
         chunks=counts.chunks,
@@ -142,17 +140,13 @@ def _look(
         except CheckUnfinished as error:
             unfinished = str(error)
     text_search = _text_search(reader)
-    scan = sources.files.scan(but=known)
-    absent = known.absent(reader.files())
-    scan = with_emptied(scan, sources.files, absent)
-    transcripts = [key for key in absent if key.is_transcript]
-    gone = forgotten(sources.files, transcripts, scan, reader) if transcripts else []
+    found = difference(sources.files, reader, known=known)
     failed = {(letter.source, letter.path) for letter in dead_letters}
-    dropped = sorted(key.path for key in out if (key.source, key.path) not in failed)
+    dropped = sorted(key.path for key in found.left_out if (key.source, key.path) not in failed)
     return IndexLook(
         state=state,
-        scan=scan,
-        disk=counted(scan, known, absent, gone, left_out=out),
+        scan=found.scan,
+        disk=counted(found),
         vector_search=_vector_search(settings, sources),
         text_search=text_search,
         dead_letters=dead_letters,

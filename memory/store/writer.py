@@ -74,8 +74,31 @@ class DocumentDelete:
     expected: int
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentTouch:
+    """New stat of a document with unchanged content.
+
+    It has no effect if the document has another content by now: a fresh stat would hide that for ever. A dead letter
+    that calls the document unreadable is removed.
+    """
+
+    key: DocumentKey
+    stat: FileStat
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFailure:
+    """Dead letter of a document that could not be indexed in this number of attempts; repeated ones add up."""
+
+    key: DocumentKey
+    reason: str
+    error_class: str
+    attempts: int = 1
+
+
 #: Change of one document.
-DocumentChange: TypeAlias = DocumentWrite | DocumentDelete
+DocumentChange: TypeAlias = DocumentWrite | DocumentDelete | DocumentTouch | DocumentFailure
 
 
 class WriteOutcome(StrEnum):
@@ -150,20 +173,9 @@ class Store(StoreReader):
         dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
         """
 
-    @abstractmethod
-    def touch(
-        self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
-    ) -> None:
-        """Store new stats of documents with unchanged content.
-
-        With `content_hashes`, only documents that still have that content are touched. Another process may have
-        committed an older reading in between; a fresh stat would hide that for ever. A dead letter that calls a touched
-        document unreadable is removed.
-        """
-
-    @abstractmethod
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
-        """Record that a document could not be indexed in this number of attempts; repeated calls add up."""
+        """Record that a document could not be indexed."""
+        self.write([DocumentFailure(key, reason, error_class, attempts)])
 
     @abstractmethod
     def retry_dead_letter(self, key: DocumentKey) -> int:

@@ -184,7 +184,6 @@ def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
         generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
         supply = EmbeddingSupply(index.choice, cache, home=settings.home)
         opened.callback(supply.close, timeout_seconds=0.0)
-        opened.callback(supply.stop)
         indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
         done: list[DocumentKey] = []
         report = indexer.index(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memory.documents.roots import is_transcript_name
+from memory.search.get import message_texts
 from memory.transcripts.lines import lines_in
-from memory.transcripts.rendering import render_lines
 
 _LABEL = re.compile(r"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d)\] )?(User|Assistant|Agent|Subagent): (.*)", re.DOTALL)
 
@@ -195,8 +195,8 @@ def program_of(entries: list[dict[str, Any]]) -> str | None:
 
 def read_by_product(data: bytes) -> Iterator[Message]:
     """Yield what the product shows of a file."""
-    page = render_lines(lines_in(iter([data])), first=1, count=10**9, format=None, redact=str, max_characters=10**12)
-    for line in page.lines:
+    text_of = message_texts(None, str)
+    for line in (text_of(line, True) for line in lines_in(iter([data]))):
         if line and (label := _LABEL.fullmatch(line)):
             at = datetime.fromisoformat(label[1]).replace(tzinfo=UTC).timestamp() if label[1] else 0.0
             yield Message(label[2], at, label[3])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.ollama import OllamaProvider
+from memory.embedding.providers.json_apis import OllamaProvider
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, TooLarge, Transient

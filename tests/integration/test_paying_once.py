@@ -54,7 +54,7 @@ def test_of_two_processes_that_want_the_same_texts_one_pays(
             ending.callback(supply.close)
             supplies.append(supply)
         server.fail_next(Failure(delay=0.3))
-        tickets = [supply.request(TEXTS, lane=Lane.LIVE, agent="main") for supply in supplies]
+        tickets = [supply.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main") for supply in supplies]
         assert all(ticket.wait(60) for ticket in tickets)
         assert [len(ticket.results()) for ticket in tickets] == [20, 20]
         assert server.inputs == server.distinct == 20
@@ -75,7 +75,7 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_at_once(
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
         keys = Keys({keys.prefix.partition(":")[2]!r})
         supply, _ = supply_of(settings, keys, {server.url!r}, connect(settings))
-        supply.request(TEXTS, lane=Lane.LIVE, agent="main")
+        supply.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main")
         threading.Event().wait(60)
     """)
     server.fail_next(Failure(held_until=threading.Event()))
@@ -83,7 +83,7 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_at_once(
     supply, coordination = supply_of(settings, keys, server.url, client)
     try:
         wait_until(lambda: server.requests == 1)
-        ticket = supply.request(TEXTS, lane=Lane.LIVE, agent="main")
+        ticket = supply.batcher.submit(TEXTS, lane=Lane.LIVE, agent="main")
         assert not ticket.wait(1.0), "the first one is alive and still at it"
         assert server.requests == 1
         child.kill()

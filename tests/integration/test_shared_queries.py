@@ -93,9 +93,9 @@ def test_a_query_is_answered_while_four_slow_batches_are_in_flight(
     server.fail_next(Failure(held_until=answered), times=4)
     tickets = []
     for number in range(4):
-        tickets.append(supply.request(texts(f"batch {number}"), lane=Lane.LIVE, agent="main"))
+        tickets.append(supply.batcher.submit(texts(f"batch {number}"), lane=Lane.LIVE, agent="main"))
         wait_until(lambda number=number: server.requests == before + number + 1)
-    waiting = supply.request(texts("behind them"), lane=Lane.LIVE, agent="main")
+    waiting = supply.batcher.submit(texts("behind them"), lane=Lane.LIVE, agent="main")
     answer = search(http, "when is the dentist")
     assert server.most_in_flight == 5
     assert answer["mode"] == "hybrid"
@@ -110,7 +110,7 @@ def test_while_a_batch_was_told_to_wait_queries_send_nothing_and_say_so(
 ) -> None:
     supply = supply_of(remote, indexing)
     server.fail_next(Failure(status=429, headers={"Retry-After": "300"}))
-    ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
+    ticket = supply.batcher.submit(texts("a text"), lane=Lane.BACKFILL, agent="main")
     assert ticket.wait(60)
     sent = server.requests
     wait_until(lambda: "asked to wait" in told(search(http, "dentist appointment")))
@@ -133,7 +133,7 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
     assert "refused" in told(search(http, "dentist appointment"))
     sent = server.requests
     supply = supply_of(remote, indexing)
-    ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
+    ticket = supply.batcher.submit(texts("a text"), lane=Lane.BACKFILL, agent="main")
     assert ticket.wait(60)
     assert "refused" in str(ticket.error())
     assert "refused" in told(search(http, "another question"))
@@ -160,7 +160,7 @@ def test_what_queries_and_batches_cost_adds_up_over_processes(
 ) -> None:
     serving.counters.flush()
     supply = supply_of(remote, indexing)
-    assert supply.request(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(60)
+    assert supply.batcher.submit(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(60)
     indexing.counters.flush()
     assert [usage.inputs for usage in board.usage("main")] == [4]
     http.get("/v1/status")

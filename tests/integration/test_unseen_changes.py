@@ -15,9 +15,8 @@ import pytest
 
 from memory.documents import agent_files, content
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import compare, forgotten
+from memory.documents.comparison import difference
 from memory.documents.content import OpenTranscript
-from memory.documents.scan import KnownFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
@@ -107,13 +106,8 @@ class World:
         return sorted(found)
 
     def disk_state(self, *, watched: bool = False) -> DiskState:
-        store, sessions = self.indexer.target(), self.agent.sync.sessions
-        known = KnownFiles(store.files())
-        scan = self.files.scan(but=known)
-        absent = known.absent(store.files())
-        transcripts = [key for key in absent if key.source == "sessions"]
-        gone = forgotten(self.files, transcripts, scan, store)
-        return compare(scan, known, absent, gone, sessions=sessions, now=time.time(), watched=watched)
+        found = difference(self.files, self.indexer.target())
+        return found.disk_state(sessions=self.agent.sync.sessions, now=time.time(), watched=watched)
 
     def close(self) -> None:
         self.indexer.supply.close()

@@ -9,7 +9,7 @@ import pytest
 from memory.embedding.batch_jobs.batch_api import BatchApi, ProviderJob, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.endpoint import Endpoint
-from memory.embedding.providers.gemini import GeminiProvider
+from memory.embedding.providers.json_apis import GeminiProvider
 from memory.embedding.providers.provider import ProviderLimits
 from tests.recording_server import Answer, recording
 

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from memory.embedding.batch_jobs.batch_ledger import Stage
-from memory.embedding.providers.gemini import VERSION, GeminiProvider, as_openai
+from memory.embedding.providers.json_apis import VERSION, GeminiProvider
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.providers.remote import RemoteProvider, read_answer
+from memory.embedding.providers.remote import NO_ANSWER, RemoteProvider, read_answer
 from memory.embedding.providers.voyage import VoyageProvider
 from memory.redaction import redact
 from memory.store.reader import Vector
@@ -210,7 +210,7 @@ class BatchApi(ABC):
             return None
         try:
             found = self._result(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Transient):
+        except (*NO_ANSWER, Transient):
             return None
         return found if isinstance(found.custom_id, str) else None
 
@@ -423,7 +423,7 @@ class GeminiBatches(BatchApi):
         response = line.get("response") or {}
         if "embedding" not in response:
             return BatchLine(line["key"], reason=_reason(line.get("error"), response.get("error")) or "no embedding")
-        answer = read_answer(as_openai({"embeddings": [response["embedding"]]}), expected=1)
+        answer = read_answer(response, expected=1)
         return BatchLine(line["key"], answer.vectors[0], tokens=_count(response, "tokenCount") or None)
 
     def _upload(self, file: JobFile, *, name: str) -> str:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,125 +19,14 @@ from typing import Any, Self, TypeVar
 import apsw
 import structlog
 
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.store.durable_sqlite import DurableSqlite, Kind, locked
 from schemas.conditions import StopReason
 from schemas.errors import RecalldError
 
-# Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
-# `total`, `completed` and `failed` are what the provider says; `taken` vectors came back and were kept.
-# Ledgers of 0.1.0 have two more tables, which are not read any more.
-TABLES = """
-CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
-CREATE TABLE jobs (
-    id INTEGER PRIMARY KEY,
-    reference TEXT NOT NULL UNIQUE,
-    job_id TEXT,
-    identity INTEGER NOT NULL,
-    account TEXT NOT NULL,
-    provider TEXT NOT NULL,
-    model TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    state TEXT NOT NULL,
-    made_at REAL NOT NULL,
-    tried_at REAL NOT NULL, -- last submission, or call that failed; 0 before the first submission
-    looked_at REAL NOT NULL,
-    look_at REAL NOT NULL, -- when to look again
-    stopped_at REAL, -- when it was asked to stop
-    ended_at REAL,
-    attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
-    texts INTEGER NOT NULL,
-    total INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    taken INTEGER NOT NULL DEFAULT 0,
-    stop_reason TEXT NOT NULL DEFAULT '',
-    message TEXT NOT NULL DEFAULT ''
-) STRICT;
--- Texts without a vector: at the provider while their job is open, for the normal way when it is over.
-CREATE TABLE texts (
-    identity INTEGER NOT NULL, hash TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (identity, hash)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX texts_by_job ON texts (job);
-"""
-
-_OPEN_STATES = "('submitting', 'running', 'stopping')"
-
-SELECT_JOBS = """
-SELECT j.reference, j.job_id, i.identity, j.account, j.provider, j.model, j.agent, j.state, j.made_at, j.tried_at,
-    j.looked_at, j.look_at, j.stopped_at, j.ended_at, j.attempts, j.texts, j.total, j.completed, j.failed, j.taken,
-    j.stop_reason, j.message
-FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
-"""
-#: Place of the state among these columns.
-STATE_COLUMN = 7
-
-COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {_OPEN_STATES}"  # noqa: S608 - constants
-INSERT_JOB = """
-INSERT INTO jobs (
-    reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
-) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
-"""
-INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# Another process may ask for a stop at any time, and vectors are counted as they are kept. What is over stays so.
-SAVE_JOB = """
-UPDATE jobs SET job_id = ?, state = ?, tried_at = ?, looked_at = ?, look_at = ?, ended_at = ?, attempts = ?,
-    texts = ?, total = ?, completed = ?, failed = ?, message = ?,
-    stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
-WHERE reference = ? AND ended_at IS NULL
-"""
-STOP_JOB = """
-UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
-WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL
-"""
-# The plus keeps SQLite from going through all of a job's texts by its index.
-DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
-_TEXTS = """
-FROM texts AS t JOIN identities AS i ON i.id = t.identity JOIN jobs AS j ON j.id = t.job WHERE
-"""
-TEXTS = f"SELECT t.hash {_TEXTS}"
-OPEN_TEXTS = f"{TEXTS} i.identity = ? AND j.state IN {_OPEN_STATES}"
-ALL_OPEN_TEXTS = f"SELECT i.identity, t.hash {_TEXTS} j.state IN {_OPEN_STATES}"
-COUNT_TEXTS = f"""
-SELECT count(*) FROM texts WHERE job IN (
-    SELECT id FROM jobs WHERE agent = ? AND max(made_at, looked_at, tried_at) >= ? AND state IN {_OPEN_STATES}
-)
-"""  # noqa: S608 - constants
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-_KIND = Kind("the list of batch jobs", TABLES, version=1)
-
-
-def ledger_path(home: Path) -> Path:
-    """Return the path of a home's ledger."""
-    return home / "cache" / "batch_jobs.sqlite"
-
-
-def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> int:
-    """Return the number of an agent's texts in jobs that a worker looks after; 0 without a ledger.
-
-    Never raises: status goes on without the number.
-    """
-    return _told(home, lambda ledger: ledger.texts_of(agent, looked_within_seconds=looked_within_seconds), 0)
-
-
-def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
-    """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
-    return _told(home, lambda ledger: ledger.sent(identity, hashes), set())
-
-
-def _told(home: Path, read: Callable[[BatchLedger], T], nothing: T) -> T:
-    """Return what is read from a home's ledger; `nothing` without a ledger, or if it cannot be read."""
-    if not ledger_path(home).exists():
-        return nothing
-    try:
-        with BatchLedger(ledger_path(home)) as ledger:
-            return read(ledger)
-    except RecalldError as error:
-        log.debug("batch_ledger_unreadable", error=str(error))
-        return nothing
 
 
 class Stage(StrEnum):
@@ -158,7 +47,7 @@ OPEN = (Stage.SUBMITTING, Stage.RUNNING, Stage.STOPPING)
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """One job. Times are Unix seconds.
+    """One job, as its row in the ledger. Times are Unix seconds.
 
     `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `total`, `completed`
     and `failed` are what the provider says; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
@@ -201,15 +90,126 @@ class BatchJob:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Owner of a new job: the agent, the provider's identity and the account."""
+# Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
+# `total`, `completed` and `failed` are what the provider says; `taken` vectors came back and were kept.
+# Ledgers of 0.1.0 have two more tables, which are not read any more.
+TABLES = """
+CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY,
+    reference TEXT NOT NULL UNIQUE,
+    job_id TEXT,
+    identity INTEGER NOT NULL,
+    account TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    state TEXT NOT NULL,
+    made_at REAL NOT NULL,
+    tried_at REAL NOT NULL, -- last submission, or call that failed; 0 before the first submission
+    looked_at REAL NOT NULL,
+    look_at REAL NOT NULL, -- when to look again
+    stopped_at REAL, -- when it was asked to stop
+    ended_at REAL,
+    attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
+    texts INTEGER NOT NULL,
+    total INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    taken INTEGER NOT NULL DEFAULT 0,
+    stop_reason TEXT NOT NULL DEFAULT '',
+    message TEXT NOT NULL DEFAULT ''
+) STRICT;
+-- Texts without a vector: at the provider while their job is open, for the normal way when it is over.
+CREATE TABLE texts (
+    identity INTEGER NOT NULL, hash TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (identity, hash)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX texts_by_job ON texts (job);
+"""
 
-    agent: str
-    identity: str
-    account: str
-    provider: str
-    model: str
+#: Columns of jobs whose name is not that of `BatchJob`'s field.
+_COLUMNS = {"identity": "i.identity", "stage": "state"}
+
+#: Fields that a job's worker writes. `taken` is counted as vectors are kept.
+_SAVED = (
+    *("job_id", "stage", "tried_at", "looked_at", "look_at", "ended_at", "attempts"),
+    *("texts", "total", "completed", "failed", "message"),
+)
+
+_OPEN_STATES = "('submitting', 'running', 'stopping')"
+
+SELECT_JOBS = f"""
+SELECT {", ".join(_COLUMNS.get(one.name, one.name) for one in fields(BatchJob))}
+FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
+"""  # noqa: S608 - names of fields
+COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {_OPEN_STATES}"  # noqa: S608 - constants
+INSERT_JOB = """
+INSERT INTO jobs (
+    reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
+) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
+"""
+INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+# Another process may ask for a stop at any time. What is over stays so.
+SAVE_JOB = f"""
+UPDATE jobs SET {", ".join(f"{_COLUMNS.get(name, name)} = ?" for name in _SAVED)},
+    stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
+WHERE reference = ? AND ended_at IS NULL
+"""  # noqa: S608 - names of fields
+STOP_JOB = """
+UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
+WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL
+"""
+# The plus keeps SQLite from going through all of a job's texts by its index.
+DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
+TEXTS = """
+SELECT t.hash, i.identity FROM texts AS t JOIN identities AS i ON i.id = t.identity JOIN jobs AS j ON j.id = t.job WHERE
+"""
+OPEN_TEXTS = f"{TEXTS} j.state IN {_OPEN_STATES}"
+COUNT_TEXTS = f"""
+SELECT count(*) FROM texts WHERE job IN (
+    SELECT id FROM jobs WHERE agent = ? AND max(made_at, looked_at, tried_at) >= ? AND state IN {_OPEN_STATES}
+)
+"""  # noqa: S608 - constants
+
+_KIND = Kind("the list of batch jobs", TABLES, version=1)
+
+
+def ledger_path(home: Path) -> Path:
+    """Return the path of a home's ledger."""
+    return home / "cache" / "batch_jobs.sqlite"
+
+
+def batch_jobs_of(home: Path) -> list[BatchJob]:
+    """Return all jobs of a home; none without a ledger. Raises like `BatchLedger`."""
+    if not ledger_path(home).exists():
+        return []
+    with BatchLedger(ledger_path(home)) as ledger:
+        return ledger.jobs()
+
+
+def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> int:
+    """Return the number of an agent's texts in jobs that a worker looks after; 0 without a ledger.
+
+    Never raises: status goes on without the number.
+    """
+    return _told(home, lambda ledger: ledger.texts_of(agent, looked_within_seconds=looked_within_seconds), 0)
+
+
+def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
+    """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
+    return _told(home, lambda ledger: ledger.sent(identity, hashes), set())
+
+
+def _told(home: Path, read: Callable[[BatchLedger], T], nothing: T) -> T:
+    """Return what is read from a home's ledger; `nothing` without a ledger, or if it cannot be read."""
+    if not ledger_path(home).exists():
+        return nothing
+    try:
+        with BatchLedger(ledger_path(home)) as ledger:
+            return read(ledger)
+    except RecalldError as error:
+        log.debug("batch_ledger_unreadable", error=str(error))
+        return nothing
 
 
 class BatchLedger:
@@ -239,18 +239,18 @@ class BatchLedger:
 
     # A job's life
 
-    def note(self, origin: Origin, hashes: Sequence[str], *, most_open: int) -> set[str]:
-        """Note a job to be submitted; return the texts in it.
+    def note(self, agent: str, provider: EmbeddingProvider, hashes: Sequence[str], *, most_open: int) -> set[str]:
+        """Note a job of an agent to be submitted to a provider; return the texts in it.
 
         Texts that are in a job already are left out. None is noted when `most_open` jobs are open, or nothing is left.
         """
 
         def note(writer: apsw.Connection) -> set[str]:
-            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (origin.identity,))
-            identity = _one(writer, "SELECT id FROM identities WHERE identity = ?", origin.identity)
-            if _one(writer, COUNT_OPEN, identity, origin.account) >= most_open:
+            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (provider.identity,))
+            identity = _one(writer, "SELECT id FROM identities WHERE identity = ?", provider.identity)
+            if _one(writer, COUNT_OPEN, identity, provider.account) >= most_open:
                 return set()
-            values = (identity, origin.account, origin.provider, origin.model, origin.agent, self._clock())
+            values = (identity, provider.account, provider.name, provider.model, agent, self._clock())
             job = _one(writer, INSERT_JOB, secrets.token_hex(8), *values)
             taken = set()
             for text_hash in hashes:
@@ -270,12 +270,10 @@ class BatchLedger:
 
         A wish to stop that another process wrote meanwhile stays. `taken` is written by `settle` alone.
         """
-        state = (job.job_id, job.stage.value, job.tried_at, job.looked_at, job.look_at, job.ended_at, job.attempts)
-        counts = (job.texts, job.total, job.completed, job.failed)
+        values = [getattr(job, name) for name in _SAVED]
 
         def save(writer: apsw.Connection) -> None:
-            stop = (job.stopped_at, job.stop_reason)
-            writer.execute(SAVE_JOB, (*state, *counts, job.message, *stop, job.reference))
+            writer.execute(SAVE_JOB, (*values, job.stopped_at, job.stop_reason, job.reference))
             _take_out(writer, job.reference, without)
 
         self._transaction(save)
@@ -313,12 +311,11 @@ class BatchLedger:
 
     def jobs(self) -> list[BatchJob]:
         """All jobs, those that are over included until they are cleared away, the oldest first."""
-        return self._read(lambda reader: [_job(row) for row in reader.execute(SELECT_JOBS, ("",))])
+        return self._jobs("")
 
     def job(self, reference: str) -> BatchJob | None:
         """One job."""
-        rows = self._read(lambda reader: list(reader.execute(SELECT_JOBS, (reference,))))
-        return _job(rows[0]) if rows else None
+        return next(iter(self._jobs(reference)), None)
 
     def hashes_in(self, reference: str) -> set[str]:
         """Return the texts that are in a job, or were left in it."""
@@ -326,13 +323,12 @@ class BatchLedger:
 
     def hashes(self, identity: str) -> set[str]:
         """Return the texts of an identity that are in open jobs."""
-        return self._hashes(OPEN_TEXTS, identity)
+        return self._hashes(f"{OPEN_TEXTS} AND i.identity = ?", identity)
 
     def sent(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of some texts that are in open jobs."""
-        values = json.dumps(list(hashes))
-        query = f"{OPEN_TEXTS} AND t.hash IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
-        return self._hashes(query, identity, values)
+        among = "AND i.identity = ? AND t.hash IN (SELECT value FROM json_each(?))"
+        return self._hashes(f"{OPEN_TEXTS} {among}", identity, json.dumps(list(hashes)))
 
     def known_hashes(self, identity: str) -> set[str]:
         """Return the texts of an identity that go into no new job: in one now, or one ended without their vectors."""
@@ -340,31 +336,27 @@ class BatchLedger:
 
     def everything(self) -> set[tuple[str, str]]:
         """Return all texts that are in open jobs, as (identity, text hash)."""
-        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(ALL_OPEN_TEXTS)})
+        return {(identity, text_hash) for text_hash, identity in self._read(OPEN_TEXTS)}
 
     def texts_of(self, agent: str, *, looked_within_seconds: float) -> int:
         """Return the number of an agent's texts in jobs that were made, or looked at, in the last so many seconds."""
         since = self._clock() - looked_within_seconds
-        return self._read(lambda reader: _one(reader, COUNT_TEXTS, agent, since))
+        return int(self._read(COUNT_TEXTS, agent, since)[0][0])
 
     # The file
 
+    def _jobs(self, reference: str) -> list[BatchJob]:
+        jobs = [BatchJob(*row) for row in self._read(SELECT_JOBS, reference)]
+        return [replace(job, stage=Stage(job.stage)) for job in jobs]
+
     def _hashes(self, query: str, *values: str) -> set[str]:
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, values)})
+        return {text_hash for text_hash, _ in self._read(query, *values)}
 
     def _transaction(self, work: Callable[[apsw.Connection], T]) -> T:
         return self._file.guarded(lambda: self._file.transaction(work))
 
-    def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        return self._file.guarded(lambda: work(self._file.connection()))
-
-
-def batch_jobs_of(home: Path) -> list[BatchJob]:
-    """Return all jobs of a home; none without a ledger. Raises like `BatchLedger`."""
-    if not ledger_path(home).exists():
-        return []
-    with BatchLedger(ledger_path(home)) as ledger:
-        return ledger.jobs()
+    def _read(self, query: str, *values: str | float) -> list[tuple[Any, ...]]:
+        return self._file.guarded(lambda: self._file.connection().execute(query, values).fetchall())
 
 
 def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) -> None:
@@ -373,12 +365,5 @@ def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) 
         writer.executemany(DELETE_TEXT, [(row[1], text_hash, row[0]) for text_hash in hashes])
 
 
-def _job(row: Sequence[Any]) -> BatchJob:
-    values: list[Any] = list(row)
-    values[STATE_COLUMN] = Stage(values[STATE_COLUMN])
-    return BatchJob(*values)
-
-
 def _one(connection: apsw.Connection, statement: str, *values: Any) -> int:
-    row = connection.execute(statement, values).fetchone()
-    return int(row[0]) if row is not None else 0
+    return int(next(connection.execute(statement, values))[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.presets import PRESETS
-from memory.embedding.providers.remote import Oversized, RemoteProvider, no_embeddings
+from memory.embedding.providers.remote import Oversized, RemoteProvider
 from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0
@@ -80,7 +80,7 @@ class BedrockProvider(RemoteProvider):
         self._runtimes: dict[str, Any] = {}
 
     def warm_up(self) -> None:
-        self._load()
+        self.load()
 
     def close(self) -> None:
         with self._making:
@@ -89,7 +89,7 @@ class BedrockProvider(RemoteProvider):
             self._runtimes.clear()
         super().close()
 
-    def _load(self) -> dict[str, Any]:
+    def load(self) -> dict[str, Any]:
         with self._making:
             if not self._runtimes:
                 try:
@@ -113,7 +113,7 @@ class BedrockProvider(RemoteProvider):
             return self._runtimes
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
-        runtime, most = self._load()[kind], self.answer_bytes(len(texts))
+        runtime, most = self.load()[kind], self.answer_bytes(len(texts))
         try:
             body = json.dumps(self._body(texts, kind))
             response = runtime.invoke_model(
@@ -124,15 +124,8 @@ class BedrockProvider(RemoteProvider):
             raise self.read_error(error) from error
         if len(content) > most:
             raise Oversized(f"{self.name} sent more than the {most:,} bytes that an answer can have")
-        try:
-            answer = json.loads(content)
-            found = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
-            rows = found["float"] if isinstance(found, dict) else found
-            data = [{"embedding": row} for row in rows]
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise no_embeddings() from error
         counted = response["ResponseMetadata"]["HTTPHeaders"].get("x-amzn-bedrock-input-token-count", "")
-        return {"data": data, "usage": {"total_tokens": int(counted) if counted.isdecimal() else None}}
+        return {**json.loads(content), "usage": {"total_tokens": int(counted) if counted.isdecimal() else None}}
 
     def options(self, kind: str) -> dict[str, object]:
         # The answer says of a width that cannot be asked for that it is another one.

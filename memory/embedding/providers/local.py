@@ -27,8 +27,8 @@ from memory.embedding.providers.provider import (
     ProviderUnavailable,
     clean,
 )
-from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider
 from memory.embedding.providers.provider import Matrix, ProviderLimits, ProviderUnavailable
-from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

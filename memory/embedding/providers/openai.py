@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.remote import RemoteProvider, no_embeddings
+from memory.embedding.providers.remote import RemoteProvider
 from schemas.errors import Permanent
 
 if TYPE_CHECKING:
@@ -24,22 +24,7 @@ class OpenAIProvider(RemoteProvider):
         super().close()
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
-        encoding = self.encoding
-        try:
-            content = self._post(texts, kind=kind, encoding=encoding)
-        except Permanent as error:
-            if encoding != "base64" or "encoding_format" not in error.reason:
-                raise
-            # A server that does not know base64: plain numbers from now on.
-            self.encoding = "float"
-            content = self._post(texts, kind=kind, encoding="float")
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise no_embeddings() from error
-
-    def _post(self, texts: Sequence[str], *, kind: str, encoding: str) -> bytes:
-        sdk = self._load()
+        sdk, encoding = self.load(), self.encoding
         try:
             # Raw: the SDK would build a Python object for every number, three times the time of all the rest.
             response = sdk.embeddings.with_raw_response.create(
@@ -50,10 +35,15 @@ class OpenAIProvider(RemoteProvider):
             )
             content: bytes = response.content
         except Exception as error:
-            raise self.read_error(error) from error
-        return content
+            known = self.read_error(error)
+            if encoding == "float" or not isinstance(known, Permanent) or "encoding_format" not in known.reason:
+                raise known from error
+            # A server that does not know base64: plain numbers from now on.
+            self.encoding = "float"
+            return self._ask(texts, kind=kind)
+        return json.loads(content)
 
-    def _load(self) -> OpenAI:
+    def load(self) -> OpenAI:
         if self._sdk is None:
             try:
                 openai = importlib.import_module("openai")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from memory.embedding.providers.endpoint import Endpoint, ErrorReader
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, clean, cut_to_bytes
-from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import httpx2
@@ -139,25 +139,29 @@ def current() -> Exchange:
     return _current.get()
 
 
-def no_embeddings() -> Transient:
-    """Return what to raise for an answer that is something else."""
-    return Transient("the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API")
+#: Raised by readers of an answer that is something else.
+NO_ANSWER = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def read_answer(answer: Any, *, expected: int) -> Embeddings:
     """Return the vectors of a parsed body in the order of their inputs, and the tokens it counted.
 
-    An embedding is base64 of little-endian float32, or a list of numbers.
+    They stand in `data` with an index each (OpenAI and compatible, Voyage), in `embeddings` (Ollama; Gemini with
+    `values`, Cohere with `float` between), or in `embedding` (Titan, and lines of Gemini's jobs). One is base64 of
+    little-endian float32, or a list of numbers.
 
     Raises:
-        Transient: not an embeddings response, or not one vector for each input.
+        Transient: not one vector for each input.
+        One of NO_ANSWER: it holds no embeddings.
     """
-    try:
-        data = answer["data"]
-        order = [entry.get("index", place) for place, entry in enumerate(data)]
-        rows = [_row(entry["embedding"]) for entry in data]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise no_embeddings() from error
+    if "data" in answer:
+        order = [entry.get("index", place) for place, entry in enumerate(answer["data"])]
+        found = [entry["embedding"] for entry in answer["data"]]
+    else:
+        found = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
+        found = found["float"] if isinstance(found, Mapping) else found
+        order = list(range(len(found)))
+    rows = [_row(one["values"] if isinstance(one, Mapping) else one) for one in found]
     if len(rows) != expected:
         raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
     # `False` is an int and equal to 0.
@@ -169,13 +173,14 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
     matrix = np.empty((expected, widths.pop()), dtype=np.float32)
     for place, row in zip(order, rows, strict=True):
         matrix[place] = row
-    return Embeddings(matrix, _billed(answer))
+    counts = (_within(answer, "usage", "total_tokens"), _within(answer, "usageMetadata", "promptTokenCount"))
+    tokens = next((count for count in (*counts, answer.get("prompt_eval_count")) if count is not None), None)
+    return Embeddings(matrix, tokens if type(tokens) is int and tokens > 0 else None)
 
 
-def _billed(answer: Mapping[str, Any]) -> int | None:
-    usage = answer.get("usage")
-    tokens = usage.get("total_tokens") if isinstance(usage, Mapping) else None
-    return tokens if type(tokens) is int and tokens > 0 else None
+def _within(answer: Mapping[str, Any], name: str, inner: str) -> Any:
+    facts = answer.get(name)
+    return facts.get(inner) if isinstance(facts, Mapping) else None
 
 
 def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -232,7 +237,7 @@ class RemoteProvider(EmbeddingProvider):
                 self._client = None
 
     @abstractmethod
-    def _load(self) -> Any:
+    def load(self) -> Any:
         """Return the SDK, or its client, ready to be used.
 
         Raises:
@@ -241,7 +246,7 @@ class RemoteProvider(EmbeddingProvider):
 
     @abstractmethod
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
-        """Return the parsed body of the endpoint's answer to one request, made with the SDK."""
+        """Return the parsed body of the endpoint's answer to one request; raise one of NO_ANSWER for another body."""
 
     def worded(self, text: str, kind: str) -> str:
         """Return a text as it is sent; `kind` is "query" or "document"."""
@@ -332,7 +337,7 @@ class RemoteProvider(EmbeddingProvider):
         )
 
     def _embed(self, texts: list[str], *, kind: str) -> Embeddings:
-        self._load()
+        self.load()
         exchange = self.exchange(
             seconds=self.endpoint.query_seconds if kind == "query" else self.endpoint.documents_seconds,
             answer_bytes=self.answer_bytes(len(texts)),
@@ -340,12 +345,15 @@ class RemoteProvider(EmbeddingProvider):
         )
         try:
             with exchange.running():
-                body = self._ask(texts, kind=kind)
+                answer = read_answer(self._ask(texts, kind=kind), expected=len(texts))
         except Oversized:
             # The dimensions that were learned may be those of a bad answer.
             self._width = None
             raise
-        answer = read_answer(body, expected=len(texts))
+        except NO_ANSWER as error:
+            raise Transient(
+                "the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API"
+            ) from error
         width, asked = answer.vectors.shape[1], self.endpoint.dimensions
         if asked is not None and width != asked:
             raise Terminal(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
-from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

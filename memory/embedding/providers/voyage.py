@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from memory.embedding.providers.presets import PRESETS
-from memory.embedding.providers.remote import RemoteProvider, no_embeddings
+from memory.embedding.providers.remote import RemoteProvider
 
 if TYPE_CHECKING:
     import httpx2
@@ -34,14 +34,14 @@ class VoyageProvider(RemoteProvider):
     extra = "voyage"
 
     def warm_up(self) -> None:
-        self._load()
+        self.load()
 
     def options(self, kind: str) -> dict[str, object]:
         # What is too long is refused, and listed. Cut, it would be found by its beginning only, without a word.
         return {"model": self.model, "truncation": False, **super().options(kind)}
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
-        voyageai = self._load()
+        voyageai = self.load()
         token = _asking.set(self)
         try:
             # Not through `Client.embed`: it would make a Python object of every number.
@@ -52,13 +52,13 @@ class VoyageProvider(RemoteProvider):
                 encoding_format=self.encoding,
                 **self.options(kind),
             )
-        except (voyageai.error.APIError, ValueError, RecursionError) as error:
+        except voyageai.error.APIError as error:
             # The session raises refusals, so this is an answer that is no JSON.
-            raise no_embeddings() from error
+            raise ValueError(str(error)) from error
         finally:
             _asking.reset(token)
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
         # The first time takes 0.7 s and 50 MB: it imports aiohttp and langchain.
         with _setting_up:
             try:

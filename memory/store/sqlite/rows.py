@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from memory.store.lazy_module import LazyModule
 from memory.store.reader import (
     ChunkRow,
     DeadLetterRow,
@@ -23,6 +22,7 @@ from memory.store.reader import (
 from memory.store.sqlite.schema import SELECT_META, TRANSCRIPTS_SCHEMA_NUMBER
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np

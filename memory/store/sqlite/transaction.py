@@ -36,8 +36,17 @@ from memory.store.sqlite.rows import (
     stat_values,
 )
 from memory.store.sqlite.schema import SET_META
-from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, NewChunk, Refusal, WriteOutcome
-from schemas.documents import DocumentKey, FileStat
+from memory.store.writer import (
+    DocumentChange,
+    DocumentDelete,
+    DocumentFailure,
+    DocumentTouch,
+    DocumentWrite,
+    NewChunk,
+    Refusal,
+    WriteOutcome,
+)
+from schemas.documents import DocumentKey
 
 T = TypeVar("T")
 
@@ -62,9 +71,9 @@ RETURNING id
 RENAME_FILE = "UPDATE files SET source = ?, path = ?, revision = ? WHERE id = ?"
 DELETE_FILE = "DELETE FROM files WHERE id = ?"
 TOUCH_FILE = """
-UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touches + 1 WHERE source = ? AND path = ?
+UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touches + 1
+WHERE source = ? AND path = ? AND content_hash = ?
 """
-TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
 
 SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state FROM chunks WHERE file_id = ?"
 # The plus has SQLite look up the ids instead of reading all chunks of the file.
@@ -157,7 +166,15 @@ class WriteTransaction:
         self._removed: list[tuple[int, str]] = []  # id, vector state
 
     def apply(self, change: DocumentChange) -> WriteOutcome:
-        return self.put(change) if isinstance(change, DocumentWrite) else self.drop(change)
+        match change:
+            case DocumentWrite():
+                return self.put(change)
+            case DocumentDelete():
+                return self.drop(change)
+            case DocumentTouch():
+                return self._touch(change)
+            case DocumentFailure():
+                return self._fail(change)
 
     def put(self, change: DocumentWrite) -> WriteOutcome:
         if isinstance(change.expected, TranscriptMark):
@@ -240,23 +257,20 @@ class WriteTransaction:
         self.changed = self.changed or bool(states)
         return len(states)
 
-    def touch(self, stats: Mapping[DocumentKey, FileStat], content_hashes: Mapping[DocumentKey, str] | None) -> None:
-        for key, stat in stats.items():
-            values = (*stat_values(stat), *name_of(key))
-            if content_hashes is None:
-                self._connection.execute(TOUCH_FILE, values)
-            else:
-                self._connection.execute(TOUCH_FILE_OF_CONTENT, (*values, content_hashes.get(key)))
-            if self._connection.changes():
-                self._settled[key] = False
-        self.changed = bool(stats)
+    def _touch(self, change: DocumentTouch) -> WriteOutcome:
+        self._connection.execute(TOUCH_FILE, (*stat_values(change.stat), *name_of(change.key), change.content_hash))
+        if self._connection.changes():
+            self._settled.setdefault(change.key, False)
+        self.changed = True
+        return WriteOutcome.COMMITTED
 
-    def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
+    def _fail(self, change: DocumentFailure) -> WriteOutcome:
         # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
-        shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
-        values = (*name_of(shown), reason, error_class, attempts, self._now, self._now)
+        shown = change.key.path.encode(errors="backslashreplace").decode()
+        values = (change.key.source, shown, change.reason, change.error_class, change.attempts, self._now, self._now)
         self._connection.execute(UPSERT_DEAD_LETTER, values)
         self.changed = True
+        return WriteOutcome.COMMITTED
 
     def retry(self, key: DocumentKey) -> int:
         letter = self._letter(key)
@@ -401,6 +415,8 @@ SELECT_CHUNK_IDS = "SELECT id FROM chunks WHERE file_id = (SELECT id FROM files 
 
 def size_of(connection: apsw.Connection, change: DocumentChange) -> tuple[int, int]:
     """Return the number of chunks that a change changes, counted up to the limit, and of chunks that it adds."""
+    if isinstance(change, DocumentTouch | DocumentFailure):
+        return 0, 0
     first, changed, added = -sys.maxsize, 0, 0
     if isinstance(change, DocumentWrite):
         changed, added = len(change.added) + len(change.moved) + len(change.removed), len(change.added)
@@ -416,7 +432,9 @@ def is_large(changed: int, added: int) -> bool:
     return changed > MOST_CHANGED or added > MOST_ADDED
 
 
-def parts_of(connection: apsw.Connection, change: DocumentChange) -> tuple[list[DocumentWrite], DocumentChange]:
+def parts_of(
+    connection: apsw.Connection, change: DocumentWrite | DocumentDelete
+) -> tuple[list[DocumentWrite], DocumentWrite | DocumentDelete]:
     """Split a large change; return parts for a transaction each, without what they expect, and the rest for the last
     one. After a crash, the document is read from the mark of the parts on."""
     if isinstance(change, DocumentDelete):

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 import apsw
 
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.lazy_module import LazyModule
 from memory.store.reader import Hit, Vector
 from memory.store.sqlite.rows import (
     OVER_FETCH,
@@ -38,6 +37,7 @@ from memory.store.sqlite.rows import (
     meta_value,
     of_sources,
 )
+from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -383,17 +383,8 @@ def _update_block(
 
 # In memory -------------------------------------------------------------------------------------------
 
-#: Free rows for new vectors, as a share of the rows in use. A full array is read again.
-GROWTH_SHARE = 1 / 8
-
-#: Largest share of deleted rows; above it, all vectors are read again.
-MOST_DELETED_SHARE = 1 / 4
-
 #: Bytes of a row beside its vector: its id, in the array and in its block.
 _ID_BYTES = 16
-
-#: Placeholder for the id of a deleted vector. Real ids are positive.
-_DELETED = -1
 
 #: Bytes of all vectors held by a process, over all agents: 300,000 of 384 dimensions.
 MAX_HELD_BYTES = 512 * 1024 * 1024
@@ -407,60 +398,25 @@ KEPT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class VectorView:
-    """All vectors of one transaction: ids of shape (n,), vectors of shape (n, dimensions), float32.
+    """All vectors of one transaction: their ids, shape (n,), and per block an array of the rows in use.
 
-    `vectors` are the first rows of the array `room`; `blocks` are their origins, by block number. A view never changes:
-    deleted vectors are missing in the next view only, and new ones go to rows that no view has yet.
+    A view never changes; the next one shares the arrays of unchanged blocks. Ids are never reused (`chunks.id` is
+    AUTOINCREMENT), and a chunk keeps its vector until it is deleted: a block with the same ids has the same vectors.
     """
 
     transaction: int
-    blocks: dict[int, Block]
+    blocks: Mapping[int, Block]
     ids: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.float32]
-    room: npt.NDArray[np.float32]
-    deleted: int
+    vectors: Mapping[int, npt.NDArray[np.float32]]
 
     def cosines(self, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Return all ids, and the dot products of their vectors with this one."""
-        products = self.vectors @ vector
-        if not self.deleted:
-            return self.ids, products
-        held = self.ids != _DELETED
-        return self.ids[held], products[held]
-
-    def updated(self, connection: apsw.Connection, transaction: int, blocks: dict[int, Block]) -> VectorView | None:
-        """Return the view of a later transaction; None if it has no room, or if too many rows are deleted.
-
-        Reads the blocks with new ids only. Ids are never reused (`chunks.id` is AUTOINCREMENT), and a chunk keeps its
-        vector until it is deleted.
-        """
-        none = np.empty(0, dtype=np.int64)
-        gone: list[npt.NDArray[np.int64]] = [none]
-        added: dict[int, npt.NDArray[np.int64]] = {}
-        for number in blocks.keys() | self.blocks.keys():
-            old, new = self.blocks.get(number), blocks.get(number)
-            if old == new:
-                continue
-            held = old.ids() if old is not None else none
-            wanted = new.ids() if new is not None else none
-            gone.append(np.setdiff1d(held, wanted))
-            fresh = np.setdiff1d(wanted, held)
-            if fresh.size:
-                added[number] = fresh
-        without = np.concatenate(gone)
-        ids = np.where(np.isin(self.ids, without), _DELETED, self.ids) if without.size else self.ids
-        deleted = int(np.count_nonzero(ids == _DELETED)) if without.size else self.deleted
-        used = ids.size
-        total = used + sum(fresh.size for fresh in added.values())
-        if total > len(self.room) or deleted > total * MOST_DELETED_SHARE:
-            return None
-        gathered = [ids]
-        for number, block, matrix in matrices(connection, sorted(added), blocks, self.room.shape[1]):
-            chosen = np.flatnonzero(block.used() & np.isin(block.rowids(), added[number]))
-            self.room[used : used + chosen.size] = matrix[chosen]
-            gathered.append(block.rowids()[chosen])
-            used += chosen.size
-        return VectorView(transaction, blocks, np.concatenate(gathered), self.room[:used], self.room, deleted)
+        products = np.empty(self.ids.size, dtype=np.float32)
+        end = 0
+        for matrix in self.vectors.values():
+            start, end = end, end + len(matrix)
+            np.dot(matrix, vector, out=products[start:end])
+        return self.ids, products
 
 
 @dataclass(eq=False, slots=True)
@@ -506,33 +462,25 @@ class HeldVectors:
             self._refreshing.release()
 
     def _refreshed(self, connection: apsw.Connection, transaction: int, dimensions: int) -> VectorView | None:
-        blocks = _blocks(connection)
-        before = self.view
-        if before is not None and before.transaction > transaction:
+        before = self.view or VectorView(0, {}, np.empty(0, dtype=np.int64), {})
+        if before.transaction > transaction:
             return None
-        view = before.updated(connection, transaction, blocks) if before is not None else None
-        if view is None:
-            # The old array is freed first: two of them would take twice the memory.
-            self.shelf.drop(self)
-            del before
-            rows = sum(block.ids().size for block in blocks.values())
-            capacity = rows + int(rows * GROWTH_SHARE) + 1
-            if not self.shelf.reserve(self, capacity * (dimensions * 4 + _ID_BYTES)):
-                return None
-            try:
-                room = np.empty((capacity, dimensions), dtype=np.float32)
-                empty = VectorView(transaction, {}, np.empty(0, dtype=np.int64), room[:0], room, 0)
-                view = empty.updated(connection, transaction, blocks)
-            except BaseException:
-                self.shelf.drop(self)
-                raise
-        return self.shelf.replace(self, view) if view is not None else None
+        blocks = _blocks(connection)
+        ids = np.concatenate([before.ids[:0], *(block.ids() for block in blocks.values())])
+        if not self.shelf.reserve(self, ids.size * (dimensions * 4 + _ID_BYTES)):
+            return None
+        held = {number: before.vectors[number] for number in blocks if before.blocks.get(number) == blocks[number]}
+        changed = [number for number in blocks if number not in held]
+        for number, block, matrix in matrices(connection, changed, blocks, dimensions):
+            held[number] = matrix[block.used()]
+        vectors = {number: held[number] for number in blocks}
+        return self.shelf.replace(self, VectorView(transaction, blocks, ids, vectors))
 
 
 class VectorShelf:
     """Allocator of the memory for vectors; the least recently searched ones make room. Thread-safe.
 
-    One array takes half the memory traffic of reading the blocks.
+    Arrays in memory take half the memory traffic of reading the blocks.
     """
 
     def __init__(
@@ -566,22 +514,22 @@ class VectorShelf:
             return vectors.searches >= self._hot_at_search
 
     def reserve(self, vectors: HeldVectors, size: int) -> bool:
-        """Reserve memory for an index that holds none yet; return False if there is no room."""
+        """Reserve memory for an index; return False, and take back what it has, if there is no room."""
         now = self._clock()
         with self._lock:
-            free = self._max_bytes - sum(self._held.values())
+            free = self._max_bytes - sum(self._held.values()) + self._held.get(vectors, 0)
             resting = []
             for other, held in self._held.items():
                 if free >= size or now - other.last < self._kept_seconds:
                     break
-                resting.append(other)
-                free += held
-            if free < size:
-                return False
-            for other in resting:
+                if other is not vectors:
+                    resting.append(other)
+                    free += held
+            for other in resting if free >= size else [vectors]:
                 self._drop(other)
-            self._held[vectors] = size
-            return True
+            if free >= size:
+                self._held[vectors] = size
+            return free >= size
 
     def replace(self, vectors: HeldVectors, view: VectorView) -> VectorView:
         """Publish the view to other searches, unless its memory was taken back meanwhile."""

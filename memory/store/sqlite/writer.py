@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptMark, Vector
+from memory.store.reader import TranscriptMark
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -32,8 +33,10 @@ from memory.store.sqlite.maintenance import (
 from memory.store.sqlite.reader import SqliteReader, bytes_of
 from memory.store.sqlite.schema import SET_META, migrate
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
-from memory.store.writer import DocumentChange, DocumentWrite, Maintained, Refusal, Store, WriteOutcome
-from schemas.documents import DocumentKey, FileStat
+from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Maintained, Store, WriteOutcome
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Bytes of the write-ahead log from which a commit waits briefly for readers, so that the log starts over. SQLite's
 #: own checkpoints never wait: with steady readers the log would grow for ever.
@@ -42,6 +45,16 @@ WAL_RESTART_SECONDS = 1.0
 
 #: Size from which maintenance cuts the log.
 WAL_WORTH_CUTTING_BYTES = 1_048_576
+
+
+def _committed(step: Callable[Concatenate[WriteTransaction, P], T]) -> Callable[Concatenate[SqliteStore, P], T]:
+    """Return the method of a store that carries out this step in a transaction of its own."""
+
+    def method(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store.transaction() as transaction:
+            return step(transaction, *args, **kwargs)
+
+    return method
 
 
 class SqliteStore(SqliteReader, Store):
@@ -71,7 +84,7 @@ class SqliteStore(SqliteReader, Store):
             raise
 
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        if self.text_reason is not None:
+        if self.text_reason is not None and any(isinstance(one, DocumentWrite | DocumentDelete) for one in changes):
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         outcomes: list[WriteOutcome] = []
         together: list[DocumentChange] = []
@@ -88,10 +101,12 @@ class SqliteStore(SqliteReader, Store):
 
     def _most_of(self, change: DocumentChange) -> DocumentChange:
         """Write all parts of a large change but the last one; return the rest, which conflicts if a part did."""
+        if not isinstance(change, DocumentWrite | DocumentDelete):
+            return change
         with self._readers.borrow() as connection:
             parts, rest = parts_of(connection, change)
         for part in parts:
-            with self._transaction() as transaction:
+            with self.transaction() as transaction:
                 if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
                     return change
             if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
@@ -103,38 +118,14 @@ class SqliteStore(SqliteReader, Store):
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:
             return []
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             return [transaction.apply(change) for change in changes]
 
-    def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
-        with self._transaction() as transaction:
-            return transaction.rename(old, new)
-
-    def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
-        with self._transaction() as transaction:
-            return transaction.join_vectors(vectors)
-
-    def touch(
-        self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
-    ) -> None:
-        with self._transaction() as transaction:
-            transaction.touch(stats, content_hashes)
-
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
-        with self._transaction() as transaction:
-            transaction.add_dead_letter(key, reason, error_class, attempts)
-
-    def retry_dead_letter(self, key: DocumentKey) -> int:
-        with self._transaction() as transaction:
-            return transaction.retry(key)
-
-    def drop_dead_letter(self, key: DocumentKey) -> bool:
-        with self._transaction() as transaction:
-            return transaction.drop_letter(key)
-
-    def set_meta(self, values: Mapping[str, str]) -> None:
-        with self._transaction() as transaction:
-            transaction.set_meta(values)
+    rename_document = _committed(WriteTransaction.rename)
+    write_vectors = _committed(WriteTransaction.join_vectors)
+    retry_dead_letter = _committed(WriteTransaction.retry)
+    drop_dead_letter = _committed(WriteTransaction.drop_letter)
+    set_meta = _committed(WriteTransaction.set_meta)
 
     def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:
         vectors = keywords = 0
@@ -166,7 +157,8 @@ class SqliteStore(SqliteReader, Store):
         super().close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[WriteTransaction]:
+    def transaction(self) -> Iterator[WriteTransaction]:
+        """Commit what is done in this context, or nothing of it after an error."""
         with self._write_lock, translated(self._path):
             with committed(self._writer):
                 transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)

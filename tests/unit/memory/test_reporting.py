@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.status.home import home_sizes
@@ -263,9 +263,8 @@ def test_vectors_that_take_long_come_with_advice(settings: Settings):
 def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: Path):
     write_index(settings, vectors=False)
     assert look().vectors.in_batch_jobs == 0
-    origin = Origin(agent="main", identity="i", account="a", provider="openai", model="m")
     with BatchLedger(ledger_path(settings.home)) as ledger:
-        ledger.note(origin, ["one"], most_open=1)
+        ledger.note("main", StubProvider(), ["one"], most_open=1)
     assert look().vectors.in_batch_jobs == 1
 
 

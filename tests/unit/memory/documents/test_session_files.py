@@ -15,7 +15,7 @@ from memory.documents.agent_files import (
     DocumentUnreadable,
     WatchRoot,
 )
-from memory.documents.comparison import forgets, forgotten
+from memory.documents.comparison import difference, forgets
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from memory.documents.roots import is_transcript_name, priority
 from schemas.conditions import ConditionCode
@@ -23,7 +23,7 @@ from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import entered_folders
-from tests.storing import TemporaryStore, mark, piece, said
+from tests.storing import TemporaryStore, mark, piece, said, touch
 
 LINE = b'{"role":"user","content":"hello"}\n'
 TIME = "2026-02-03T09-00-00.000Z"
@@ -201,10 +201,12 @@ def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
 
     monkeypatch.setattr(os, "scandir", scandir)
     files = desk.files(forget=True)
-    scan = files.scan()
-    assert (list(scan.documents), scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
-    absent = [key("sessions/locked/b.jsonl"), key("sessions/open/gone.jsonl")]
-    assert forgotten(files, absent, scan, TemporaryStore()) == [key("sessions/open/gone.jsonl")]
+    store = TemporaryStore()
+    for name in ("locked/b", "open/gone"):
+        store.write([piece(*said(name), continues=None, to=mark(1), of=key(f"sessions/{name}.jsonl"))])
+    found = difference(files, store)
+    assert (list(found.scan.documents), found.scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
+    assert found.gone == [key("sessions/open/gone.jsonl")]
 
 
 # Compressed ones, archives -----------------------------------------------------------------------------
@@ -264,7 +266,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
 
     def gone() -> list[DocumentKey]:
         found = [one for one in absent if forgets(files, one, store)]
-        assert forgotten(files, absent, files.scan(), store) == found
+        assert difference(files, store).gone == found
         return found
 
     assert [forgets(files, one) for one in absent] == [True, False, False], "as far as names tell"
@@ -277,7 +279,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
     store.add_dead_letter(archive, reason="it ends too early", error_class="TranscriptDamaged")
     assert gone() == []
     store.drop_dead_letter(archive)
-    store.touch({archive: replace(stat, size=stat.size - 1)})
+    touch(store, archive, replace(stat, size=stat.size - 1))
     assert gone() == [], "what is on the disk is not what was read"
 
 
@@ -402,7 +404,6 @@ def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:
     files = desk.files(forget=True)
     gone = key(desk.root / "old/a.jsonl")
     assert not forgets(files, gone)
-    assert forgotten(files, [gone], files.scan(), TemporaryStore()) == []
 
 
 def test_only_the_files_that_were_imported_are_documents(desk: Desk) -> None:

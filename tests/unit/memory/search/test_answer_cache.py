@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
-from memory.search import engine
-from memory.search.answers import AnswerCache, KeptAnswer, Passage, Place, Question, question_of
+from memory.search import manager as searching
+from memory.search.answers import AnswerCache, KeptAnswer, Question, question_of
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
@@ -217,7 +216,7 @@ def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resource
 def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
     settings: Settings, manager: SearchManager, resources: SearchResources, notes: Path, monkeypatch
 ):
-    retrieve = engine.retrieve
+    retrieve = searching.retrieve
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
 
     def slowly(*arguments):
@@ -225,10 +224,10 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
         write_index(settings).close()
         return found
 
-    monkeypatch.setattr(engine, "retrieve", slowly)
+    monkeypatch.setattr(searching, "retrieve", slowly)
     assert manager.search(SearchRequest(query="zebra")).results == ()
     assert resources.answers.kept_bytes == 0
-    monkeypatch.setattr(engine, "retrieve", retrieve)
+    monkeypatch.setattr(searching, "retrieve", retrieve)
     assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
     assert resources.answers.hits == 0
 
@@ -274,7 +273,7 @@ def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResource
     agent = settings.agents[0]
     hurried = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 60})})
     manager = SearchManager(settings, hurried, resources=resources)
-    retrieve = engine.retrieve
+    retrieve = searching.retrieve
     begun, ended = [], []
     answered = threading.Event()
 
@@ -285,7 +284,7 @@ def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResource
         ended.append(found)
         return found
 
-    monkeypatch.setattr(engine, "retrieve", slowly)
+    monkeypatch.setattr(searching, "retrieve", slowly)
     [late] = manager.search(SearchRequest(query="dentist")).conditions
     assert late.code in {ConditionCode.SEARCH_LATE, ConditionCode.SEARCH_LATE_KEYWORDS}
     answered.set()
@@ -335,9 +334,8 @@ def asked(query: str = "q") -> Question:
 
 
 def answer(text: str) -> KeptAnswer:
-    place = Place("a.md", "memory", 1, 1, 1, 1)
-    result = SearchResult(**asdict(place), score=0.5, snippet=text)
-    return KeptAnswer((Passage(result, (place,)),), "keyword")
+    result = SearchResult(path="a.md", source="memory", start_line=1, end_line=1, score=0.5, snippet=text)
+    return KeptAnswer(((result,),), "keyword")
 
 
 def test_another_revision_is_no_answer_and_is_forgotten():

@@ -72,7 +72,7 @@ def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list
             kept.append(row)
     hits = tuple((fused(row), row) for row in kept)
     found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", lacks=())
-    return [passage.result for passage in passages(found, max_snippet_chars=max_chars)]
+    return [passage[0] for passage in passages(found, max_snippet_chars=max_chars)]
 
 
 def words_of(found: Sequence[SearchResult]) -> Counter[str]:
@@ -195,7 +195,7 @@ def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
     hits = tuple((fused(row), row) for row in (before, after, whole))
     found = Found(hits=hits, terms=(), mode="keyword", lacks=())
 
-    assert [passage.result.snippet for passage in passages(found, max_snippet_chars=700)] == [
+    assert [passage[0].snippet for passage in passages(found, max_snippet_chars=700)] == [
         "one two\nthree four",
         "five six",
     ]

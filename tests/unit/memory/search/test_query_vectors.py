@@ -83,9 +83,12 @@ def warm(made: Warm) -> Warm:
     return partial(made, model_wait_seconds=60)
 
 
-def got(vectors: QueryVectors, query: str, *, seconds: float = 60, agent: str = "") -> Vector | Unavailable:
-    """The vector of a query, for a search that waits so long."""
-    return asyncio.run(vectors.result(vectors.begin(query, seconds=seconds, agent=agent), seconds))
+def got(vectors: QueryVectors, query: str, *, seconds: float = 60, agent: str = "") -> Vector | str:
+    """The vector of a query, for a search that waits so long, or the reason why there is none."""
+    try:
+        return asyncio.run(vectors.result(vectors.begin(query, seconds=seconds, agent=agent), seconds))
+    except Unavailable as error:
+        return str(error)
 
 
 def test_a_query_is_embedded_once_and_normalised(warm: Warm):
@@ -115,7 +118,7 @@ def test_the_same_query_in_flight_is_one_request(warm: Warm):
     provider.answering.set()
 
     assert first is second
-    assert not isinstance(got(vectors, "same"), Unavailable)
+    assert not isinstance(got(vectors, "same"), str)
     assert provider.asked == ["same"]
 
 
@@ -125,16 +128,16 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
     vectors = made(provider)
 
     early = got(vectors, "hello")
-    assert early == Unavailable("the embedding model of 'fake' is still loading")
+    assert early == "the embedding model of 'fake' is still loading"
     provider.loaded.set()
-    wait_until(lambda: not isinstance(got(vectors, "hello"), Unavailable))
+    wait_until(lambda: not isinstance(got(vectors, "hello"), str))
 
 
 def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(made: Warm):
     provider = Provider()
     provider.account = "a key"
     provider.loaded.clear()
-    assert got(made(provider), "hello") == Unavailable("the client of 'fake' is still loading")
+    assert got(made(provider), "hello") == "the client of 'fake' is still loading"
     provider.loaded.set()
 
 
@@ -144,21 +147,21 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     provider.answering.clear()
 
     late = got(vectors, "slow", seconds=0.01)
-    assert late == Unavailable("the embedding provider 'fake' did not answer in time")
+    assert late == "the embedding provider 'fake' did not answer in time"
     assert got(vectors, "next") == late, "as long as the first one is not answered"
     assert provider.asked in ([], ["slow"])
     provider.answering.set()
-    wait_until(lambda: not isinstance(got(vectors, "next"), Unavailable))
+    wait_until(lambda: not isinstance(got(vectors, "next"), str))
 
 
 def test_a_query_that_is_refused_is_not_the_provider_failing(warm: Warm):
     provider = Provider()
     vectors = warm(provider)
     provider.failure = Permanent("the input is refused")
-    assert got(vectors, "bad") == Unavailable("the input is refused")
+    assert got(vectors, "bad") == "the input is refused"
 
     provider.failure = None
-    assert not isinstance(got(vectors, "good"), Unavailable)
+    assert not isinstance(got(vectors, "good"), str)
 
 
 def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(warm: Warm):
@@ -172,7 +175,7 @@ def test_a_probe_asks_even_after_a_failure(warm: Warm):
     provider = Provider()
     vectors = warm(provider)
     provider.failure = Transient("down")
-    assert vectors.probe(5) == Unavailable("down")
+    assert vectors.probe(5) == "down"
 
     provider.failure = None
     assert vectors.probe(5) is None
@@ -192,11 +195,11 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_later(made: Warm):
     vectors = made(provider, clock=clock)
     vectors.warm_up()
     wait_until(vectors.failure)
-    assert got(vectors, "x") == Unavailable("ImportError: no such wheel")
+    assert got(vectors, "x") == "ImportError: no such wheel"
 
     provider.broken = False
     clock.now += REFUSED_SECONDS
-    wait_until(lambda: not isinstance(got(vectors, "x"), Unavailable))
+    wait_until(lambda: not isinstance(got(vectors, "x"), str))
 
 
 class Recorder:
@@ -218,16 +221,16 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm:
     vectors = warm(provider, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
-    assert got(vectors, "a") == Unavailable("slow down")
-    assert got(vectors, "b") == Unavailable("fake asked to wait 12 s")
+    assert got(vectors, "a") == "slow down"
+    assert got(vectors, "b") == "fake asked to wait 12 s"
     clock.now += 5
-    assert got(vectors, "b") == Unavailable("fake asked to wait 7 s")
+    assert got(vectors, "b") == "fake asked to wait 7 s"
     assert vectors.failure() == "fake asked to wait 7 s"
     assert provider.asked == ["a"]
 
     provider.failure = None
     clock.now += 7
-    assert not isinstance(got(vectors, "b"), Unavailable), "it may be asked as soon as the time is over"
+    assert not isinstance(got(vectors, "b"), str), "it may be asked as soon as the time is over"
 
 
 @pytest.mark.parametrize(
@@ -245,18 +248,18 @@ def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: W
     for _ in range(4):
         clock.now += 1
         limiter.report(told)
-    assert got(vectors, "a") == Unavailable(said)
+    assert got(vectors, "a") == said
     assert vectors.failure() == said
     assert provider.asked == []
     clock.now += REFUSED_SECONDS
-    assert not isinstance(got(vectors, "a"), Unavailable)
+    assert not isinstance(got(vectors, "a"), str)
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
     vectors = warm(Provider(), coordination=shared(RateLimiter(limits)))
     for query in ("one", "two", "three"):
-        assert not isinstance(got(vectors, query), Unavailable)
+        assert not isinstance(got(vectors, query), str)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):

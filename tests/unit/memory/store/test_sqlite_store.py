@@ -326,7 +326,7 @@ def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, 
     reader = SqliteReader(index_path, StoreOptions())
     sqlite_store.write([document(NOTE, "gateway")])
     assert len(reader.search_text("gateway", 5)) == 1
-    with sqlite_store._transaction() as transaction:
+    with sqlite_store.transaction() as transaction:
         transaction.put(document(key("memory/other.md"), "gateway"))
         transaction.flush()
         assert len(reader.search_text("gateway", 5)) == 1

@@ -9,20 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, Stage
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.providers.stub import StubProvider
 from schemas.conditions import StopReason
 
-MAIN = Origin(agent="main", identity="an identity", account="an account", provider="openai", model="a-model")
-OTHER = replace(MAIN, agent="other")
-
 A_DAY = 86_400.0
+
+
+class Provider(StubProvider):
+    """A provider with an account, never asked."""
+
+    def __init__(self, *, identity: str = "an identity", account: str = "an account") -> None:
+        super().__init__()
+        self.name, self.model, self.identity, self.account = "openai", "a-model", identity, account
+
+
+OPENAI = Provider()
 
 
 class Clock:
     """A clock that goes when told."""
 
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
+    now = 1_000_000.0
 
     def __call__(self) -> float:
         return self.now
@@ -44,8 +52,8 @@ def ledger(path: Path, clock: Clock) -> Iterator[BatchLedger]:
         yield opened
 
 
-def _noted(ledger: BatchLedger, *hashes: str, origin: Origin = MAIN) -> BatchJob:
-    assert ledger.note(origin, hashes, most_open=10)
+def _noted(ledger: BatchLedger, *hashes: str) -> BatchJob:
+    assert ledger.note("main", OPENAI, hashes, most_open=10)
     return ledger.jobs()[-1]
 
 
@@ -65,10 +73,10 @@ def test_a_job_is_noted_before_it_is_submitted_and_survives_the_process(ledger: 
 
 def test_a_text_is_in_one_job_of_an_identity_at_most(ledger: BatchLedger) -> None:
     _noted(ledger, "a", "b")
-    assert ledger.note(OTHER, ["b", "c"], most_open=10) == {"c"}
-    assert ledger.note(OTHER, ["a", "b", "c"], most_open=10) == set()
+    assert ledger.note("other", OPENAI, ["b", "c"], most_open=10) == {"c"}
+    assert ledger.note("other", OPENAI, ["a", "b", "c"], most_open=10) == set()
     assert ledger.hashes("an identity") == {"a", "b", "c"}
-    assert ledger.note(replace(MAIN, identity="another identity"), ["a"], most_open=10) == {"a"}
+    assert ledger.note("main", Provider(identity="another identity"), ["a"], most_open=10) == {"a"}
     assert ledger.hashes("another identity") == {"a"}
     assert ledger.hashes("a third one") == set()
     assert len(ledger.everything()) == 4
@@ -85,10 +93,10 @@ def test_texts_of_jobs_that_no_worker_looks_after_do_not_count(ledger: BatchLedg
 
 def test_no_more_jobs_are_open_than_allowed(ledger: BatchLedger, clock: Clock) -> None:
     first = _noted(ledger, "a")
-    assert not ledger.note(MAIN, ["b"], most_open=1)
-    assert ledger.note(replace(MAIN, account="another account"), ["b"], most_open=1)
+    assert not ledger.note("main", OPENAI, ["b"], most_open=1)
+    assert ledger.note("main", Provider(account="another account"), ["b"], most_open=1)
     _end(ledger, first, Stage.DONE, clock)
-    assert ledger.note(MAIN, ["c"], most_open=1)
+    assert ledger.note("main", OPENAI, ["c"], most_open=1)
 
 
 def test_texts_left_at_a_jobs_end_go_into_no_job_again_unless_they_are_taken_out(
@@ -100,7 +108,7 @@ def test_texts_left_at_a_jobs_end_go_into_no_job_again_unless_they_are_taken_out
     ledger.save(replace(job, stage=Stage.EXPIRED, ended_at=clock.now), without={"d"})
     assert (ledger.jobs()[0].taken, ledger.jobs()[0].came_to_nothing) == (1, True)
     assert (ledger.hashes("an identity"), ledger.known_hashes("an identity")) == (set(), {"b", "c"})
-    assert ledger.note(MAIN, ["a", "b", "c", "d"], most_open=10) == {"a", "d"}
+    assert ledger.note("main", OPENAI, ["a", "b", "c", "d"], most_open=10) == {"a", "d"}
 
 
 def test_a_wish_to_stop_is_kept_by_a_worker_that_does_not_know_of_it(ledger: BatchLedger, clock: Clock) -> None:
@@ -141,12 +149,12 @@ def test_two_workers_that_note_jobs_at_once_share_the_texts(ledger: BatchLedger,
     hashes = [f"text {number}" for number in range(400)]
     taken: list[str] = []
 
-    def note(origin: Origin) -> None:
+    def note(agent: str) -> None:
         with BatchLedger(path) as own:
             for start in range(0, 400, 40):
-                taken.extend(own.note(origin, hashes[start:], most_open=100))
+                taken.extend(own.note(agent, OPENAI, hashes[start:], most_open=100))
 
-    threads = [threading.Thread(target=note, args=[origin]) for origin in (MAIN, OTHER)]
+    threads = [threading.Thread(target=note, args=[agent]) for agent in ("main", "other")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -182,7 +182,7 @@ class HeldVectorsMachine(RuleBasedStateMachine):
             if scan.meta("dimensions") is not None:
                 assert view is not None
                 assert str(view.transaction) == scan.meta("transactions")
-                assert view.ids.size - view.deleted == scan.counts().vectors_ready
+                assert view.ids.size == scan.counts().vectors_ready
         scan.close()
 
     def commit(self, change: DocumentWrite | DocumentDelete) -> None:
@@ -274,7 +274,7 @@ def test_a_commit_that_changes_one_block_reads_one_block(store: Store, tmp_path:
     assert len(read) == 1
     store.write([DocumentDelete(key("b.md"), store.revision(key("b.md")))])
     assert reader.search_vectors(exact_vector(1), 1) == reader.search_vectors(exact_vector(1), 2)[:1]
-    assert len(read) == 1
+    assert len(read) == 1, "its block is gone"
     reader.close()
 
 
@@ -292,7 +292,7 @@ def test_an_index_that_was_searched_once_or_twice_holds_nothing(store: Store, tm
 
 def test_without_room_the_blocks_are_searched(store: Store, tmp_path: Path) -> None:
     store.write([document(key("a.md"), "a", vectors=[exact_vector(0)])])
-    shelf = VectorShelf(max_bytes=100, hot_at_search=1)
+    shelf = VectorShelf(max_bytes=50, hot_at_search=1)
     reader = Generations(tmp_path, StoreOptions(), shelf=shelf).open_reader()
     assert reader is not None
     assert [hit.id for hit in reader.search_vectors(exact_vector(1), 1)] == [1]

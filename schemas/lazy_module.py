@@ -1,6 +1,6 @@
 """Lazy import of a module on its first use.
 
-It serves numpy in the store: a search by keywords does not use numpy, and importing it takes longer than the search.
+It serves numpy: a search by keywords does not use numpy, and importing it takes longer than the search.
 """
 
 from __future__ import annotations
