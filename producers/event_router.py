@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -20,6 +21,7 @@ from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, ReconcileSchedule, reconcile
 from producers.report import FilesReport
+from producers.session_notes import SessionNotes
 from producers.tailer import Tailer
 from producers.watching.watcher import Watcher, WatchMode, WatchState
 from schemas.conditions import ConditionCode
@@ -78,6 +80,7 @@ class EventRouter:
             now=time.monotonic(),
         )
         self._wake = threading.Event()
+        self._notes = SessionNotes(self._files)
         self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
         self._epoch: str | None = None
         self._broker_was_away = False
@@ -120,7 +123,11 @@ class EventRouter:
         agent = self._agents.get(event.agent)
         if agent is None:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
-        elif event.kind in ("changed", "compaction", "grew") and event.paths:
+            return
+        self._notes.note(agent, event)
+        if event.kind == "ended":
+            event = replace(event, kind="changed")
+        if event.kind in ("changed", "compaction", "grew") and event.paths:
             self._look_at(agent, event)
         elif event.kind in ("reconcile", "changed", "compaction", "grew"):
             self._request([agent.id], event.kind, urgent=True)
@@ -214,6 +221,7 @@ class EventRouter:
     def close(self) -> None:
         """Stop watching, hand over all waiting documents and remove the watch state."""
         self._watcher.close()
+        self._notes.close()
         self._dispatcher.stop()
         self._report.close()
 

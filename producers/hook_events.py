@@ -31,13 +31,13 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
     else:
         chosen = _chosen(hook, settings, agents)
     if hook.kind == "session-start":
-        return Event(hook.kind, chosen.id)  # everything is compared; the path only named the agent
+        return Event(hook.kind, chosen.id, hook.paths, program=hook.program)  # everything is compared
     named = hook.paths or _session_files(chosen, hook.session)
     files = AgentFiles.of(settings, chosen)
     paths = tuple(next((name for name in _names_of(path) if _has(files, name)), path) for path in named)
     # A session that cannot be found by its id is found by comparing everything.
     kind = hook.kind if paths or hook.session is None else "reconcile"
-    return Event(kind, chosen.id, paths)
+    return Event(kind, chosen.id, paths, program=hook.program)
 
 
 def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> AgentSettings:

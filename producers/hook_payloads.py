@@ -46,12 +46,14 @@ class HookUnreadable(ValueError):
     """Raised for a payload that is no hook of that program; the message repeats nothing of its content."""
 
 
-class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), defaults=((), None, None, None))):
+class Hook(
+    namedtuple("Hook", ("kind", "paths", "session", "agent", "meant", "program"), defaults=((), None, None, None, None))
+):
     """Meaning of a hook to a memory.
 
     `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
     the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
-    that the hook's command names.
+    that the hook's command names. `program`: the program that sent it.
     """
 
     __slots__ = ()
@@ -61,6 +63,7 @@ class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), de
     session: str | None
     agent: str | None
     meant: str | None
+    program: str | None
 
 
 def read_hook(program: str, payload: bytes | str) -> Hook | None:
@@ -81,7 +84,8 @@ def read_hook(program: str, payload: bytes | str) -> Hook | None:
         raise HookUnreadable("the hook is not JSON") from None
     if not isinstance(found, dict):
         raise HookUnreadable("the hook is not a JSON object")
-    return read(found)
+    hook = read(found)
+    return hook._replace(program=program) if hook is not None else None
 
 
 def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
@@ -95,7 +99,7 @@ def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
     if name == "SessionStart":
         return Hook("session-start", paths)
     if name == "SessionEnd":
-        return _about("changed", paths)
+        return _about("ended", paths)
     return Hook("grew", paths) if paths else None
 
 
@@ -122,7 +126,7 @@ def _openclaw(payload: Mapping[str, Any]) -> Hook | None:
     if name in ("session:compact:before", "session:compact:after"):
         return _about("compaction", paths, session, agent)
     if name in ("command:new", "command:reset", "session:auto-reset"):
-        return _about("changed", paths, session, agent)
+        return _about("ended", paths, session, agent)
     if name == "gateway:startup":
         return Hook("reconcile", agent=agent)
     return Hook("grew", paths, session, agent) if paths or session else None

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Literal
 from xml.sax.saxutils import quoteattr
 
-#: Name of the element. `memory.transcripts` drops elements of this name in every format.
-MARK = "recalld-context"
+from memory.transcripts.transcript_format import CONTEXT_MARK as MARK
 
 Kind = Literal["memory", "standing", "bootstrap", "flush", "session-note"]
 

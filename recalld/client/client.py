@@ -100,7 +100,12 @@ class Service:
 
     @classmethod
     def at_home(
-        cls: type[Self_], home: Path | str, *, agent: str | None = None, session_key: str | None = None
+        cls: type[Self_],
+        home: Path | str,
+        *,
+        agent: str | None = None,
+        session_key: str | None = None,
+        answer_timeout_seconds: float = 16.0,
     ) -> Self_ | None:
         """Return a client of the service that runs for this home folder, None if no service seems to run.
 
@@ -118,6 +123,7 @@ class Service:
             agent=agent,
             session_key=session_key,
             connect_timeout_seconds=_HERE_SECONDS,
+            answer_timeout_seconds=answer_timeout_seconds,
         )
         client._transport.home = home
         return client

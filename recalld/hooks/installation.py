@@ -34,15 +34,17 @@ class NotEditable(Exception):
     """Raised for a file that its program could not read either, or would lose something by being written anew."""
 
 
-def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
-    """Return event -> the group that calls `command` for it."""
+def wanted_hooks(program: str, command: str, *, prompting: bool = False) -> dict[str, dict[str, Any]]:
+    """Return event -> the group that calls `command` for it. `prompting`: prompts wait for what it answers."""
     if program == "codex":
         handler = {"type": "command", "command": command, "timeout": CODEX_TIMEOUT_SECONDS}
-        return {event: {"hooks": [handler]} for event in ("SessionStart", "Stop", "PreCompact", "PostCompact")}
+        events = ("SessionStart", "Stop", "PreCompact", "PostCompact", *(["UserPromptSubmit"] if prompting else []))
+        return {event: {"hooks": [handler]} for event in events}
     waiting = {"type": "command", "command": command, "timeout": TIMEOUT_SECONDS}
     beside = {**waiting, "async": True}
     return {
-        "SessionStart": {"hooks": [beside]},  # without a matcher: however it starts
+        "SessionStart": {"hooks": [waiting if prompting else beside]},  # without a matcher: however it starts
+        **({"UserPromptSubmit": {"hooks": [waiting]}} if prompting else {}),
         "PreCompact": {"hooks": [beside]},
         "PostCompact": {"hooks": [beside]},
         "Stop": {"hooks": [beside]},
@@ -51,13 +53,13 @@ def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def installed(settings: Mapping[str, Any], program: str, command: str) -> dict[str, Any]:
+def installed(settings: Mapping[str, Any], program: str, command: str, *, prompting: bool = False) -> dict[str, Any]:
     """Return settings whose only hooks of ours are those that call `command`.
 
     Raises:
         NotEditable: the hooks in it do not have their program's shape.
     """
-    wanted = wanted_hooks(program, command)
+    wanted = wanted_hooks(program, command, prompting=prompting)
     hooks = _others(settings, program, keep=wanted)
     for event, group in wanted.items():
         groups = hooks.get(event, [])
@@ -109,7 +111,9 @@ def is_ours(handler: object, program: str) -> bool:
 # Settings files of Claude Code and Codex
 
 
-def change_hooks(file: Path, program: str, command: str, *, removing: bool, agreed: bool) -> bool:
+def change_hooks(
+    file: Path, program: str, command: str, *, removing: bool, agreed: bool, prompting: bool = False
+) -> bool:
     """Install the hooks of `command`, or remove those of any recalld. Return True if the file was changed.
 
     The rest of the file keeps its content and gets an indentation of two spaces; a copy keeps the file as it was.
@@ -122,7 +126,10 @@ def change_hooks(file: Path, program: str, command: str, *, removing: bool, agre
     before = _content(target)
     try:
         settings = _parsed(before or b"{}")
-        changed = uninstalled(settings, program) if removing else installed(settings, program, command)
+        if removing:
+            changed = uninstalled(settings, program)
+        else:
+            changed = installed(settings, program, command, prompting=prompting)
         shown, text = _rendered(settings), _rendered(changed)
     except NotEditable as error:
         raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None
