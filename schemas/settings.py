@@ -24,6 +24,7 @@ from pydantic import (
 
 from schemas.context_sections import Context
 from schemas.globs import compiled
+from schemas.qmd_sections import Qmd
 from schemas.sections import Section, Share
 
 #: Kinds of sessions. Of a file that several share, the first one counts.
@@ -405,7 +406,10 @@ class MemorySettings(Section):
     """Settings that an agent may override."""
 
     enabled: bool = Field(True, description="Whether this memory exists at all.")
-    backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
+    backend: str = Field(
+        "builtin", min_length=1, description="What answers searches: builtin, qmd, or the name of an installed backend."
+    )
+    qmd: Qmd = Qmd()
     provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
     fallback: FallbackName = Field(
         "none", description="Provider that takes over, as a new index, when the first one fails for good."
