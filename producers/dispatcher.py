@@ -17,7 +17,7 @@ import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.documents.roots import priority
-from memory.status.pulses import Pulse
+from memory.status.processes import Pulse
 from memory.telemetry import tracing
 from producers.tailer import Tailer
 from schemas.conditions import ConditionCode

@@ -16,22 +16,33 @@ from collections import namedtuple
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 #: Bytes of a payload at most. Hooks after a tool call carry the tool's output.
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 
+#: Claude Code's and Codex's event -> the kind of hook. Every other event of a session makes it grow.
+_KINDS: Mapping[str, str] = {
+    "PreCompact": "compaction",
+    "PostCompact": "compaction",
+    "SessionStart": "session-start",
+    "SessionEnd": "ended",
+}
+
+#: OpenClaw's event -> the kind of hook.
+_OPENCLAW_KINDS: Mapping[str, str] = {
+    "command:new": "ended",
+    "command:reset": "ended",
+    "command:stop": "grew",
+    "session:compact:before": "compaction",
+    "session:compact:after": "compaction",
+    "session:auto-reset": "ended",
+    "gateway:startup": "reconcile",
+}
+
 #: OpenClaw's events that are about a session.
-OPENCLAW_EVENTS = (
-    "command:new",
-    "command:reset",
-    "command:stop",
-    "session:compact:before",
-    "session:compact:after",
-    "session:auto-reset",
-    "gateway:startup",
-)
+OPENCLAW_EVENTS = tuple(_OPENCLAW_KINDS)
 
 _MAX_PATH_CHARS = 4096
 
@@ -84,23 +95,17 @@ def read_hook(program: str, payload: bytes | str) -> Hook | None:
         raise HookUnreadable("the hook is not JSON") from None
     if not isinstance(found, dict):
         raise HookUnreadable("the hook is not a JSON object")
-    hook = read(found)
-    return hook._replace(program=program) if hook is not None else None
+    return read(found)
 
 
 def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
     name = payload.get("hook_event_name")
     if not isinstance(name, str) or not name:
         raise HookUnreadable("the hook does not say which it is: hook_event_name is missing")
+    is_compacted = name == "SessionStart" and payload.get("source") == "compact"
     # A subagent that ends names its own transcript and that of the session.
     paths = _paths(payload.get("transcript_path"), payload.get("agent_transcript_path"))
-    if name in ("PreCompact", "PostCompact") or (name == "SessionStart" and payload.get("source") == "compact"):
-        return _about("compaction", paths)
-    if name == "SessionStart":
-        return Hook("session-start", paths)
-    if name == "SessionEnd":
-        return _about("ended", paths)
-    return Hook("grew", paths) if paths else None
+    return _about("compaction" if is_compacted else _KINDS.get(name, "grew"), paths)
 
 
 def _codex(payload: Mapping[str, Any]) -> Hook | None:
@@ -110,26 +115,22 @@ def _codex(payload: Mapping[str, Any]) -> Hook | None:
 
 
 def _openclaw(payload: Mapping[str, Any]) -> Hook | None:
-    kind, action = payload.get("type"), payload.get("action")
+    kind, action, key = (payload.get(name) for name in ("type", "action", "sessionKey"))
     if not isinstance(kind, str) or not isinstance(action, str):
         raise HookUnreadable("the hook does not say which it is: type and action are missing")
     context = payload.get("context")
     context = context if isinstance(context, dict) else {}
-    entries = [context, _table(context, "sessionEntry")]
-    if kind == "command":
-        entries.insert(0, _table(context, "previousSessionEntry"))  # the session that /new and /reset end
-    paths = _paths(*(entry.get("sessionFile") for entry in entries))
-    session = None if paths else _session_id(entry.get("sessionId") for entry in entries)
-    match = re.match(_SESSION_KEY, key) if isinstance(key := payload.get("sessionKey"), str) else None
-    agent = match[1] if match else None
-    name = f"{kind}:{action}"
-    if name in ("session:compact:before", "session:compact:after"):
-        return _about("compaction", paths, session, agent)
-    if name in ("command:new", "command:reset", "session:auto-reset"):
-        return _about("ended", paths, session, agent)
-    if name == "gateway:startup":
-        return Hook("reconcile", agent=agent)
-    return Hook("grew", paths, session, agent) if paths or session else None
+    # /new and /reset end the previous session.
+    named = [context.get("previousSessionEntry") if kind == "command" else None, context, context.get("sessionEntry")]
+    entries = [entry for entry in named if isinstance(entry, dict)]
+    ids = (entry.get("sessionId") for entry in entries)
+    agent = re.match(_SESSION_KEY, key) if isinstance(key, str) else None
+    return _about(
+        _OPENCLAW_KINDS.get(f"{kind}:{action}", "grew"),
+        _paths(*(entry.get("sessionFile") for entry in entries)),
+        next((name for name in ids if isinstance(name, str) and re.fullmatch(_SESSION_ID, name)), None),
+        agent[1] if agent else None,
+    )
 
 
 #: Program -> reader of its hooks. The names are those of `recalld hook` and of the HTTP interface.
@@ -140,34 +141,26 @@ PROGRAMS: Mapping[str, Callable[[Mapping[str, Any]], Hook | None]] = {
 }
 
 
-def _about(kind: str, paths: tuple[str, ...], session: str | None = None, agent: str | None = None) -> Hook:
-    """Return a hook about one session. Without a path or an id, all sessions are compared."""
-    return Hook(kind, paths, session, agent) if paths or session else Hook("reconcile", agent=agent)
+def _about(kind: str, paths: tuple[str, ...], session: str | None = None, agent: str | None = None) -> Hook | None:
+    """Return a hook about one session, which its path or else its id names.
 
-
-def _table(context: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = context.get(name)
-    return found if isinstance(found, dict) else {}
+    Without both, all sessions are compared, unless nothing but the growth of this one would be missed.
+    """
+    if kind == "reconcile" or not (paths or session or kind == "session-start"):
+        return None if kind == "grew" else Hook("reconcile", agent=agent)
+    return Hook(kind, paths, None if paths else session, agent)
 
 
 def _paths(*named: object) -> tuple[str, ...]:
     """Return the absolute paths among these values, each once. Hooks may hold null, or values of later versions."""
     found: dict[str, None] = {}
     for path in named:
-        if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and _may_be_a_path(path):
+        if not isinstance(path, str) or not 0 < len(path) <= _MAX_PATH_CHARS:
+            continue
+        try:
             absolute = os.path.expanduser(path)
-            if absolute.startswith("/"):
+            if absolute.startswith("/") and b"\0" not in os.fsencode(absolute):
                 found[absolute] = None
+        except UnicodeEncodeError:
+            continue  # half of a surrogate pair
     return tuple(found)
-
-
-def _may_be_a_path(text: str) -> bool:
-    """Return True if a file can have this name at all: no NUL, and no half of a surrogate pair."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _session_id(named: Iterable[object]) -> str | None:
-    return next((name for name in named if isinstance(name, str) and re.fullmatch(_SESSION_ID, name)), None)

@@ -54,7 +54,7 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
             raise HTTPException(415, "send the hook with Content-Type: application/json")
         try:
             hook = read_hook(program, await request.body())
-            event = event_of(hook, settings, agent=agent) if hook is not None else None
+            event = event_of(hook._replace(program=program), settings, agent=agent) if hook is not None else None
         except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None
         except UnclaimedHook as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import Difference, difference
@@ -89,6 +90,19 @@ class ReconcileSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Indexes:
+    """Generations of the agents' indexes, opened to be compared with their files.
+
+    `indexed` opens the generation that the files must agree with, `answering` the one for searches; None without any.
+    `building` returns True while a generation is under construction.
+    """
+
+    indexed: Callable[[AgentSettings], StoreReader | None]
+    answering: Callable[[AgentSettings], StoreReader | None] = lambda _: None
+    building: Callable[[AgentSettings], bool] = lambda _: False
+
+
+@dataclass(frozen=True, slots=True)
 class ReconcileReport:
     """Result of a comparison.
 
@@ -149,32 +163,25 @@ def _look(
 
 
 def reconcile(
-    agent: AgentSettings,
-    files: AgentFiles,
-    indexed: Callable[[], StoreReader | None],
-    queue: JobQueue,
-    *,
-    answering: Callable[[], StoreReader | None] = lambda: None,
-    building: Callable[[], bool] = lambda: False,
-    today: date | None = None,
+    agent: AgentSettings, files: AgentFiles, indexes: Indexes, queue: JobQueue, *, today: date | None = None
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
 
-    `indexed` opens the generation that the files must agree with; without one, or if it is damaged, everything on disk
-    is queued. `building` returns True while a generation is under construction: its completion is requested, since it
-    may be whole now. `answering` opens the live generation; where it is another one, the edits that it lacks come
-    first. Readers are closed here.
+    Without an index, or if it is damaged, everything on disk is queued. While a generation is under construction, its
+    completion is requested, since it may be whole now, and the edits that the answering one lacks come first.
 
     Raises:
         BrokerUnavailable: a part was not queued; reconcile again later.
         StoreUnreadable, StoreBusy: the index could not be read.
     """
     began = time.monotonic()
-    complete = building()
-    known = _look(indexed, files, StoreCorrupt, imported=complete)
+    complete = indexes.building(agent)
+    known = _look(partial(indexes.indexed, agent), files, StoreCorrupt, imported=complete)
     # Imports are scanned only for a new index that lacks them.
     index = known or _Look(difference(files, None, imported=True))
-    live = _look(answering, files, OtherVersion, imported=True) if complete or known is None else index
+    live: _Look | None = index
+    if complete or known is None:
+        live = _look(partial(indexes.answering, agent), files, OtherVersion, imported=True)
     lacking = index.lacking
     edited = {key for key in (live or index).lacking if key not in index.found.left_out}
     stats = (live or index).found.scan.documents | index.found.scan.documents

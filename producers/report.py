@@ -103,13 +103,11 @@ class FilesReport:
         with self._changing(agent) as entry:
             entry.last_event_at = time.time()
 
-    def overflow(self) -> None:
-        """Record lost events for every agent watched by events, until its next comparison."""
-        for agent in self._entries:
-            with self._changing(agent) as entry:
-                if entry.state.mode is WatchMode.EVENTS:
-                    entry.overflows += 1
-                    entry.overflow_open = True
+    def overflow(self, agent: str) -> None:
+        """Record lost events, until the agent's next comparison."""
+        with self._changing(agent) as entry:
+            entry.overflows += 1
+            entry.overflow_open = True
 
     def compared(self, agent: str, conditions: Sequence[Condition]) -> None:
         """Record a comparison of the agent's files and index, which finds the lost changes, and what it found."""

@@ -4,21 +4,36 @@ watch-events / watch-polling   events of the files                       -> hand
 hand-over                       debounce, looks at transcripts, the queue
 inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
+session-notes                   notes of sessions that ended, if there are any
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from memory.status.pulses import Pulse, Pulses
-from memory.store.reader import StoreReader
-from producers.event_router import EventRouter
+from memory.documents.agent_files import AgentFiles
+from memory.documents.roots import is_transcript_name
+from memory.status.processes import Pulse, Pulses
+from producers import spool
+from producers.dispatcher import Dispatcher
+from producers.hook_events import UnclaimedHook, event_of
+from producers.hook_payloads import Hook
+from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
+from producers.report import FilesReport
+from producers.session_notes import SessionNotes
+from producers.tailer import Tailer
+from producers.watching.watcher import Watcher, WatchMode, WatchState
+from schemas.conditions import ConditionCode
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
 from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -27,8 +42,28 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: Seconds that a comparison waits after a moved root or lost events.
+SETTLE_SECONDS = 1.0
+
+#: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
+SECOND_LOOK_SECONDS = 30.0
+
+#: Seconds that the dispatcher gets to finish a flush.
+SETTLED_WITHIN_SECONDS = 1.0
+
+#: Seconds between two checks of the broker's epoch.
+EPOCH_SECONDS = 5.0
+
+#: Seconds between two looks of the loop at `stop` and at the spool.
+_STOP_SECONDS = 0.25
+
 #: Seconds that one look into the inbox waits; stopping takes about as long.
 TAKE_SECONDS = 1.0
+
+_NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
+
+#: Kinds of events about documents; without paths they are about all of the agent's.
+_OF_DOCUMENTS = ("changed", "compaction", "grew", "ended")
 
 
 def run_producers(
@@ -37,34 +72,22 @@ def run_producers(
     inbox: EventInbox,
     reporter: ConditionReporter,
     stop: threading.Event,
+    indexes: Indexes,
     *,
-    indexed: Callable[[AgentSettings], StoreReader | None],
-    answering: Callable[[AgentSettings], StoreReader | None],
-    building: Callable[[AgentSettings], bool],
     on_ready: Callable[[], None] | None = None,
     poll_interval_seconds: float = 5.0,
     pulses: Pulses | None = None,
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
-    `indexed`, `answering` and `building` are those of
-    `reconciler.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
-    At the end, documents that wait for their quiet time are handed over. The threads report to `pulses`.
+    `on_ready` is called once, after every agent is watched and its first comparison was tried. At the end, documents
+    that wait for their quiet time are handed over. The threads report to `pulses`.
 
     Raises:
         UserError: the port for hooks cannot be opened.
     """
     pulses = pulses or Pulses()
-    router = EventRouter(
-        settings,
-        queue,
-        reporter,
-        indexed=indexed,
-        answering=answering,
-        building=building,
-        poll_interval_seconds=poll_interval_seconds,
-        pulses=pulses,
-    )
+    router = EventRouter(settings, queue, reporter, indexes, poll_interval_seconds=poll_interval_seconds, pulses=pulses)
     hooks = _hook_server(settings, router, reporter)
     reader = InboxReader(inbox, router.handle, pulse=pulses.of("inbox"))
     try:
@@ -90,6 +113,243 @@ def _hook_server(settings: Settings, router: EventRouter, reporter: ConditionRep
     from producers.hook_server import HookServer
 
     return HookServer(settings, settings.hooks.port, router.handle, reporter)
+
+
+class EventRouter:
+    """Listener of the watcher and handler of events. One thread calls `start`, `loop` and `close`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queue: ProducerQueue,
+        reporter: ConditionReporter,
+        indexes: Indexes,
+        *,
+        poll_interval_seconds: float,
+        pulses: Pulses,
+    ) -> None:
+        self._pulse = pulses.of("comparing")
+        self._settings = settings
+        self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
+        self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
+        self._queue = queue
+        self._reporter = reporter
+        self._indexes = indexes
+        self._report = FilesReport(settings.home, self._agents, reporter)
+        self._schedule = ReconcileSchedule(
+            {agent.id: agent.sync.interval_minutes * 60 or None for agent in self._agents.values()},
+            now=time.monotonic(),
+        )
+        self._wake = threading.Event()
+        self._notes = SessionNotes(self._files)
+        self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
+        self._epoch: str | None = None
+        self._broker_was_away = False
+        self._moved: set[str] = set()
+        self._next_epoch = 0.0
+        queue.hold_back(self._agents.keys(), held=False)  # of an earlier process
+        self._unseen: set[str] = set()
+        self._dispatcher = Dispatcher(
+            self._agents,
+            queue,
+            reporter,
+            Tailer(self._agents, self._files, indexes.indexed),
+            on_recovered=lambda: self._request(self._agents, "the queue answers again"),
+            pulse=pulses.of("hand-over"),
+        )
+
+    # The watcher's listener
+
+    def on_change(self, agent: str, key: DocumentKey) -> None:
+        """Route a changed document."""
+        self._report.event(agent)
+        self._dispatcher.touch(agent, key)
+
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        """Compare an agent whose events were lost, or whose roots appeared, vanished or moved."""
+        if lost:
+            log.warning("file_events_lost", agent=agent)
+            self._report.overflow(agent)
+        else:
+            self._moved.add(agent)
+        # Delayed: a storm of events causes at most one comparison a second.
+        reason = "file events were lost" if lost else "what is watched changed"
+        self._request([agent], reason, delay_seconds=SETTLE_SECONDS)
+
+    # Events of inbox, spool and hooks
+
+    def handle(self, event: Event) -> None:
+        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged."""
+        agent, kind = self._agents.get(event.agent), event.kind
+        if agent is None or kind not in (*_OF_DOCUMENTS, "reconcile", "session-start", "flush"):
+            reason = "unknown agent" if agent is None else "unknown kind"
+            log.warning("event_refused", kind=kind, agent=event.agent, reason=reason)
+            return
+        self._notes.note(agent, event)
+        if kind == "flush":
+            self._flush(agent.id)
+        elif kind in _OF_DOCUMENTS and event.paths:
+            self._look_at(agent, event)
+        elif kind != "session-start" or agent.sync.on_session_start:
+            self._request([agent.id], kind, urgent=True)
+
+    def _flush(self, agent: str) -> None:
+        """Queue everything that was written before this call, and wait until it is queued."""
+        if not self._watcher.settle(agent):
+            # Polled or not watched: only a comparison finds the changes.
+            self._request([agent], "flush", urgent=True)
+        self._dispatcher.flush(agent)
+        self._dispatcher.settle(SETTLED_WITHIN_SECONDS)
+
+    def _look_at(self, agent: AgentSettings, event: Event) -> None:
+        """Hand over what an event names. Transcripts outside of the agent's folders are refused, never opened."""
+        files, due, kind = self._files[agent.id], [], event.kind
+        for path in event.paths:
+            key, is_hint = files.key_of(path), kind != "changed"
+            if key is not None and not is_hint:
+                due.append(key)
+            elif key is None and files.reason_of(path) is not None:
+                continue  # left out
+            elif not is_hint and not is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+                self._folder_changed(agent.id, path)
+            elif key is None or not key.is_transcript:
+                self._report.refused(agent.id, kind, path, reason=_NOT_A_TRANSCRIPT)
+            elif _is_barred(files, key):
+                self._report.refused(agent.id, kind, path, reason="behind a symbolic link, or no regular file")
+            elif kind == "compaction" and agent.sync.sessions.post_compaction_force:
+                self._dispatcher.force(agent.id, key)
+            else:
+                self._dispatcher.touch(agent.id, key)
+        self._dispatcher.submit(agent.id, due)
+
+    def _folder_changed(self, agent: str, path: str) -> None:
+        """Compare everything if a changed path that is no document lies in a folder of the agent's."""
+        roots = [root.path for root in self._files[agent].watch_roots() if root.recursive]
+        if ".." not in path.split("/") and any(Path(path).is_relative_to(root) for root in roots):
+            self._request([agent], "a folder changed", urgent=True)
+        else:
+            log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
+
+    # The scheduler's thread
+
+    def start(self, stop: threading.Event) -> None:
+        """Start the threads that hand over, watch every agent, then compare each for the first time.
+
+        All watches come first: no change falls between watch and comparison, and no agent's edit waits for another
+        agent's comparison.
+        """
+        self._dispatcher.start()
+        self._watch_epoch()
+        for agent in self._agents.values():
+            if stop.is_set():
+                return
+            if agent.sync.watch:
+                self._watcher.add(agent.id, self._files[agent.id])
+            self._note_state(agent)
+        for _ in self._agents:
+            if stop.is_set():
+                return
+            self._compare_next()
+            self._report.publish(now=time.monotonic())
+
+    def loop(self, stop: threading.Event) -> None:
+        """Compare what is due, deliver the spool and publish the state, until `stop`."""
+        while not stop.is_set():
+            self._wake.clear()
+            self._pulse.busy("compares files and index")
+            now = time.monotonic()
+            self._drain_spool()
+            if now >= self._next_epoch:
+                self._next_epoch = now + EPOCH_SECONDS
+                self._watch_epoch()
+            self._report.publish(now=now)
+            if not self._compare_next():
+                self._pulse.idle()
+                self._wake.wait(_STOP_SECONDS)
+
+    def close(self) -> None:
+        """Stop watching, hand over all waiting documents and remove the watch state."""
+        self._watcher.close()
+        self._notes.close()
+        self._dispatcher.stop()
+        self._report.close()
+
+    def _compare_next(self) -> bool:
+        due = self._schedule.take(now=time.monotonic())
+        if due is None:
+            return False
+        agent, reason = due
+        try:
+            self._compare(self._agents[agent], reason)
+        except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
+            pause = self._schedule.failed(agent, now=time.monotonic())
+            self._report.not_compared(agent, error=str(error), seconds=pause)
+        else:
+            self._schedule.done(agent, now=time.monotonic())
+        return True
+
+    def _compare(self, agent: AgentSettings, reason: str) -> None:
+        if agent.sync.watch and reason != START:
+            self._watcher.refresh(agent.id)
+        report = reconcile(agent, self._files[agent.id], self._indexes, self._queue)
+        self._note_state(agent)
+        self._report.compared(agent.id, report.problems)
+        write = log.info if report.marked or report.problems else log.debug
+        numbers = {name: getattr(report, name) for name in ("on_disk", "new", "changed", "vanished")}
+        write("files_compared", agent=agent.id, reason=reason, **numbers, seconds=round(report.seconds, 4))
+        if agent.id in self._moved:
+            self._moved.discard(agent.id)
+            self._request([agent.id], "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
+
+    def _note_state(self, agent: AgentSettings) -> None:
+        if not agent.sync.watch:
+            minutes = agent.sync.interval_minutes
+            instead = f"files are compared every {minutes:g} minutes" if minutes else "files are compared on demand"
+            state = WatchState(WatchMode.OFF, f"sync.watch is off; {instead}")
+        else:
+            state = self._watcher.state(agent.id)
+        self._report.watched(agent.id, state)
+        # Without events, only a comparison for a search finds a change before the next one.
+        self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
+        self._dispatcher.unseen(self._unseen)
+
+    def _drain_spool(self) -> None:
+        try:
+            set_aside = spool.drain(self._settings.home, self._handle_safely)
+        except OSError as error:
+            self._reporter.report(ConditionCode.SPOOL_UNREADABLE, error=str(error))
+            return
+        if set_aside:
+            self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
+
+    def _handle_safely(self, found: Event | Hook) -> None:
+        """Handle an event or a hook. A failure does not hold up later ones."""
+        try:
+            if isinstance(found, Hook):
+                found = event_of(found, self._settings, agent=found.meant)
+            self.handle(found)
+        except UnclaimedHook as error:
+            log.info("hook_refused", reason=str(error))  # programs send the hooks of all their sessions
+        except Exception:
+            log.exception("event_unreadable")
+
+    def _watch_epoch(self) -> None:
+        """Compare everything after the broker was away or lost data: it may have lost marks."""
+        epoch = self._queue.epoch()
+        if epoch is None:
+            self._broker_was_away = True
+            return
+        if self._broker_was_away or self._epoch not in (None, epoch):
+            log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
+            self._report.tell_again()
+            self._dispatcher.tell_again()
+            self._request(self._agents, "the broker came back")
+        self._broker_was_away = False
+        self._epoch = epoch
+
+    def _request(self, agents: Iterable[str], reason: str, *, delay_seconds: float = 0.0, urgent: bool = False) -> None:
+        self._schedule.request(agents, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
+        self._wake.set()
 
 
 class InboxReader:
@@ -129,3 +389,11 @@ class InboxReader:
                 log.exception("event_unreadable")
             # An absent broker answers at once: do not ask it in a tight loop.
             self._stop.wait(TAKE_SECONDS - (time.monotonic() - began))
+
+
+def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
+    """Return True for a path that must not be opened: a link below a folder, or no regular file."""
+    try:
+        return files.stat(key) is None and os.path.lexists(files.path_of(key))
+    except RecalldError:
+        return False  # the worker that reads it records the reason

@@ -17,10 +17,10 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import archived_path
 from memory.redaction import redactor_for
 from memory.transcripts.transcript_format import Said
-from schemas.context_sections import Slug
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import Event
+from schemas.sections import Slug
 from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from memory.documents.agent_files import AgentFiles
@@ -13,7 +12,7 @@ from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.reader import StoreReader
-from producers.reconciler import reconcile
+from producers.reconciler import Indexes, reconcile
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -83,28 +82,15 @@ def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = 
     return wanted_fingerprint(agent, choice, generations_of(settings, agent))
 
 
-def indexed_by(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
-    """Return the function by which `reconcile` opens the generation that is compared with the disk."""
-    return lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest)
-
-
-def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
-    """Return the function by which `reconcile` opens the generation that searches see."""
-    return lambda agent: generations_of(settings, agent).open_reader()
-
-
-def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
-    """Return the function by which `reconcile` learns that a generation is under construction."""
-    return lambda agent: generations_of(settings, agent).next() is not None
+def indexes_of(settings: Settings) -> Indexes:
+    """Return the functions by which `reconcile` opens the indexes of agents."""
+    return Indexes(
+        indexed=lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest),
+        answering=lambda agent: generations_of(settings, agent).open_reader(),
+        building=lambda agent: generations_of(settings, agent).next() is not None,
+    )
 
 
 def compare(settings: Settings, agent: AgentSettings, queue: JobQueue) -> None:
     """Enqueue what differs between an agent's disk and index."""
-    reconcile(
-        agent,
-        AgentFiles.of(settings, agent),
-        partial(indexed_by(settings), agent),
-        queue,
-        answering=partial(answering_for(settings), agent),
-        building=partial(building_in(settings), agent),
-    )
+    reconcile(agent, AgentFiles.of(settings, agent), indexes_of(settings), queue)

@@ -81,7 +81,7 @@ class IndexedDocument(Wire):
 
 
 class ContextReport(Wire):
-    """What a session's prompt gets, and what is indexed: by file and tool, in characters and estimated tokens."""
+    """Share of a session's prompt and of the index, by file and tool, in characters and estimated tokens."""
 
     files: tuple[BootstrapFile, ...] = ()
     standing: tuple[PromptBlock, ...] = ()

@@ -22,10 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.context_sections import Context
 from schemas.globs import compiled
-from schemas.qmd_sections import Qmd
-from schemas.sections import Section, Share
+from schemas.sections import Context, Qmd, Section, Share
 
 #: Kinds of sessions. Of a file that several share, the first one counts.
 SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks OpenAI's and Voyage's embeddings and Batch APIs, and misbehaves on request.
+"""A real HTTP server that also speaks the Batch APIs of OpenAI, Voyage and Gemini, and misbehaves on request.
 
 with BatchServer() as server:
     server.script(JobScript(fails="poison"), JobScript(ends="failed"))
@@ -8,22 +8,18 @@ with BatchServer() as server:
 
 from __future__ import annotations
 
-import base64
-import http.server
+import email.parser
+import email.policy
 import itertools
 import json
-import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from tests.embedding_server import embed
-from tests.recording_server import Recorded, form, recorded
-from tests.stub_server import StubServer
+from tests.embedding_server import EmbeddingServer, Failure, Request, embed, gemini_text
 
 
 @dataclass(frozen=True)
@@ -62,58 +58,35 @@ class Job:
     cancelled: bool = False
 
 
-@dataclass
-class _Failure:
-    method: str
-    path: str
-    status: int | None
-    headers: dict[str, str]
-    afterwards: bool
+Answer = tuple[int, Any, dict[str, str]]
 
 
-@dataclass
-class _Answer:
-    status: int
-    body: Any
-    headers: dict[str, str] = field(default_factory=dict)
+class BatchServer(EmbeddingServer):
+    """As its base, with the Files and Batch APIs.
 
-
-class BatchServer(StubServer):
-    """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
-
-    `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
+    `paid_inline` counts the texts of `paid` that came one request at a time;
     `submitted` are all jobs in order, `jobs` those that were not deleted, by id, `files` what is uploaded or made and
     not deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. `on_call` (method, path)
-    is called before an answer leaves, `on_created` as a job is made. `log` are all requests.
+    is called before an answer leaves, `on_created` as a job is made.
     """
 
     files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
-    over: Mapping[str, str] = {}
 
-    def __init__(self, *, dimensions: int = 32, batches: bool = True) -> None:
-        super().__init__()
-        self.dimensions = dimensions
+    def __init__(self, *, dimensions: int = 32, batches: bool = True, **options: Any) -> None:
+        super().__init__(dimensions=dimensions, **options)
+        self.tokens = 7
         self.batches = batches
-        self.paid: Counter[str] = Counter()
         self.paid_inline: Counter[str] = Counter()
         self.jobs: dict[str, Job] = {}
         self.submitted: list[Job] = []
         self.files: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
-        self.log: list[Recorded] = []
-        self.open = threading.Event()
-        self.open.set()
         self.on_call: Callable[[str, str], None] | None = None
         self.on_created: Callable[[Job], None] | None = None
         self._numbers = itertools.count()
         self._scripts: deque[JobScript] = deque()
-        self._failures: list[_Failure] = []
-        self._lock = threading.RLock()
-
-    @property
-    def url(self) -> str:
-        """What to give as remote.base_url."""
-        return f"{self.root}/v1"
+        #: Method, path, the failure, and True if it comes once the request is done.
+        self._scripted: list[tuple[str, str, Failure, bool]] = []
 
     def script(self, *scripts: JobScript) -> None:
         """Say how the next jobs go, after those scripted already; the rest goes well."""
@@ -124,106 +97,85 @@ class BatchServer(StubServer):
         self, method: str, path: str, status: int | None, *, times: int = 1, afterwards: bool = False, **headers: str
     ) -> None:
         """Let the next requests to a path (of /v1) fail with a status, or unanswered; `afterwards`: once it is done."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        failure = Failure(status=status, headers=named, disconnect=status is None)
         with self._lock:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            self._failures += [_Failure(method, path, status, named, afterwards)] * times
+            self._scripted += [(method, path, failure, afterwards)] * times
 
     # Requests
 
-    def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
-        url = urlsplit(handler.path)
-        path = self._path(handler.command, url.path, handler.headers)
-        with self._lock:
-            self.log.append(recorded(handler.command, handler.path, handler.headers, content))
-            self.calls[f"{handler.command} {path.split('/')[1]}"] += 1
-            failure = next((f for f in self._failures if (f.method, f.path) == (handler.command, path)), None)
-            if failure is not None:
-                self._failures.remove(failure)
-            if failure is None or failure.afterwards:
-                query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                answer = self._answer(handler.command, path, query, handler.headers, content)
-        if failure is not None:
-            if failure.status is None:
-                handler.close_connection = True
-                handler.connection.close()
-                return
-            answer = _Answer(failure.status, {"error": {"message": "scripted failure"}, "detail": "scripted failure"})
-            answer.headers.update(failure.headers)
-        if self.on_call is not None:
-            self.on_call(handler.command, path)
-        payload = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-        lines = [
-            f"HTTP/1.1 {answer.status} scripted",
-            "Content-Type: application/json",
-            f"Content-Length: {len(payload)}",
-        ]
-        lines += [f"{name}: {value}" for name, value in answer.headers.items()]
-        handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
+    def _failure_of(self, request: Request) -> Failure:
+        path = self._path(request)
+        self.calls[f"{request.method} {path.split('/')[1]}"] += 1
+        found = next((one for one in self._scripted if one[:2] == (request.method, path)), None)
+        if found is None:
+            return super()._failure_of(request)
+        self._scripted.remove(found)
+        _, _, failure, afterwards = found
+        if afterwards:
+            self._answer(request, Failure())
+        return failure
 
-    def _path(self, method: str, path: str, headers: Any) -> str:
+    def _hold(self, failure: Failure) -> None:
+        """Hold no answer: jobs alone wait."""
+
+    def _path(self, request: Request) -> str:
         """Return the path of OpenAI's API that means the same."""
-        return path.removeprefix("/v1")
+        return request.route.removeprefix("/v1")
 
-    def _answer(self, method: str, path: str, query: dict[str, str], headers: Any, content: bytes) -> _Answer:
-        what, _, rest = path.strip("/").partition("/")
-        if (method, what) == ("POST", "embeddings"):
-            return self._embeddings(json.loads(content))
-        if not self.batches or what not in {"files", "batches"}:
-            return _Answer(404, {"error": {"message": f"no route {path}"}, "detail": "no route"})
-        if what == "files":
-            return self._file(method, rest, headers, content)
-        return self._batch(method, rest, query, content)
+    def _answer(self, request: Request, failure: Failure) -> Answer:
+        path = self._path(request)
+        with self._lock:
+            what, _, rest = path.strip("/").partition("/")
+            if failure.status is not None or not self.batches or what not in {"files", "batches", "uploads"}:
+                answer = super()._answer(request, failure)
+            else:
+                answer = getattr(self, f"_{what}")(request, rest)
+        if self.on_call is not None:
+            self.on_call(request.method, path)
+        return answer
 
-    def _embeddings(self, body: dict[str, Any]) -> _Answer:
-        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
-        self.paid.update(inputs)
-        self.paid_inline.update(inputs)
-        return _Answer(200, self._embedded(inputs, body))
+    def _pay(self, texts: list[str]) -> None:
+        super()._pay(texts)
+        self.paid_inline.update(texts)
 
-    def _embedded(self, inputs: list[str], body: dict[str, Any]) -> dict[str, Any]:
-        rows = [embed(text, self.dimensions) for text in inputs]
-        data = [{"object": "embedding", "index": n, "embedding": _shown(row, body)} for n, row in enumerate(rows)]
-        return {"object": "list", "data": data, "model": body.get("model"), "usage": {"total_tokens": 7 * len(inputs)}}
-
-    def _file(self, method: str, rest: str, headers: Any, content: bytes) -> _Answer:
-        if method == "POST":
-            return self._uploaded(headers, content)
+    def _files(self, request: Request, rest: str) -> Answer:
         file_id = rest.removesuffix("/content")
+        if request.method == "POST":
+            return 200, self._uploaded(request), {}
         if file_id not in self.files:
-            return _Answer(404, {"error": {"message": "no such file"}, "detail": "no such file"})
-        if method == "DELETE":
+            return 404, {"error": {"message": "no such file"}}, {}
+        if request.method == "DELETE":
             del self.files[file_id]
-            return _Answer(200, {"id": file_id, "deleted": True})
-        return _Answer(200, self.files[file_id])
+            return 200, {}, {}
+        return 200, self.files[file_id], {}
 
-    def _uploaded(self, headers: Any, content: bytes) -> _Answer:
-        parts = form(headers["content-type"], content)
+    def _uploaded(self, request: Request) -> dict[str, Any]:
+        parts = form(request)
         assert parts["purpose"] == b"batch"
-        return _Answer(200, {"id": self._keep(parts["file"]), "object": "file", "purpose": "batch"})
+        return {"id": self._keep(parts["file"]), "object": "file", "purpose": "batch"}
 
     def _keep(self, content: bytes) -> str:
         file_id = f"{self.files_named}{next(self._numbers)}"
         self.files[file_id] = content
         return file_id
 
-    def _batch(self, method: str, rest: str, query: dict[str, str], content: bytes) -> _Answer:
-        if method == "POST" and not rest:
-            return self._created(json.loads(content))
-        if method == "GET" and not rest:
-            return _Answer(200, self._listed(query))
+    def _batches(self, request: Request, rest: str) -> Answer:
+        if not rest:
+            return 200, self._created(request.body) if request.method == "POST" else self._listed(request.query), {}
         job = self.jobs.get(rest.removesuffix("/cancel"))
         if job is None:
-            return _Answer(404, {"error": {"message": "no such batch"}, "detail": "no such batch"})
-        if method == "DELETE":
+            return 404, {"error": {"message": "no such batch"}}, {}
+        if request.method == "DELETE":
             del self.jobs[job.id]
-        elif method == "POST":
+            return 200, {}, {}
+        if request.method == "POST":
             if job.output or job.errors or job.status in {"failed", "cancelled", "completed", "expired"}:
-                return _Answer(400, {"error": {"message": "it is over", **self.over}, "detail": "it is over"})
+                return 400, {"error": {"message": "it is over", "status": "FAILED_PRECONDITION"}}, {}
             job.cancelled, job.status = True, "cancelling"
         else:
             self._go_on(job)
-        return _Answer(200, self._shown_job(job))
+        return 200, self._shown_job(job), {}
 
     def _listed(self, query: dict[str, str]) -> dict[str, Any]:
         jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
@@ -233,12 +185,12 @@ class BatchServer(StubServer):
         page = jobs[: int(query.get("limit", 20))]
         return {"object": "list", "data": page, "has_more": len(page) < len(jobs)}
 
-    def _created(self, body: dict[str, Any]) -> _Answer:
+    def _created(self, body: dict[str, Any]) -> dict[str, Any]:
         assert body["endpoint"] == "/v1/embeddings"
         assert body["completion_window"] == ("12h" if "request_params" in body else "24h")
         return self._new_job(body, body["input_file_id"])
 
-    def _new_job(self, body: dict[str, Any], file_id: str) -> _Answer:
+    def _new_job(self, body: dict[str, Any], file_id: str) -> dict[str, Any]:
         lines = [json.loads(line) for line in self.files[file_id].splitlines()]
         assert len({line[self.ids_named] for line in lines}) == len(lines)
         script = self._scripts.popleft() if self._scripts else JobScript()
@@ -247,7 +199,7 @@ class BatchServer(StubServer):
         self.jobs[job.id] = job
         if self.on_created is not None:
             self.on_created(job)
-        return _Answer(200, self._shown_job(job))
+        return self._shown_job(job)
 
     # A job's life
 
@@ -300,8 +252,8 @@ class BatchServer(StubServer):
         return {"custom_id": line["custom_id"], "response": response, "error": None}
 
     def _done(self, job: Job, line: dict[str, Any], row: np.ndarray) -> dict[str, Any]:
-        answer = self._embedded([self._text(line)], {})
-        answer["data"][0]["embedding"] = _shown(row, {**line["body"], **job.body.get("request_params", {})})
+        options = {**line["body"], **job.body.get("request_params", {})}
+        answer = self._dialects[0].answer(options, [self._spoken(row, options)], self.tokens)
         return {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": answer}, "error": None}
 
     def _keep_results(self, job: Job, output: list[str], errors: list[str]) -> None:
@@ -324,7 +276,98 @@ class BatchServer(StubServer):
         }
 
 
-def _shown(row: np.ndarray, body: dict[str, Any]) -> object:
-    if body.get("encoding_format") == "base64":
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    return row.tolist()
+class GeminiServer(BatchServer):
+    """As its base; scripted paths are the base's, with Gemini's names of files and jobs, which are paths themselves."""
+
+    files_named, jobs_named, ids_named = "files/", "batches/", "key"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(most_inputs=100, **options)
+        self._upload_bytes: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1beta"
+
+    def _path(self, request: Request) -> str:
+        where = request.route.replace("/v1beta", "", 1).removeprefix("/openai")
+        if where == "/upload/files":
+            return "/uploads" if request.headers["x-goog-upload-command"] == "start" else "/files"
+        if where.startswith("/models/"):
+            verbs = {"batchEmbedContents": "/embeddings", "asyncBatchEmbedContent": "/batches"}
+            return verbs.get(where.rpartition(":")[2], where)
+        if where.startswith("/download/"):
+            return f"/files{where.removeprefix('/download').removesuffix(':download')}/content"
+        for kind in ("/files/", "/batches/"):
+            if where.startswith(kind):
+                return kind.rstrip("/") + where.replace(":cancel", "/cancel")
+        return where
+
+    def _uploads(self, request: Request, rest: str) -> Answer:
+        assert request.headers["x-goog-upload-protocol"] == "resumable"
+        assert request.headers["x-goog-upload-header-content-type"] == "application/jsonl"
+        upload = f"id-{len(self._upload_bytes)}"
+        self._upload_bytes[upload] = int(request.headers["x-goog-upload-header-content-length"])
+        # The host is Google's, also where a gateway stands before it.
+        url = f"https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id={upload}"
+        return 200, b"", {"X-Goog-Upload-URL": url}
+
+    def _uploaded(self, request: Request) -> dict[str, Any]:
+        assert request.headers["x-goog-upload-command"] == "upload, finalize"
+        assert request.headers["x-goog-upload-offset"] == "0"
+        assert self._upload_bytes.pop(request.query["upload_id"]) == len(request.content)
+        return {"file": {"name": self._keep(request.content), "mimeType": "application/jsonl"}}
+
+    def _created(self, body: dict[str, Any]) -> dict[str, Any]:
+        return self._new_job(body, body["batch"]["inputConfig"]["fileName"])
+
+    def _listed(self, query: dict[str, str]) -> dict[str, Any]:
+        jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
+        start = int(query.get("pageToken", 0))
+        end = start + int(query["pageSize"])
+        return {"operations": jobs[start:end], **({"nextPageToken": str(end)} if end < len(jobs) else {})}
+
+    def _text(self, line: dict[str, Any]) -> str:
+        return gemini_text(line["request"])
+
+    def _failed(self, line: dict[str, Any], message: str) -> dict[str, Any]:
+        return {"key": line["key"], "error": {"code": 3, "message": message}}
+
+    def _done(self, job: Job, line: dict[str, Any], row: np.ndarray) -> dict[str, Any]:
+        return {"key": line["key"], "response": {"embedding": {"values": row.tolist()}, "tokenCount": "7"}}
+
+    def _keep_results(self, job: Job, output: list[str], errors: list[str]) -> None:
+        super()._keep_results(job, [*output, *errors], [])
+
+    def _shown_job(self, job: Job) -> dict[str, Any]:
+        states = {"completed": "SUCCEEDED", "validating": "PENDING", "in_progress": "RUNNING", "cancelling": "RUNNING"}
+        over = job.status not in {"validating", "in_progress", "cancelling"}
+        counts = {"requestCount": len(job.lines), "successfulRequestCount": job.done, "failedRequestCount": job.failed}
+        output = {"responsesFile": job.output} if job.output else None
+        shown = {
+            "name": job.id,
+            "metadata": {
+                **job.body["batch"],
+                "state": f"BATCH_STATE_{states.get(job.status, job.status.upper())}",
+                "batchStats": {name: str(count) for name, count in counts.items() if count},
+                **({"output": output} if output else {}),
+            },
+            **({"done": True} if over else {}),
+        }
+        if job.status == "failed":
+            shown["error"] = {"code": 13, "message": job.script.message}
+        elif over and output:
+            shown["response"] = output
+        return json.loads(json.dumps(shown))
+
+
+def form(request: Request) -> dict[str, bytes]:
+    """Return the parts of a form by their names."""
+    parser = email.parser.BytesParser(policy=email.policy.HTTP)
+    message = parser.parsebytes(
+        b"Content-Type: " + request.headers["content-type"].encode() + b"\r\n\r\n" + request.content
+    )
+    return {
+        str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)  # type: ignore[misc]
+        for part in message.iter_parts()  # type: ignore[attr-defined]
+    }

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks OpenAI's embeddings API, and misbehaves on request.
+"""A real HTTP server that speaks the embeddings APIs of `DIALECTS`, and misbehaves on request.
 
 with EmbeddingServer(dimensions=64) as server:
     server.fail_next(Failure(status=429, headers={"Retry-After": "1"}), times=2)
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
@@ -85,13 +86,98 @@ class Failure:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked. `headers` have lower-case names."""
+    """What was asked. `path` has the query, `headers` lower-case names; `body` is parsed JSON, or None."""
 
     inputs: tuple[str, ...]
-    body: dict[str, Any]
+    body: Any
     headers: dict[str, str]
     started: float
     path: str
+    method: str
+    content: bytes
+
+    @property
+    def route(self) -> str:
+        """The path without its query."""
+        return urlsplit(self.path).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's values."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """An API: the end of its path, and how its bodies spell texts, width, vectors, counts of tokens and errors.
+
+    `tokens` are counted for every text. Other `fields` than these are refused, if any are named.
+    """
+
+    path: str
+    texts: Callable[[Any], list[str]]
+    answer: Callable[[Any, list[Any], int], Any]
+    error: Callable[[dict[str, Any]], Any] = lambda facts: {"error": facts}
+    width: tuple[str, ...] = ("dimensions",)
+    tokens: int = 7
+    fields: frozenset[str] | None = None
+
+
+def _input(body: Any) -> list[str]:
+    return [body["input"]] if isinstance(body["input"], str) else body["input"]
+
+
+def _listed(body: Any, rows: list[Any], tokens: int) -> Any:
+    data = [{"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows)]
+    usage = {"total_tokens": tokens} if tokens else {}
+    return {"object": "list", "data": data, "model": body.get("model"), "usage": usage}
+
+
+def gemini_text(request: Any) -> str:
+    """Return the text of a Gemini request, without the words that gemini-embedding-2 has for a task."""
+    [part] = request["content"]["parts"]
+    return str(part["text"]).removeprefix("title: none | text: ").removeprefix("task: search result | query: ")
+
+
+def _of_bedrock(body: Any, rows: list[Any], tokens: int) -> Any:
+    return {"embedding": rows[0]} if "inputText" in body else {"embeddings": {"float": rows}}
+
+
+_VOYAGE = ("input", "model", "input_type", "truncation", "output_dimension", "output_dtype", "encoding_format")
+
+DIALECTS = {
+    "openai": Dialect("/embeddings", _input, _listed, tokens=0, width=("dimensions", "output_dimension")),
+    "voyage": Dialect(
+        "/embeddings",
+        _input,
+        _listed,
+        lambda facts: {"detail": facts["message"]},
+        ("output_dimension",),
+        fields=frozenset(_VOYAGE),
+    ),
+    # As its `server/routes.go`.
+    "ollama": Dialect(
+        "/api/embed",
+        _input,
+        lambda body, rows, tokens: {"model": body["model"], "embeddings": rows, "prompt_eval_count": tokens},
+        lambda facts: {"error": facts["message"]},
+    ),
+    "gemini": Dialect(
+        ":batchEmbedContents",
+        lambda body: [gemini_text(one) for one in body["requests"]],
+        lambda body, rows, tokens: {
+            "embeddings": [{"values": row} for row in rows],
+            "usageMetadata": {"promptTokenCount": tokens},
+        },
+    ),
+    "bedrock": Dialect(
+        "/invoke",
+        lambda body: [body["inputText"]] if "inputText" in body else body["texts"],
+        _of_bedrock,
+        lambda facts: {"message": facts["message"]},
+        ("dimensions", "output_dimension"),
+    ),
+}
 
 
 def embed(text: str, dimensions: int) -> np.ndarray:
@@ -108,13 +194,15 @@ def embed(text: str, dimensions: int) -> np.ndarray:
 class EmbeddingServer(StubServer):
     """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
 
-    Options: `floats` answers numbers although base64 was asked; `refuses_base64` answers 400 to encoding_format
-    base64; `shuffled` answers out of order; `most_inputs` answers 413 to larger requests; `poison` answers 400
-    to requests with a text that contains it; `breaking` answers 500 to them; `key` answers 401 to any other key;
-    `latency` seconds a request; `senders` is how many requests the client sends at once at most;
-    `share_429`, `share_500` of the requests fail so, 429 with a Retry-After of `retry_after` seconds, by a generator
-    that starts with `seed`. `deaf` takes no connection and refuses none.
-    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
+    Options: `api` is the dialect of `/embeddings`, the others have paths of their own. `floats` answers numbers
+    although base64 was asked; `refuses_base64` answers 400 to encoding_format base64; `shuffled` answers out of order;
+    `most_inputs` answers 413 to larger requests; `poison` answers 400 to requests with a text that contains it;
+    `breaking` answers 500 to them; `key` answers 401 to any other key; `pulled` are the models of an Ollama, and
+    `context` the bytes beyond which it cuts a text, or refuses it with `too_long`; `length` is that of vectors;
+    `answers` makes every answer of path and body instead; `latency` seconds a request; `senders` is how many requests
+    the client sends at once at most; `share_429`, `share_500` of the requests fail so, 429 with a Retry-After of
+    `retry_after` seconds, by a generator that starts with `seed`. `deaf` takes no connection and refuses none.
+    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `cut` texts, `largest_tokens` (a
     quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests, `failures` by
     status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for longer, and that
     cannot have left before that answer: more than the `senders` that were not being answered at that moment).
@@ -123,6 +211,7 @@ class EmbeddingServer(StubServer):
     def __init__(
         self,
         *,
+        api: str = "openai",
         dimensions: int = 64,
         floats: bool = False,
         refuses_base64: bool = False,
@@ -131,6 +220,11 @@ class EmbeddingServer(StubServer):
         poison: str | None = None,
         breaking: str | None = None,
         key: str | None = None,
+        pulled: tuple[str, ...] = (),
+        context: int = 2048,
+        too_long: int = 400,
+        length: float = 1.0,
+        answers: Callable[[str, Any], Any] | None = None,
         latency: float = 0.0,
         senders: int = 1,
         share_429: float = 0.0,
@@ -140,6 +234,8 @@ class EmbeddingServer(StubServer):
         deaf: bool = False,
     ) -> None:
         super().__init__(backlog=1 if deaf else 64)
+        own_path = [name for name, dialect in DIALECTS.items() if dialect.path != "/embeddings"]
+        self._dialects = [DIALECTS[name] for name in (api, *own_path)]
         self.dimensions = dimensions
         self.floats = floats
         self.refuses_base64 = refuses_base64
@@ -148,6 +244,12 @@ class EmbeddingServer(StubServer):
         self.poison = poison
         self.breaking = breaking
         self.key = key
+        self.pulled = pulled
+        self.context = context
+        self.too_long = too_long
+        self.length = length
+        self.answers = answers
+        self.cut = 0
         self.latency = latency
         self.senders = senders
         self.share_429 = share_429
@@ -159,6 +261,8 @@ class EmbeddingServer(StubServer):
         self._cool_until = 0.0
         self._on_their_way = 0
         self._random = random.Random(seed)
+        #: Tokens that an answer counts for every text, where not as its dialect does.
+        self.tokens = 0
         self.inputs = 0
         self.largest_tokens = 0
         self.in_flight = 0
@@ -172,7 +276,7 @@ class EmbeddingServer(StubServer):
         self.open.set()
         self._over = threading.Event()
         self._failures: deque[Failure | None] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting = [socket.socket() for _ in range(4 if deaf else 0)]
 
     @property
@@ -230,35 +334,25 @@ class EmbeddingServer(StubServer):
                 pass
             handler.close_connection = True
             return
-        content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
-        # Other parts of the API are there to be hung upon.
-        body = json.loads(content) if handler.path.endswith(("/embeddings", "/embed")) else {"input": []}
-        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
-        tokens = sum(max(1, len(text.encode()) // 4) for text in inputs)
-        headers = {name.lower(): value for name, value in handler.headers.items()}
+        request = self._read(handler)
         with self._lock:
             self.requests += 1
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            tokens = sum(max(1, len(text.encode()) // 4) for text in request.inputs)
             self.largest_tokens = max(self.largest_tokens, tokens)
-            now = time.monotonic()
-            self.log.append(Request(tuple(inputs), body, headers, now, handler.path))
-            if now < self._cool_until:
+            self.log.append(request)
+            if request.started < self._cool_until:
                 self._on_their_way -= 1
                 self.in_cool_down += self._on_their_way < 0
-            failure = self._failures.popleft() if self._failures else None
-            failure = failure or self._chance()
+            failure = self._failure_of(request)
         try:
-            self.open.wait(LONGEST_SECONDS)
-            if failure.held_until is not None:
-                failure.held_until.wait(LONGEST_SECONDS)
-            if failure.delay or self.latency:
-                threading.Event().wait(failure.delay or self.latency)
+            self._hold(failure)
             if failure.disconnect:
                 handler.close_connection = True
                 handler.connection.close()
                 return
-            status, answer, extra = self._answer(handler.path, headers, body, inputs, failure)
+            status, answer, extra = self._answer(request, failure)
             payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             lines = [f"HTTP/1.1 {status} scripted", "Content-Type: application/json", f"Content-Length: {len(payload)}"]
             lines += [f"{name}: {value}" for name, value in extra.items()]
@@ -273,6 +367,32 @@ class EmbeddingServer(StubServer):
         finally:
             with self._lock:
                 self.in_flight -= 1
+
+    def _read(self, handler: http.server.BaseHTTPRequestHandler) -> Request:
+        content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        try:
+            body = json.loads(content) if content else None
+        except ValueError:
+            body = None
+        dialect = self._dialect(urlsplit(handler.path).path)
+        inputs = tuple(dialect.texts(body)) if dialect is not None and body else ()
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        return Request(inputs, body, headers, time.monotonic(), handler.path, handler.command, content)
+
+    def _dialect(self, route: str) -> Dialect | None:
+        return next((one for one in self._dialects if route.endswith(one.path)), None)
+
+    def _failure_of(self, request: Request) -> Failure:
+        """What happens to a request, with the lock held."""
+        return (self._failures.popleft() if self._failures else None) or self._chance()
+
+    def _hold(self, failure: Failure) -> None:
+        """Wait until an answer may leave."""
+        self.open.wait(LONGEST_SECONDS)
+        if failure.held_until is not None:
+            failure.held_until.wait(LONGEST_SECONDS)
+        if failure.delay or self.latency:
+            threading.Event().wait(failure.delay or self.latency)
 
     def _misbehave(self, client: socket.socket, wire: Wire, head: bytes, payload: bytes) -> None:
         """Send an answer as no library would, until the client has gone or the server ends."""
@@ -330,53 +450,62 @@ class EmbeddingServer(StubServer):
         with self._lock:
             self.connections += change
 
-    def _answer(
-        self, path: str, headers: dict[str, str], body: dict[str, Any], inputs: list[str], failure: Failure
-    ) -> tuple[int, Any, dict[str, str]]:
-        def refused(status: int, message: str, **more: Any) -> tuple[int, Any, dict[str, str]]:
-            return status, {"error": {"message": message, **more}}, {}
+    def _answer(self, request: Request, failure: Failure) -> tuple[int, Any, dict[str, str]]:
+        dialect = self._dialect(request.route)
+        spelled = dialect or self._dialects[0]
+        body, texts = request.body, list(request.inputs)
+
+        def refused(status: int, message: str) -> tuple[int, Any, dict[str, str]]:
+            return status, spelled.error({"message": message}), {}
 
         if failure.status is not None:
-            error = {"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param}
-            return failure.status, failure.body if failure.body is not None else {"error": error}, failure.headers
+            facts = {"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param}
+            return failure.status, spelled.error(facts) if failure.body is None else failure.body, failure.headers
         if failure.raw is not None:
             return 200, failure.raw, {}
-        if not path.endswith("/embeddings"):
-            return refused(404, f"no route {path}")
-        if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
-            return refused(401, f"Incorrect API key provided: {headers.get('authorization')}")
-        if self.refuses_base64 and body.get("encoding_format") == "base64":
-            return refused(400, "unknown value for encoding_format", param="encoding_format")
-        if len(inputs) > self.most_inputs:
-            return refused(413, f"at most {self.most_inputs} inputs")
-        if any(not text.strip() for text in inputs):
-            return refused(400, "'$.input' is invalid: empty string")
-        if self.poison is not None and any(self.poison in text for text in inputs):
-            return refused(400, "this input is too long for the model")
-        if self.breaking is not None and any(self.breaking in text for text in inputs):
-            return refused(500, "Traceback (most recent call last)")
-        width = failure.dimensions or int(body.get("dimensions") or self.dimensions)
-        rows = [embed(text, width) for text in inputs]
-        for place in failure.nan:
-            rows[place % len(rows)] = np.full(width, np.nan, dtype=np.float32)
-        for place in failure.zero:
-            rows[place % len(rows)] = np.zeros(width, dtype=np.float32)
-        if failure.drop:
-            rows = rows[: -failure.drop]
-        else:
-            with self._lock:
-                self.inputs += len(inputs)
-                self.paid.update(inputs)
-        as_base64 = body.get("encoding_format") == "base64" and not self.floats
-        data = [
-            {
-                "object": "embedding",
-                "index": place,
-                "embedding": base64.b64encode(row.tobytes()).decode() if as_base64 else row.tolist(),
-            }
-            for place, row in enumerate(rows)
-        ]
+        if self.answers is not None:
+            return 200, self.answers(request.path, body), {}
+        if dialect is None:
+            return refused(404, f"no route {request.path}")
+        authorization = request.headers.get("authorization")
+        too_long = [text for text in texts if dialect.path == "/api/embed" and len(text.encode()) > self.context]
+        for status, message, applies in (
+            (401, f"Incorrect API key provided: {authorization}", self.key and authorization != f"Bearer {self.key}"),
+            (404, f"model '{body.get('model')}' not found", self.pulled and body.get("model") not in self.pulled),
+            (self.too_long, "the input length exceeds the context length", too_long and body.get("truncate") is False),
+            (400, "unknown value for encoding_format", self.refuses_base64 and body.get("encoding_format") == "base64"),
+            (400, "an argument is not supported by our API", dialect.fields and set(body) - dialect.fields),
+            (413, f"at most {self.most_inputs} inputs", len(texts) > self.most_inputs),
+            (400, "'$.input' is invalid: empty string", any(not text.strip() for text in texts)),
+            (400, "this input is too long for the model", self.poison and any(self.poison in text for text in texts)),
+            (500, "Traceback (most recent call last)", self.breaking and any(self.breaking in text for text in texts)),
+        ):
+            if applies:
+                return refused(status, message)
+        asked = next((body[name] for name in dialect.width if body.get(name)), None)
+        asked = asked or body.get("requests", [{}])[0].get("outputDimensionality") or self.dimensions
+        width = failure.dimensions or int(asked)
+        rows = [embed(text, width) * np.float32(self.length) for text in texts]
+        for places, value in ((failure.nan, np.nan), (failure.zero, 0.0)):
+            for place in places:
+                rows[place % len(rows)] = np.full(width, value, dtype=np.float32)
+        with self._lock:
+            self.cut += len(too_long)
+            if not failure.drop:
+                self.inputs += len(texts)
+                self._pay(texts)
+        spoken = [self._spoken(row, body) for row in rows[: len(rows) - failure.drop]]
+        answer = dialect.answer(body, spoken, (self.tokens or dialect.tokens) * len(texts))
         if self.shuffled:
-            data.reverse()
-        answer = {"object": "list", "data": data, "model": body.get("model"), "usage": {}}
-        return 200, failure.changed(answer) if failure.changed is not None else answer, {}
+            answer["data"].reverse()
+        headers = {"x-amzn-bedrock-input-token-count": str(dialect.tokens * len(texts))}
+        return 200, failure.changed(answer) if failure.changed is not None else answer, headers
+
+    def _pay(self, texts: list[str]) -> None:
+        self.paid.update(texts)
+
+    def _spoken(self, row: np.ndarray, body: Any) -> object:
+        """A vector as it is written in an answer to a request with this body."""
+        if body.get("encoding_format") == "base64" and not self.floats:
+            return base64.b64encode(row.astype("<f4").tobytes()).decode()
+        return row.tolist()

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,14 @@ from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.settings import Credentials, MemorySettings
-from tests.batch_server import BatchServer
-from tests.gemini_server import GeminiServer
-from tests.recording_server import Answer, Recorded, Recording, recording
+from tests.batch_server import BatchServer, GeminiServer, form
+from tests.embedding_server import EmbeddingServer, Request
 
 #: Dimensions of every vector of the recording server.
 WIDTH = 256
+
+#: Headers of every HTTP request, and those that an SDK adds about itself.
+_USUAL = ("accept", "connection", "content-length", "host", "user-agent", "x-stainless-")
 
 #: What boto3 takes credentials and region from.
 AWS = {
@@ -51,29 +52,6 @@ names are shown, without those of every HTTP request. The last column says what 
 | Provider | What is sent | What its documentation asks for |
 |---|---|---|
 """
-
-
-def openai_answer(path: str, body: Any) -> dict[str, Any]:
-    """Return an answer in OpenAI's form, which Voyage, Mistral and others share."""
-    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-    return {"data": [{"index": place, "embedding": [1.0] * WIDTH} for place in range(len(texts))]}
-
-
-def gemini_answer(path: str, body: Any) -> dict[str, Any]:
-    """Return an answer in Gemini's form."""
-    return {"embeddings": [{"values": [1.0] * WIDTH} for _ in body["requests"]]}
-
-
-def ollama_answer(path: str, body: Any) -> dict[str, Any]:
-    """Return an answer of Ollama's own API."""
-    return {"embeddings": [[1.0] * WIDTH] * len(body["input"])}
-
-
-def bedrock_answer(path: str, body: Any) -> dict[str, Any]:
-    """Return an answer of Titan or of Cohere."""
-    if "inputText" in body:
-        return {"embedding": [1.0] * WIDTH}
-    return {"embeddings": {"float": [[1.0] * WIDTH] * len(body["texts"])}}
 
 
 def a_document_and_a_query(provider: EmbeddingProvider) -> None:
@@ -120,8 +98,7 @@ class Row:
     title: str = ""
     address: str | None = None
     path: str | None = None
-    answer: Answer = openai_answer
-    server: Callable[[Answer], AbstractContextManager[Recording]] = recording
+    server: Callable[[], EmbeddingServer] = lambda: EmbeddingServer(dimensions=WIDTH)
     make: Callable[[Row, str], EmbeddingProvider] | None = None
     ask: Callable[[EmbeddingProvider], None] = documents_and_a_query
 
@@ -160,7 +137,6 @@ ROWS: Sequence[Row] = (
         "`model`, `input`, and optionally `truncate` (false: a text that is too long is an error), `keep_alive`, "
         "`dimensions` and `options`; no key. The model's card asks for the words before the texts.",
         "https://docs.ollama.com/api/embed",
-        answer=ollama_answer,
     ),
     Row(
         "lmstudio",
@@ -187,7 +163,6 @@ ROWS: Sequence[Row] = (
         "said otherwise); signed with AWS's credentials.",
         "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-titan-embed-text.html",
         {"output_dimensionality": WIDTH},
-        answer=bedrock_answer,
         make=with_aws,
         ask=a_document_and_a_query,
     ),
@@ -198,7 +173,6 @@ ROWS: Sequence[Row] = (
         "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v4.html",
         {"model": "us.cohere.embed-v4:0", "output_dimensionality": WIDTH},
         title="`bedrock`, Cohere",
-        answer=bedrock_answer,
         make=with_aws,
     ),
     Row(
@@ -209,7 +183,6 @@ ROWS: Sequence[Row] = (
         "words in two notes would be two texts, each of them paid for.)",
         "https://ai.google.dev/api/embeddings",
         {"output_dimensionality": WIDTH},
-        answer=gemini_answer,
     ),
     Row(
         "gemini",
@@ -218,7 +191,6 @@ ROWS: Sequence[Row] = (
         "https://ai.google.dev/gemini-api/docs/embeddings",
         {"model": "gemini-embedding-2"},
         title="`gemini`, gemini-embedding-2",
-        answer=gemini_answer,
     ),
     Row(
         "gemini",
@@ -236,7 +208,7 @@ ROWS: Sequence[Row] = (
         "`completion_window`; two files of results.",
         "https://developers.openai.com/api/docs/guides/batch",
         title="`openai`, Batch API",
-        server=lambda _: BatchServer(),
+        server=BatchServer,
         ask=a_batch_job,
     ),
     Row(
@@ -244,7 +216,7 @@ ROWS: Sequence[Row] = (
         "As OpenAI's, with model and options in `request_params` and a window of 12 hours.",
         "https://docs.voyageai.com/docs/batch-inference",
         title="`voyage`, Batch API",
-        server=lambda _: BatchServer(),
+        server=BatchServer,
         ask=a_batch_job,
     ),
     Row(
@@ -253,15 +225,15 @@ ROWS: Sequence[Row] = (
         "with `displayName` and `inputConfig`; `batches` to look at, to list and to delete; the results as a download.",
         "https://ai.google.dev/gemini-api/docs/batch-api",
         title="`gemini`, Batch API",
-        server=lambda _: GeminiServer(),
+        server=GeminiServer,
         ask=a_batch_job,
     ),
 )
 
 
-def requests_of(row: Row) -> list[Recorded]:
+def requests_of(row: Row) -> list[Request]:
     """Return what the provider of a row sends."""
-    with row.server(row.answer) as server:
+    with row.server() as server:
         provider = (row.make or _chosen)(row, server.root)
         try:
             row.ask(provider)
@@ -295,15 +267,22 @@ def _line(row: Row) -> str:
         now = f"{request.method} {address}{request.path}"
         if now != target:
             said.append(_code(now))
-        if request.headers != headers:
-            said.append("headers " + (", ".join(map(_code, request.headers)) or "none"))
-        if request.body is not None:
-            body = request.body
+        names = sorted(name for name in request.headers if not name.startswith(_USUAL))
+        if names != headers:
+            said.append("headers " + (", ".join(map(_code, names)) or "none"))
+        if request.content:
+            body = _body(request)
             said.append(_code(body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)))
-        target, headers = now, request.headers
+        target, headers = now, names
     asks = row.asks.replace("|", "\\|")
     cells = (row.title or f"`{row.provider}`", "<br>".join(said), f"{asks} [Documentation]({row.documentation})")
     return f"| {' | '.join(cells)} |\n"
+
+
+def _body(request: Request) -> Any:
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        return {name: part.decode() for name, part in form(request).items()}
+    return request.body if request.body is not None else request.content.decode()
 
 
 def _code(text: str) -> str:

@@ -89,16 +89,12 @@ class Heard:
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, str]] = []
-        self.overflows = 0
         self.uncertain: list[str] = []
 
     def on_change(self, agent: str, key: DocumentKey) -> None:
         self.changes.append((agent, key.path))
 
-    def on_overflow(self) -> None:
-        self.overflows += 1
-
-    def on_uncertain(self, agent: str) -> None:
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
         self.uncertain.append(agent)
 
     def paths(self) -> list[str]:

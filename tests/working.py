@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
+
+from starlette.responses import Response
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
+from memory.telemetry.server import readiness
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
@@ -25,6 +28,11 @@ from workers.run import run_workers
 def key(path: str) -> DocumentKey:
     """A document of the memory folder."""
     return DocumentKey("memory", path)
+
+
+def ready(board: HealthStore, *, problems: Sequence[str] = ()) -> Response:
+    """What `/readyz` answers."""
+    return readiness(board.broker, board.stalled_seconds, stalled_after_seconds=60, problems=lambda: problems)()
 
 
 class Workers:

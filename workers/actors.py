@@ -6,14 +6,16 @@ they raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import dramatiq
 import structlog
 from dramatiq.middleware import CurrentMessage
 
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from workers.index_job import index_turn
+from workers.middleware import ENDED
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -30,18 +32,22 @@ log = structlog.get_logger(__name__)
 TIME_LIMIT_MS = 600_000
 
 
+#: Conditions that a job found to be over.
+Over = Collection[ConditionCode]
+
+
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    def declare(name: str, queue: str, work: Callable[[str, str, str], None]) -> None:
+    def declare(name: str, queue: str, work: Callable[[str, str, str], Over | None]) -> None:
         def run(agent: str, lane: str = queue) -> None:
             message = CurrentMessage.get_current_message()
             if message is None or agent not in {known.id for known in runtime.settings.agents}:
                 log.warning("unknown_agent", agent=agent)
                 return
             job = str(message.message_id)
-            if runtime.queue.started(name, agent, lane, job=job):
-                work(agent, lane, job)
+            if runtime.queue.started(name, agent, lane, job=job, retried="retries" in message.options):
+                message.options[ENDED] = work(agent, lane, job)
 
         # Every error is expected: one middleware handles it.
         made = dramatiq.actor(

@@ -18,7 +18,7 @@ from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.metrics import JOBS
 from workers.failure_policy import BACKOFF_MAX_SECONDS, Decision, Postponed, decide
-from workers.middleware import OUTCOME
+from workers.middleware import ENDED, OUTCOME
 from workers.queue.broker import DoorbellBroker
 from workers.queue.names import INDEX_PENDING
 from workers.runtime import Runtime
@@ -75,12 +75,9 @@ class Failures(dramatiq.Middleware):
 
     def _over(self, message: dramatiq.MessageProxy) -> None:
         """End the conditions that a successful job disproves."""
-        board, agent = self._runtime.board, message.args[0]
-        if not board.has_conditions(agent):
-            return
-        board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
         ended = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
-        board.resolve(*ended, agent=agent)
+        failed = f"{ConditionCode.JOB_FAILED} {_subject(message)}"
+        self._runtime.board.replace([*ended, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
 
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""

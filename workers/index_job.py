@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 
 import structlog
@@ -37,14 +37,14 @@ CLAIM = 64
 ALONE_PAUSE_SECONDS = 1.0
 
 
-def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
-    """Index for one turn. The remaining documents wait for the next one.
+def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> Collection[ConditionCode]:
+    """Index for one turn. The remaining documents wait for the next one. Return the conditions that are over.
 
     Raises:
         Transient: some documents must be read again later.
         Postponed: another job tries a document alone.
     """
-    queue, board = runtime.queue, runtime.board
+    queue, failed = runtime.queue, True
     turn = _Turn(runtime, agent, lane, job)
     lacking: list[DocumentKey] = []
     try:
@@ -66,8 +66,9 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
                 lacking = completing.differences(indexer)
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
+        failed = turn.busy or report.again is not None
     finally:
-        queue.ended(agent, lane, job=job)
+        queue.ended(agent, lane, job=job, failed=failed)
     turn.tell(report)
     if unfilled:
         queue.request_vectors(agent)
@@ -77,15 +78,11 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         raise report.again
     if turn.busy:
         raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
-    if turn.more:
-        queue.continue_indexing(agent, queue.marks.waiting(agent))
-    if not board.has_conditions(agent):
-        return
-    if available and not unfilled:
-        # No text waits for the provider any more: this worker or another one embedded them.
-        runtime.board.replace(OF_PROVIDER, (), agent=agent)
-    if not (lacking or queue.marks.waiting(agent).lanes):
-        board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
+    left = turn.more and queue.continue_indexing(agent)
+    # If no text waits for the provider any more, this worker or another one embedded them.
+    over = OF_PROVIDER if available and not unfilled else ()
+    # A new index gets its documents in the backfill lane.
+    return over if left or lacking or lane is Lane.LIVE else (*over, ConditionCode.INDEX_SET_ASIDE)
 
 
 class _Turn:
@@ -141,7 +138,6 @@ class _Turn:
         self._again |= len(over) < len(keys)
         for key in keys:
             self._taken.pop(key, None)
-        self._runtime.board.moved()
         self._runtime.board.counters.record_freshness([now - since for since in over])
 
     def give_back(self) -> None:

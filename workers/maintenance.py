@@ -11,7 +11,7 @@ import redis
 import structlog
 
 from memory.index import completion as completing
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry import prometheus, tracing
 from schemas.metrics import JOB_SECONDS, JOBS_RUNNING, WORKER_BUILD
 from schemas.version import recalld_version
@@ -21,6 +21,9 @@ from workers.queue.names import TRACEPARENT
 
 #: Option of a message whose job is over: its outcome (done, again, dropped).
 OUTCOME = "outcome"
+
+#: Option of a message whose job succeeded: the conditions that the job found to be over.
+ENDED = "ended"
 
 _current = threading.local()
 

@@ -16,16 +16,15 @@ from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.status.pulses import Pulses
-from memory.telemetry.server import Route, TelemetryServer
+from memory.status.processes import Pulses
+from memory.telemetry.server import Route, TelemetryServer, readiness
 from schemas.settings import Settings
 from schemas.status import OutdatedState
 from workers.actors import declare_actors
+from workers.coordination import coordinating
 from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.health.stall_detector import StallDetector, readiness
-from workers.limits.coordination import coordinating
 from workers.maintenance import SWEEP_SECONDS, sweep_until
 from workers.middleware import JobWatch
 from workers.queue.broker import DoorbellBroker, make_broker
@@ -77,13 +76,13 @@ def run_workers(
     claim = HomeLock(client, keys, settings)
     claim.take()
     broker = make_broker(client, keys)
-    queue = BrokerJobQueue(client, keys, broker=broker)
+    queue = BrokerJobQueue(client, keys)
     limit = settings.workers.stalled_after_seconds
     broker.pulses = pulses = pulses or Pulses(stalled_after_seconds=limit)
     watch = JobWatch(pulses)
     # A client of `/readyz` must not wait long for a frozen broker.
-    looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
-    ready = readiness(looking, stalled_after_seconds=limit, problems=pulses.problems)
+    looking = HealthStore(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
+    ready = readiness(looking.broker, looking.stalled_seconds, stalled_after_seconds=limit, problems=pulses.problems)
     served: AbstractContextManager[object] = nullcontext()
     if settings.workers.port is not None:
         pages = {"/readyz": ready, **(routes or {})}

@@ -30,8 +30,8 @@ from memory.search.scope import Session, is_cited, resolve_for, session_of
 from memory.search.tools import injected
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
-from schemas.qmd_sections import Qmd
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.sections import Qmd
 from schemas.settings import AgentSettings, ExtraPath, Limits, Settings
 from schemas.status import Availability, BackendStatus
 

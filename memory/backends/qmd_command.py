@@ -53,13 +53,13 @@ class QmdCommand:
     def __init__(self, command: str, folder: Path, workspace: Path) -> None:
         self._command = command
         self._workspace = workspace
-        self._environment = {
-            **os.environ,
-            "XDG_CONFIG_HOME": str(folder / "config"),
-            "XDG_CACHE_HOME": str(folder / "cache"),
-            "QMD_CONFIG_DIR": str(folder / "config" / "qmd"),
-            "NO_COLOR": "1",
-        }
+        # The rest of the environment is this process's.
+        self._environment = (
+            f"XDG_CONFIG_HOME={folder / 'config'}",
+            f"XDG_CACHE_HOME={folder / 'cache'}",
+            f"QMD_CONFIG_DIR={folder / 'config' / 'qmd'}",
+            "NO_COLOR=1",
+        )
         self.configuration = folder / "config" / "qmd" / "index.yml"
 
     def run(self, *arguments: str, timeout_seconds: float) -> str:
@@ -73,9 +73,8 @@ class QmdCommand:
             raise QmdFailed(f"the command {self._command} is not installed; npm has it as @tobilu/qmd")
         try:
             process = subprocess.Popen(  # noqa: S603 - the command of the settings, without a shell
-                [program, *arguments],
+                ["/usr/bin/env", *self._environment, program, *arguments],
                 cwd=self._workspace,
-                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens
@@ -25,7 +25,6 @@ from memory.context.injection import (
 from memory.context.pruning import PruningState, prune
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, redactor_for
-from memory.search.manager import SearchManager
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import TOOLS, SearchableMemory
 from memory.store.reader import StoreReader
@@ -55,14 +54,24 @@ _TOKEN_BYTES = 4
 
 
 class AgentContext:
-    """Context of one agent's conversations. `sessions` remembers what their prompts hold; shared by all agents."""
+    """Context of one agent's conversations.
+
+    `sessions` remembers what prompts hold; all agents share it. `reading` lends the answering index.
+    """
 
     def __init__(
-        self, settings: Settings, agent: AgentSettings, memory: SearchableMemory, sessions: InjectedSessions
+        self,
+        settings: Settings,
+        agent: AgentSettings,
+        memory: SearchableMemory,
+        sessions: InjectedSessions,
+        *,
+        reading: Callable[[], AbstractContextManager[StoreReader | None]],
     ) -> None:
         self._agent = agent
         self._memory = memory
         self._sessions = sessions
+        self._reading = reading
         self._files = AgentFiles.of(settings, agent)
 
     async def before_prompt(self, request: PromptRequest) -> PromptAnswer:
@@ -162,9 +171,6 @@ class AgentContext:
             characters_before=pruned.characters[0],
             characters_after=pruned.characters[1],
         )
-
-    def _reading(self) -> AbstractContextManager[StoreReader | None]:
-        return self._memory.reading() if isinstance(self._memory, SearchManager) else nullcontext()
 
     def _curated(self, session: Session) -> list[CuratedFile]:
         """Return the curated files that the session may read, without secrets."""

@@ -11,8 +11,8 @@ from typing import Literal
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.safe_open import DocumentGone, opened_below
-from schemas.context_sections import Bootstrap
 from schemas.errors import RecalldError
+from schemas.sections import Bootstrap
 
 #: Files in the order in which a prompt gets them.
 BOOTSTRAP_FILES = (

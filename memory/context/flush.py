@@ -15,7 +15,7 @@ from enum import StrEnum
 from memory.chunking.chunker import estimate_tokens
 from memory.context.marks import marked
 from memory.context.messages import Message, text_of
-from schemas.context_sections import Flush
+from schemas.sections import Flush
 
 #: Answer of a model that has nothing to say to the user.
 SILENT_TOKEN = "NO_REPLY"  # noqa: S105 - a word, no secret

@@ -1,4 +1,4 @@
-"""What a prompt gets of the memory: standing instructions, lines with triggers, and what a search of the prompt finds.
+"""Text of the memory for a prompt: standing instructions, lines with triggers, and the passages of a search.
 
 Nothing comes twice in a session. Each part has a budget of its own, and a search that is late is left out in silence.
 """
@@ -15,8 +15,8 @@ from memory.context.bootstrap import cut
 from memory.context.curated import CuratedBlock, curated_blocks, triggered
 from memory.context.marks import Kind, marked
 from memory.search.tools import SearchableMemory, injected
-from schemas.context_sections import Injection
 from schemas.search import SearchRequest
+from schemas.sections import Injection
 
 #: Sessions whose injected blocks are remembered, and blocks of one session.
 REMEMBERED_SESSIONS = 512

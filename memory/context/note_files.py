@@ -25,7 +25,7 @@ _MAX_NAMES = 1_000
 
 
 class WriteRefused(Permanent):
-    """Write that a turn of the memory may not make: another file, or one that is not a regular file."""
+    """Write that a turn of the memory may not make: another file than its own, or no regular file."""
 
 
 def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> str:

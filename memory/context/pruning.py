@@ -21,7 +21,7 @@ from memory.context.messages import (
     tool_results,
     with_texts,
 )
-from schemas.context_sections import Pruning
+from schemas.sections import Pruning
 
 #: Characters of a token, and tokens of a window that the caller does not know.
 TOKEN_CHARACTERS = 4

@@ -168,7 +168,7 @@ class AgentFiles:
         for root in self._note_roots():
             for key, stat in self._listed(root, problems, kinds, entering):
                 # One file with both names of the long-term memory: a hard link, or file names that ignore case.
-                if key != _SECOND_NAME or not self._is_one_long_term_memory():
+                if key.path != _SECOND_NAME.path or not self._is_one_long_term_memory():
                     yield key, stat
         configured = self._session_roots()
         followed = [root for root in configured if not root.covered]

@@ -319,7 +319,7 @@ class KnownFiles:
             return name not in self._stats
         self._stats[name] = None
         self.absentees -= 1
-        if not FileStat(*_STAT.unpack(known)).agrees_with(stat):
+        if known != packed(stat) and not FileStat(*_STAT.unpack(known)).agrees_with(stat):
             return True
         self.unchanged += 1
         return False
@@ -342,7 +342,9 @@ def file_stat(result: os.stat_result) -> FileStat:
     A write time stays in order. A change time is only a fingerprint: it tells one edit from the next though the clock
     is centuries off.
     """
-    mtime_ns = min(max(result.st_mtime_ns, EARLIEST_NS), LATEST_NS)
+    mtime_ns = result.st_mtime_ns
+    if not EARLIEST_NS <= mtime_ns <= LATEST_NS:
+        mtime_ns = EARLIEST_NS if mtime_ns < 0 else LATEST_NS
     ctime_ns = result.st_ctime_ns & LATEST_NS
     # Mostly they are equal, and one number for both: of a million files that is 32 MB less.
     return FileStat(result.st_size, mtime_ns, result.st_ino, mtime_ns if mtime_ns == ctime_ns else ctime_ns)

@@ -112,41 +112,28 @@ class _Entry:
                 future.set_result(result)
 
 
-class _Queue:
-    """Entries of one lane, first come first served. The batcher locks."""
+class _Queue(OrderedDict[str, _Entry]):
+    """Entries of one lane by text hash, first come first served. The batcher locks."""
 
-    def __init__(self) -> None:
-        # OrderedDict, not dict: taking from the front of a large dict is linear in what was taken before.
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._tokens = 0.0
+    # OrderedDict, not dict: taking from the front of a large dict is linear in what was taken before.
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[_Entry]:
-        return iter(self._entries.values())
-
-    def __contains__(self, entry: _Entry) -> bool:
-        return entry.text_hash in self._entries
+    tokens = 0.0
 
     def add(self, entry: _Entry) -> None:
-        self._entries[entry.text_hash] = entry
-        self._tokens += entry.tokens
+        self[entry.text_hash] = entry
+        self.tokens += entry.tokens
 
     def remove(self, entry: _Entry) -> bool:
         """Take an entry out; False if it is not there."""
-        there = self._entries.pop(entry.text_hash, None) is not None
-        self._tokens -= entry.tokens if there else 0.0
+        there = self.pop(entry.text_hash, None) is not None
+        self.tokens -= entry.tokens if there else 0.0
         return there
-
-    def fills(self, inputs: int, tokens: float) -> bool:
-        """Return True if there is at least one whole request."""
-        return len(self._entries) >= inputs or self._tokens >= tokens
 
     def cut(self, inputs: int, tokens: float) -> list[_Entry]:
         """Take the next request's entries. One entry always fits, however large."""
         batch: list[_Entry] = []
-        while len(batch) < inputs and (entry := next(iter(self), None)) is not None:
+        while self and len(batch) < inputs:
+            entry = next(iter(self.values()))
             tokens -= entry.tokens
             if batch and tokens < 0:
                 break
@@ -290,7 +277,7 @@ class EmbeddingBatcher:
         """Wake or start a sender if there is work."""
         if self._idle:
             self._changed.notify_all()
-        elif any(map(len, self._queues.values())) and len(self._threads) < self._senders:
+        elif any(self._queues.values()) and len(self._threads) < self._senders:
             thread = threading.Thread(target=self._send_until_idle, name="embedding-sender", daemon=True)
             self._threads.add(thread)
             thread.start()
@@ -300,9 +287,11 @@ class EmbeddingBatcher:
         hold = self._limiter.hold()
         for lane in (Lane.LIVE, Lane.BACKFILL):
             queue = self._queues[lane]
-            if not len(queue) or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
+            if not queue or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
                 continue
-            due = now if queue.fills(*self._limits[lane]) else next(iter(queue)).since + self._linger[lane]
+            inputs, tokens = self._limits[lane]
+            full = len(queue) >= inputs or queue.tokens >= tokens
+            due = now if full else next(iter(queue.values())).since + self._linger[lane]
             # Backfill waits for a live request's two milliseconds, too: it would hold the sender for long.
             return lane, max(due, now + hold.seconds) if hold is not None else due
         return None, math.inf
@@ -329,7 +318,7 @@ class EmbeddingBatcher:
         return None
 
     def _fail_waiting(self, error: Transient | Terminal) -> None:
-        waiting = [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in queue)]
+        waiting = [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in queue.values())]
         self._settle((entry, error) for entry in waiting)
 
     def _take_out(self, entry: _Entry) -> None:
@@ -349,7 +338,7 @@ class EmbeddingBatcher:
                 entry = self._entries.get(text_hash)
                 if entry is None or entry.wanted:
                     continue
-                if text_hash in self._claimed or entry in self._queues[entry.lane]:
+                if text_hash in self._claimed or text_hash in self._queues[entry.lane]:
                     self._take_out(entry)
 
     def _send_until_idle(self) -> None:

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import RateLimiter
@@ -91,33 +91,17 @@ class Meter:
         estimated = sum(item.tokens for item in items)
         billed = believed(billed, estimated)
         tokens = billed if billed is not None else 0 if failed else round(estimated)
-        shares: dict[str, tuple[int, float]] = {}
-        for item in items:
-            if item.agent:
-                count, share = shares.get(item.agent, (0, 0.0))
-                shares[item.agent] = count + 1, share + item.tokens
-        rest, left = tokens, estimated
+        one = Usage(self._provider.name, self._provider.model, requests=1, failed=int(failed))
         agents: dict[str, Usage] = {}
-        for agent, (count, share) in shares.items():
+        rest, left = tokens, estimated
+        for agent in dict.fromkeys(item.agent for item in items if item.agent):
+            own = [item.tokens for item in items if item.agent == agent]
             # A share of the rest, so that the parts add up to the whole.
-            part = round(rest * share / left) if left > 0 else 0
-            rest, left = rest - part, left - share
-            agents[agent] = self._usage(0 if failed else count, part, failed=failed)
-        self._recorder.record_usage(
-            self._usage(0 if failed else len(items), tokens, failed=failed),
-            agents=agents,
-            queries=self._queries,
-        )
-
-    def _usage(self, inputs: int, tokens: int, *, failed: bool) -> Usage:
-        return Usage(
-            provider=self._provider.name,
-            model=self._provider.model,
-            requests=1,
-            failed=int(failed),
-            inputs=inputs,
-            tokens=tokens,
-        )
+            part = round(rest * sum(own) / left) if left > 0 else 0
+            rest, left = rest - part, left - sum(own)
+            agents[agent] = replace(one, inputs=0 if failed else len(own), tokens=part)
+        whole = replace(one, inputs=0 if failed else len(items), tokens=tokens)
+        self._recorder.record_usage(whole, agents=agents, queries=self._queries)
 
 
 class Claims(ABC):

@@ -125,7 +125,6 @@ class GenerationWriter(Generations):
         self._free = free
         self._lock = threading.RLock()
         self._stores: dict[str, Store] = {}
-        self._fingerprints: dict[str, str | None] = {}
 
     @classmethod
     def at(cls, settings: Settings, agent_id: str, *, owner: Owner | None = None) -> Self:
@@ -382,16 +381,13 @@ class GenerationWriter(Generations):
 
     def _has(self, name: str, fingerprint: str) -> bool:
         """Return True if a generation has this fingerprint, which only a migration changes."""
-        if name in self._fingerprints:
-            return self._fingerprints[name] == fingerprint
+        if name in self._stores:
+            return self._stores[name].meta("fingerprint") == fingerprint
         reader = self.open_named(name)
         if reader is None:
             return False
         with closing(reader):
-            found = reader.meta("fingerprint")
-        if name in self._stores:  # a store migrates its generation when it is opened
-            self._fingerprints[name] = found
-        return found == fingerprint
+            return reader.meta("fingerprint") == fingerprint
 
     def _is_sound(self, name: str) -> bool:
         try:

@@ -12,7 +12,7 @@ from memory.documents.comparison import emptied, forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
-from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
+from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
@@ -72,15 +72,13 @@ class Planner:
                 self.batch.done.append(key)
                 report.unchanged += 1
             elif key.is_transcript:
-                same = None if known is None or otherwise else stat_of_the_same(key, files=self._files, store=store)
-                if known is not None and same is not None:
-                    self._touch(known, same, report)
-                else:
-                    yield from self._transcript(store, key, known, stat, report)
+                yield from self._transcript(store, key, known, stat, report)
             else:
                 source = self._files.read(key)
                 if known is not None and (known.content_hash, known.notes) == (source.content_hash, source.notes):
-                    self._touch(known, source.stat, report)
+                    stat = known.stat_when_the_same(source.stat)
+                    self.batch.others.append(DocumentTouch(key, stat, known.content_hash))
+                    report.unchanged += 1
                 else:
                     self.batch.add(self._note(store, key, source, revision))
         except DocumentGone:
@@ -102,11 +100,6 @@ class Planner:
         )
         return Plan(write, added)
 
-    def _touch(self, known: IndexedFile, stat: FileStat, report: IndexReport) -> None:
-        """Plan a new stat for a document with unchanged contents."""
-        self.batch.others.append(DocumentTouch(known.key, known.stat_when_the_same(stat), known.content_hash))
-        report.unchanged += 1
-
     def _transcript(
         self,
         store: StoreReader | None,
@@ -121,7 +114,7 @@ class Planner:
             if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.added[:1]):
                 break
             self.batch.add(part)
-            self.resumable = part.resumable and not part.write.complete
+            self.resumable = part.resumable
             yield
         else:
             return

@@ -8,7 +8,7 @@ compared by its running hash, and read from its start if it differs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -46,13 +46,6 @@ _WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptSlice(Plan):
-    """One step. `resumable` is False for a slice that ends inside a line: the next run reads that line again."""
-
-    resumable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class _Position:
     """Contents of a mark's state: the state of the fold, and the last line, which identifies the file."""
 
@@ -82,7 +75,7 @@ def slices_of(
     store: StoreReader | None,
     memory: MemorySettings,
     provider: EmbeddingProvider | None,
-) -> Iterator[TranscriptSlice]:
+) -> Iterator[Plan]:
     """Yield the slices that bring a transcript up to date; the last one has `write.complete`.
 
     The first slice continues from `store`, None for an empty index.
@@ -93,25 +86,6 @@ def slices_of(
     """
     with files.opened(key) as opened:
         yield from _Slicing(key, opened, store, memory, provider).run()
-
-
-def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader | None) -> FileStat | None:
-    """Return the stat of a transcript with unchanged contents; None if there are changes.
-
-    Reads the whole file if its size is unchanged, and nothing otherwise. Raises like `slices_of`.
-    """
-    known, mark = (store.file(key), store.transcript(key)) if store is not None else (None, None)
-    if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
-        return None  # for example after an open last line, which the mark does not cover
-    if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
-        return None
-    with files.opened(key) as opened:
-        if opened.compressed or opened.stat.size != known.stat.size:
-            return None
-        rest = _after_the_same(opened, mark)
-        if rest is None or next(rest, None) is not None or opened.changed():
-            return None
-        return opened.stat
 
 
 def longest_beginning(
@@ -168,7 +142,7 @@ class _Slicing:
         self._messages = 0  # up to the last slice
         self._closed: list[CutChunk] = []
 
-    def run(self) -> Iterator[TranscriptSlice]:
+    def run(self) -> Iterator[Plan]:
         try:
             fold, lines = self._begin()
         except TranscriptDamaged as damage:  # before the mark: the indexed part stays
@@ -192,23 +166,16 @@ class _Slicing:
                     or fold.offset - begun_at >= SLICE_BYTES
                     or fold.lines - begun_lines >= SLICE_LINES
                 ):
-                    yield from self._full_slices()
-                    yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
-                    begun_at, begun_lines, self._closed = fold.offset, fold.lines, []
+                    yield from self._slices(fold, final=False)
+                    begun_at, begun_lines = fold.offset, fold.lines
         except TranscriptDamaged as damage:
             # Messages before the damage are indexed; a repaired file continues after them.
             if fold.offset > begun_at:
                 self._closed += fold.open()
-                yield from self._full_slices()
-                yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
+                yield from self._slices(fold, final=False)
             raise self._named(damage) from damage.__cause__
         self._closed += fold.open(tail)
-        yield from self._full_slices()
-        read = self._opened.stat
-        if self._known is not None and self._known.content_hash == fold.digest:
-            read = self._known.stat_when_the_same(read)
-        stat = replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
-        yield self._slice(fold, self._closed, stat=stat, final=True, tail=tail)
+        yield from self._slices(fold, final=True, tail=tail)
 
     def _named(self, damage: TranscriptDamaged) -> TranscriptDamaged:
         return damage.of(self._opened.file_name, indexed=self._stored is not None)
@@ -266,40 +233,29 @@ class _Slicing:
             state=state,
         )
 
-    def _full_slices(self) -> Iterator[TranscriptSlice]:
-        """Yield all but the last slice of the chunks of one line. Their mark is the one before that line."""
+    def _slices(self, fold: TranscriptFold, *, final: bool, tail: RawLine | None = None) -> Iterator[Plan]:
+        """Yield slices up to the fold's place. All but the last one end inside a line: their mark is before it."""
         while len(self._closed) > SLICE_CHUNKS:
-            mark = self._standing or NOWHERE
-            yield self._write(self._closed[:SLICE_CHUNKS], mark, stat=self._unfinished(mark.offset), resumable=False)
-            self._closed = self._closed[SLICE_CHUNKS:]
+            before = self._standing or NOWHERE
+            yield self._slice(before, self._unfinished(before.offset), resumable=False)
+        position = _Position(fold.state(), self._last[1], self._last[0])
+        mark = TranscriptMark(fold.offset, fold.lines, fold.digest, position.encode())
+        stat = self._read(fold) if final else self._unfinished(fold.offset)
+        messages, self._messages = fold.messages - self._messages, fold.messages
+        yield self._slice(mark, stat, final=final, notes=fold.notes(tail), messages=messages, resumable=not final)
 
     def _slice(
         self,
-        fold: TranscriptFold,
-        chunks: Sequence[CutChunk],
-        *,
-        stat: FileStat,
-        final: bool,
-        tail: RawLine | None = None,
-    ) -> TranscriptSlice:
-        position = _Position(fold.state(), self._last[1], self._last[0])
-        mark = TranscriptMark(fold.offset, fold.lines, fold.digest, position.encode())
-        before, self._messages = self._messages, fold.messages
-        messages = fold.messages - before
-        return self._write(chunks, mark, stat=stat, final=final, notes=fold.notes(tail), messages=messages)
-
-    def _write(
-        self,
-        chunks: Sequence[CutChunk],
         mark: TranscriptMark,
-        *,
         stat: FileStat,
+        *,
         final: bool = False,
         notes: tuple[str, ...] = (),
         messages: int = 0,
-        resumable: bool = True,
-    ) -> TranscriptSlice:
-        added, moved = self._chunks.taken_over(chunks)
+        resumable: bool,
+    ) -> Plan:
+        added, moved = self._chunks.taken_over(self._closed[:SLICE_CHUNKS])
+        self._closed = self._closed[SLICE_CHUNKS:]
         write = DocumentWrite(
             self._key,
             self._stored if self._stored is not None else self._revision,
@@ -314,7 +270,14 @@ class _Slicing:
         )
         self._stored = self._standing = mark
         self._stale_from = None
-        return TranscriptSlice(write, added, messages, resumable)
+        return Plan(write, added, messages, resumable)
+
+    def _read(self, fold: TranscriptFold) -> FileStat:
+        """Return the stat of the file that was read to its end."""
+        read = self._opened.stat
+        if self._known is not None and self._known.content_hash == fold.digest:
+            read = self._known.stat_when_the_same(read)
+        return replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
 
     def _unfinished(self, offset: int) -> FileStat:
         """Return a stat that no file has."""

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from memory.redaction.masking import Span
 from memory.redaction.values import (
     CALL,
-    SURELY_RANDOM_BITS,
     Candidate,
     Family,
     Form,
+    Span,
     are_chosen_words,
     is_secret,
-    word_bits,
 )
 
 #: "Is", or "was set to", in languages that write no blank before it.
@@ -164,10 +161,6 @@ _BODY_START = re.compile(rb" (?:-d|-F|--data(?:-[a-z]{3,9})?|--form)[ =]?\\{0,3}
 #: `"password": {"value": `, after the colon.
 _NESTED = re.compile(rb"\{\s{0,48}\\{0,15}[\"']value\\{0,15}[\"'][ \t]{0,4}:[ \t]{0,4}")
 
-#: `_<id>=<token>`, and a parameter's name up to "token"; some tokens only lead through a list.
-_OF = re.compile(rb"_([A-Za-z0-9-]{1,64})=([A-Za-z0-9%+/_.~=-]{8,1024})")
-_PARAMETER = re.compile(rb"[?&;](?!(?:next|page|continuation|sync|max|min|num)_)[\w.-]{0,48}\Z", re.IGNORECASE)
-
 #: Words of a passphrase, up to the end of its line; the words of a sentence are no passphrase.
 _PASSPHRASE = re.compile(rb"([a-z]{2,12}(?:[ -][a-z]{2,12}){3,11})[ \t.]{0,4}(?:[\r\n]|\Z)")
 
@@ -220,114 +213,72 @@ _AFTER_ALONE = re.compile(rb"[ \t.*_`\"'|)]*(?:\r?\n|\r?$)")
 _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
 
-class _Value(NamedTuple):
-    start: int
-    end: int
-    quoted: bool
-
-
-class _Run:
-    """End of a long bare value, looked for once, although many labels may stand in it."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._start = self._end = 0
-
-    def end_of(self, position: int) -> int:
-        if not self._start <= position < self._end:
-            found = _BARE.match(self._data, position)
-            self._start, self._end = position, found.end() if found is not None else position
-        return self._end
-
-
 def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of labels that announce a secret. `lowered`: the same text, its ASCII letters in lower case."""
-    run = _Run(data)
     for core in CORES if data.isascii() else CORES + OTHER_CORES:
         position = lowered.find(core.needle)
         while position >= 0:
             following = position + len(core.needle)
             end = core.end(lowered, position)
             joint = JOINT.match(lowered, end) if end else None
-            span = None
-            if joint is not None:
-                span = _value_after(core, data, lowered, position, joint, run)
-            elif core.family is Family.TOKEN and data.startswith(b"_", end):
-                span = _parameter_of(data, position, end)
+            span = _secret_after(core, data, lowered, position, joint) if joint is not None else None
             if span is not None:
                 yield span
                 following = span.end
             position = lowered.find(core.needle, following)
 
 
-def _value_after(
-    core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes], run: _Run
-) -> Span | None:
+def _secret_after(core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:
     """Return the secret that a core word at `position` announces, None without one; `joint` stands between them."""
-    how = str(joint.lastgroup)
+    how, at = str(joint.lastgroup), joint.end()
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     is_flag = how == "space" and _is_flag(data, start)
-    if how == "space" and not is_flag and _PLAIN_WORD.match(data, joint.end()):
+    if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
         return None
-    at = joint.end()
     if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
         words = _PASSPHRASE.match(data, at)
         if words is not None and are_chosen_words(words[1]):
             return Span(*words.span(1), core.kind)
-    if data[at : at + 1] == b"{" and (nested := _NESTED.match(data, at)) is not None:
+    if nested := _NESTED.match(data, at):
         at = nested.end()
-    value = _value_at(data, at, run)
-    if value is None:
-        return None
-    if not value.quoted and CALL.match(data, value.start, value.end):
+    first, last, quoted = _value_at(data, at)
+    if first == last or (not quoted and CALL.match(data, first, last)):
         return None
     bare = joint.start() == position + len(core.needle)
     if not _is_label(core, data, lowered, start, position, bare=bare) and not (
-        bare and core.needle in _SHORT_WORDS and _is_login(data, start, position, value)
+        bare and core.needle in _SHORT_WORDS and _is_login(data, start, position, first, last)
     ):
         return None
     if how == "set" and _SETS.search(lowered[max(0, start - _LABEL_BYTES) : start]) is None:
         return None
+    if how in {"compared", "argument", "call"} and (not quoted or (how == "argument" and joint["closing"] is None)):
+        return None
+    following = last + (1 if quoted else 0)
     form = FORMS[how]
     if is_flag:
         form = Form.FLAG
-    elif how == "argument" and joint["closing"] is None:
-        return None
-    if how in {"compared", "argument", "call"} and not value.quoted:
-        return None
-    following = value.end + (1 if value.quoted else 0)
-    in_code = not value.quoted and _AFTER_CODE.match(data, value.end) is not None
-    if how == "tight":
-        if data[start : joint.start("tight") - 1].isupper():
-            form = Form.ENVIRONMENT
-        elif not _is_setting(data, start, following):
-            form = Form.EQUALS
-    if joint["aside"] is not None and form is Form.COLON:
+    elif how == "tight" and data[start : joint.start("tight") - 1].isupper():
+        form = Form.ENVIRONMENT
+    elif how == "tight" and not _is_setting(data, start, following):
+        form = Form.EQUALS
+    elif form is Form.COLON and joint["aside"] is not None:
         form = Form.VERB
-    judged = data[value.start : min(value.end, value.start + _JUDGED_BYTES)]
+    value = data[first : min(last, first + _JUDGED_BYTES)]
     candidate = Candidate(
-        value=judged,
+        value,
         # Nothing but a key stands in such a header, however short.
-        family=Family.PASSWORD if data[start : start + 2] in _HEADER and _SHORT_KEY.fullmatch(judged) else core.family,
-        form=form,
-        quoted=value.quoted,
+        Family.PASSWORD if data[start : start + 2] in _HEADER and _SHORT_KEY.fullmatch(value) else core.family,
+        form,
+        quoted=quoted,
         alone=_AFTER_ALONE.match(data, following) is not None,
-        in_code=in_code,
+        in_code=not quoted and _AFTER_CODE.match(data, last) is not None,
     )
-    return Span(value.start, value.end, core.kind) if is_secret(candidate) else None
-
-
-def _parameter_of(data: bytes, position: int, end: int) -> Span | None:
-    """Return the token in an address whose label ends with a number or a random id: `?reset_token_8f3a=...`."""
-    found = _OF.match(data, end)
-    if found is None or _PARAMETER.search(data[max(0, position - _LABEL_BYTES) : position]) is None:
+    if not is_secret(candidate):
         return None
-    value = found[2]
-    if not re.search(rb"[0-9]", found[1]) and word_bits(value) >= SURELY_RANDOM_BITS:
-        return None
-    is_token = not value.isdigit() and is_secret(Candidate(value, Family.TOKEN, Form.SETTING))
-    return Span(*found.span(2), "token") if is_token else None
+    if last == at + _JUDGED_BYTES and not quoted and (rest := _BARE.match(data, last)):
+        last = rest.end() - len(rest[0]) + len(rest[0].rstrip(_TRAILING))
+    return Span(first, last, core.kind)
 
 
 def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
@@ -346,10 +297,10 @@ def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int
     )
 
 
-def _is_login(data: bytes, start: int, position: int, value: _Value) -> bool:
+def _is_login(data: bytes, start: int, position: int, first: int, last: int) -> bool:
     """Return True if "pass" alone is a password, not the outcome of a test: by what follows."""
     is_word = start == position and data[position : position + 4] != b"PASS"
-    return is_word and _CHOSEN.fullmatch(data, value.start, value.end) is not None
+    return is_word and _CHOSEN.fullmatch(data, first, last) is not None
 
 
 def _is_flag(data: bytes, start: int) -> bool:
@@ -369,27 +320,20 @@ def _is_setting(data: bytes, start: int, following: int) -> bool:
     return data[following : following + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
 
 
-def _value_at(data: bytes, position: int, run: _Run) -> _Value | None:
-    opened = _OPEN_QUOTE.match(data, position)
-    if opened is not None:
-        quote = opened["quote"]
-        start = opened.end()
-        end = _closing(data, _CLOSE_QUOTE.get(quote, quote), start)
+def _value_at(data: bytes, position: int) -> tuple[int, int, bool]:
+    """Return start and end of a value, and True if it is in quotes; of one without them at most what is judged."""
+    if (opened := _OPEN_QUOTE.match(data, position)) is not None:
+        position = opened.end()
+        end = _closing(data, _CLOSE_QUOTE.get(opened["quote"], opened["quote"]), position)
         if end >= 0:
-            return _Value(start, end, quoted=True) if end > start else None
-        position = start
+            return position, end, True
     bare = _BARE.match(data, position, position + _JUDGED_BYTES)
-    if bare is None:
-        return None
-    cut = _BARE_END.search(data, position + 1, bare.end())
-    end = cut.start() if cut is not None else bare.end()
-    if end == position + _JUDGED_BYTES:
-        end = run.end_of(position)
-    # Of a long one no copy is made for its last few bytes.
-    tail = max(position, end - _JUDGED_BYTES)
-    kept = len(data[tail:end].rstrip(_TRAILING))
-    end = tail + kept if kept else position + len(data[position:end].rstrip(_TRAILING))
-    return _Value(position, end, quoted=False) if end > position else None
+    end = bare.end() if bare is not None else position
+    if cut := _BARE_END.search(data, position + 1, end):
+        end = cut.start()
+    elif end == position + _JUDGED_BYTES:
+        return position, end, False
+    return position, position + len(data[position:end].rstrip(_TRAILING)), False
 
 
 def _closing(data: bytes, quote: bytes, start: int) -> int:
@@ -398,6 +342,4 @@ def _closing(data: bytes, quote: bytes, start: int) -> int:
     position = data.find(quote, start, limit)
     while position > start and data[position - 1 : position] == b"\\" and not quote.startswith(b"\\"):
         position = data.find(quote, position + 1, limit)
-    if position < 0 or data.find(b"\n", start, position) >= 0:
-        return -1
-    return position
+    return -1 if data.find(b"\n", start, max(start, position)) >= 0 else position

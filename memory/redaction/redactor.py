@@ -1,24 +1,35 @@
-"""Masks in place of the secrets of a text."""
+"""Masks in place of the secrets of a text.
+
+A mask is `[redacted:<kind>]`. It is stable, so that a text gives the same chunks each time, and keeps nothing of the
+secret but its kind. Texts are UTF-8 bytes for the rules, which see one kind of string in every language.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memory.redaction.assignments import find_assignments
-from memory.redaction.credentials import find_addresses, find_cookies, find_headers, find_private_keys
-from memory.redaction.masking import mask_spans, without_masks
+from memory.redaction.credentials import find_credentials, find_private_keys
 from memory.redaction.tokens import find_aws_secrets, find_tokens
 from memory.redaction.user_patterns import ASKING, INDEXING, PatternBudget, UserPatterns
+from memory.redaction.values import Span
 
 if TYPE_CHECKING:
     from schemas.settings import MemorySettings
 
 #: Counted up when a rule changes: indexes are built anew then.
 REDACTION_VERSION = 3
+
+#: A mask that is there already. Rules see NUL in its place: no secret and no label contains NUL.
+_MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
+
+#: The part of a secret that is replaced in each line: all but the blanks around it, so that line ends stay.
+_LINE_PART = re.compile(rb"[^\s\0](?:[^\r\n\0]*[^\s\0])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +63,37 @@ class Redactor:
 
     def _once(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        seen = without_masks(data)
+        seen = _MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
         lowered = seen.lower()
         # The first rule that finds a secret names it, so the most specific rules come first.
         spans = [
             *find_private_keys(seen),
             *find_tokens(seen),
-            *find_addresses(seen, lowered),
-            *find_headers(seen, lowered),
-            *find_cookies(seen, lowered),
+            *find_credentials(seen, lowered),
             *find_assignments(seen, lowered),
             *find_aws_secrets(seen),
         ]
         if self.find_patterns is not None:
             spans += self.find_patterns(text, data)
-        return mask_spans(data, spans).decode("utf-8", "surrogatepass") if spans else text
+        return _masked(data, seen, spans).decode("utf-8", "surrogatepass") if spans else text
+
+
+def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
+    """Return the text with masks over the spans. Overlapping spans become one, of the kind that came first."""
+    joined: list[tuple[int, int, int, str]] = []
+    for start, rank, end, kind in sorted((span.start, rank, span.end, span.kind) for rank, span in enumerate(spans)):
+        if joined and start < joined[-1][1]:
+            begun, last, first, named = joined.pop()
+            joined.append((begun, max(last, end), *min((rank, kind), (first, named))))
+        else:
+            joined.append((start, end, rank, kind))
+    parts: list[bytes] = []
+    done = 0
+    for start, end, _, kind in joined:
+        for part in _LINE_PART.finditer(seen, start, end):
+            parts += [data[done : part.start()], f"[redacted:{kind}]".encode()]
+            done = part.end()
+    return b"".join([*parts, data[done:]])
 
 
 _built_in = Redactor()

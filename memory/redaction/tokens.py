@@ -6,167 +6,110 @@ import base64
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
-from memory.redaction.masking import Span
-from memory.redaction.values import is_random_key
+from memory.redaction.values import Span, is_random_key
+
+#: Tokens that begin with a prefix, a regular expression, by the characters that follow it: at least 20 of them, or as
+#: many as in braces. Of equal beginnings the first names the kind.
+_PREFIXED = {
+    "A-Za-z0-9_-": r"""
+        anthropic-key=sk-ant- openrouter-key=sk-or- langfuse-key=sk-lf- openai-key=sk-(?:proj|svcacct|admin|None)-
+        openai-key=sk-(?=[A-Za-z0-9]{20})
+        api-key=sk-(?=[A-Za-z_-]{0,64}[0-9])(?=[a-z0-9_-]{0,64}[A-Z]|[A-Za-z0-9_-]{0,64}?[A-Za-z0-9]{16}){16}
+        groq-key=gsk_ perplexity-key=pplx-
+        voyage-key=pa-(?=[A-Za-z_-]{0,64}[0-9])(?=[a-z0-9_-]{0,64}[A-Z])(?=[A-Z0-9_-]{0,64}[a-z]){40}
+        google-key=AIza{35} google-key=AQ\.Ab google-secret=GOCSPX- nvidia-key=nvapi- tavily-key=tvly-
+        heroku-key=HRKU- vault-token=hv[sbr]\. onepassword-token=ops_eyJ{40} tailscale-key=tskey-
+        supabase-key=sbp_|sb_secret_ netlify-token=nfp_ bedrock-key=bedrock-api-key- flyio-token=fo1_|fm[12][ar]?_{30}
+        openshift-token=sha256~{40} yandex-key=AQVN|t1\.9euel{30} gitlab-token=GR1348941 pypi-token=pypi-{50}
+        docker-token=dckr_(?:pat|oat)_ postman-key=PMAK- figma-token=fig[dou]_ brevo-key=xkeysib-{60}
+        duffel-token=duffel_(?:live|test)_{40} typeform-token=tfp_{40} square-token=sq0(?:atp|csp|idp)-
+        slack-token=xox[abceoprs](?:\.xox[bp])?-|xapp-{10}
+    """,
+    "A-Za-z0-9": r"""
+        huggingface-token=hf_|api_org_ xai-key=xai-{40} replicate-token=r8_{30} jina-key=jina_ alibaba-key-id=LTAI{16}
+        tencent-key-id=AKID{32} bedrock-key=ABSK{80} npm-token=npm_{30} artifactory-key=AKCp|cmVmdGtu{50}
+        prefect-key=pn[ub]_{30} readme-key=rdme_{40} infracost-key=ico-{30} newrelic-key=NR(?:AK|II|JS)-{18}
+        linear-key=lin_(?:api|oauth)_ notion-token=ntn_|secret_(?=[A-Za-z0-9]{40}){40}
+        stripe-key=[sr]k_(?:live|test)_{16} webhook-secret=whsec_ easypost-key=EZ[AT]K{50} facebook-token=EAA{80}
+    """,
+    "A-Za-z0-9_.-": r"""
+        google-token=ya29\. doppler-token=dp\.(?:pt|st|ct|sa|scim|audit)\. planetscale-token=pscale_(?:tkn|pw|oauth)_
+        dynatrace-token=dt0[a-z]01\.{24} gitlab-token=gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas|ffct|wt)-
+        sentry-token=sntry[su]_ dropbox-token=sl\.{60}
+    """,
+    "a-z0-9": r"cerebras-key=csk-",
+    "A-Za-z0-9_": r"""
+        langsmith-key=lsv2_(?:pt|sk)_ github-token=gh[pousr]_{30} github-token=github_pat_ sourcegraph-token=sgp_{30}
+        grafana-token=glc_|glsa_
+    """,
+    "a-f0-9": r"""
+        firecrawl-key=fc-{32} elevenlabs-key=sk_{40} digitalocean-token=do[opr]_v1_{40}
+        cloudflare-key=v1\.0-[a-f0-9]{24}-{100} pulumi-token=pul-{40} rubygems-key=rubygems_{40}
+        mailgun-key=key-(?=[0-9a-f]{32}(?![A-Za-z0-9])){32}
+    """,
+    "a-f0-9-": r"""
+        databricks-token=dapi{32} plaid-token=access-(?:sandbox|development|production)-(?=[0-9a-f]{8}-){36}
+    """,
+    "A-Z0-9-": r"onepassword-key=A3-(?=[A-Z0-9]{6}-){30}",
+    "A-Z0-9": r"octopus-key=API-(?=[A-Z0-9]{0,25}[0-9]){26} age-key=AGE-SECRET-KEY-1",
+    "A-Za-z0-9_=-": r"atlassian-token=AT[ACB]TT3{40}",
+    "A-Fa-f0-9": r"shippo-token=shippo_(?:live|test)_{40} shopify-token=shp(?:at|ca|pa|ss)_",
+    "A-Za-z0-9-": r"flutterwave-key=FLWSECK(?:_TEST)?-{12}",
+}
+
+#: Tokens of other shapes.
+_SHAPED = {
+    "zhipu-key": r"[0-9a-f]{32}\.[A-Za-z0-9]{16}(?![A-Za-z0-9])",
+    "aws-key-id": r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "azure-secret": r"[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])",
+    "terraform-token": r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{40,}",
+    "airtable-token": r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}",
+    "sendgrid-key": r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    "twilio-key": r"(?:AC|SK)[0-9a-fA-F]{32}(?![A-Za-z0-9])",
+    "mailchimp-key": r"[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])",
+    "telegram-token": r"(?:bot)?[0-9]{8,10}:(?:AA[A-Za-z0-9_-]{30,40}|[A-Za-z0-9_-]{35})(?![A-Za-z0-9_-])",
+    "discord-token": r"(?:mfa\.)?[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}",
+    "jwt": r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
+}
 
 #: Many x in place of the real thing: in examples, nothing to hide.
 _REAL = r"(?!\.|[xX]{8}|[xX]{4}(?:[^A-Za-z0-9]|$))"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFormat:
-    """`kind` goes into the mask; `pattern` is a regular expression."""
-
-    kind: str
-    pattern: str
-
-
-def _prefixed(kind: str, prefix: str, *, least: int = 20, characters: str = "A-Za-z0-9_-") -> TokenFormat:
-    """Return the format of a prefix (a pattern) and at least `least` characters; all that follow belong to it."""
-    return TokenFormat(kind, f"(?:{prefix}){_REAL}[{characters}]{{{least},}}")
+def _formats() -> Iterator[tuple[str, str]]:
+    """Yield the kind and the regular expression of each format."""
+    for characters, listed in _PREFIXED.items():
+        for kind, prefix, least in re.findall(r"([a-z-]+)=(\S+?)(?:\{(\d+)\})?(?=\s|$)", listed):
+            yield kind, f"(?:{prefix}){_REAL}[{characters}]{{{least or 20},}}"
+    yield from _SHAPED.items()
 
 
-#: Order matters: the first that matches names the kind.
-TOKEN_FORMATS = (
-    # Models
-    _prefixed("anthropic-key", "sk-ant-"),
-    _prefixed("openrouter-key", "sk-or-"),
-    _prefixed("langfuse-key", "sk-lf-"),
-    _prefixed("openai-key", "sk-(?:proj|svcacct|admin|None)-"),
-    _prefixed("openai-key", "sk-(?=[A-Za-z0-9]{20})"),
-    # Of other shapes: a digit, and a capital or a long part, or it is a hyphenated word.
-    _prefixed(
-        "api-key",
-        "sk-(?=[A-Za-z_-]{0,64}[0-9])(?=[a-z0-9_-]{0,64}[A-Z]|[A-Za-z0-9_-]{0,64}?[A-Za-z0-9]{16})",
-        least=16,
-    ),
-    _prefixed("groq-key", "gsk_"),
-    _prefixed("perplexity-key", "pplx-"),
-    _prefixed("huggingface-token", "hf_|api_org_", characters="A-Za-z0-9"),
-    _prefixed("voyage-key", "pa-(?=[A-Za-z_-]{0,64}[0-9])(?=[a-z0-9_-]{0,64}[A-Z])(?=[A-Z0-9_-]{0,64}[a-z])", least=40),
-    _prefixed("google-key", "AIza", least=35),
-    _prefixed("google-key", r"AQ\.Ab"),
-    _prefixed("google-token", r"ya29\.", characters="A-Za-z0-9_.-"),
-    _prefixed("google-secret", "GOCSPX-"),
-    _prefixed("xai-key", "xai-", least=40, characters="A-Za-z0-9"),
-    _prefixed("replicate-token", "r8_", least=30, characters="A-Za-z0-9"),
-    _prefixed("nvidia-key", "nvapi-"),
-    _prefixed("cerebras-key", "csk-", characters="a-z0-9"),
-    _prefixed("tavily-key", "tvly-"),
-    _prefixed("langsmith-key", "lsv2_(?:pt|sk)_", characters="A-Za-z0-9_"),
-    _prefixed("jina-key", "jina_", characters="A-Za-z0-9"),
-    _prefixed("firecrawl-key", "fc-", least=32, characters="a-f0-9"),
-    _prefixed("elevenlabs-key", "sk_", least=40, characters="a-f0-9"),
-    TokenFormat("zhipu-key", r"[0-9a-f]{32}\.[A-Za-z0-9]{16}(?![A-Za-z0-9])"),
-    # Clouds
-    TokenFormat("aws-key-id", r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    TokenFormat("azure-secret", r"[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])"),
-    _prefixed("alibaba-key-id", "LTAI", least=16, characters="A-Za-z0-9"),
-    _prefixed("tencent-key-id", "AKID", least=32, characters="A-Za-z0-9"),
-    _prefixed("digitalocean-token", "do[opr]_v1_", least=40, characters="a-f0-9"),
-    _prefixed("cloudflare-key", r"v1\.0-[a-f0-9]{24}-", least=100, characters="a-f0-9"),
-    _prefixed("databricks-token", "dapi", least=32, characters="a-f0-9-"),
-    _prefixed("heroku-key", "HRKU-"),
-    _prefixed("vault-token", r"hv[sbr]\."),
-    TokenFormat("terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{40,}"),
-    _prefixed("doppler-token", r"dp\.(?:pt|st|ct|sa|scim|audit)\.", characters="A-Za-z0-9_.-"),
-    _prefixed("onepassword-token", "ops_eyJ", least=40),
-    _prefixed("tailscale-key", "tskey-"),
-    _prefixed("supabase-key", "sbp_|sb_secret_"),
-    _prefixed("netlify-token", "nfp_"),
-    _prefixed("planetscale-token", "pscale_(?:tkn|pw|oauth)_", characters="A-Za-z0-9_.-"),
-    _prefixed("bedrock-key", "ABSK", least=80, characters="A-Za-z0-9"),
-    _prefixed("bedrock-key", "bedrock-api-key-"),
-    _prefixed("onepassword-key", "A3-(?=[A-Z0-9]{6}-)", least=30, characters="A-Z0-9-"),
-    _prefixed("flyio-token", "fo1_|fm[12][ar]?_", least=30),
-    _prefixed("openshift-token", "sha256~", least=40),
-    _prefixed("pulumi-token", "pul-", least=40, characters="a-f0-9"),
-    _prefixed("dynatrace-token", r"dt0[a-z]01\.", least=24, characters="A-Za-z0-9_.-"),
-    _prefixed("yandex-key", r"AQVN|t1\.9euel", least=30),
-    # Code and packages
-    _prefixed("github-token", "gh[pousr]_", least=30, characters="A-Za-z0-9_"),
-    _prefixed("github-token", "github_pat_", characters="A-Za-z0-9_"),
-    _prefixed("gitlab-token", "gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas|ffct|wt)-", characters="A-Za-z0-9_.-"),
-    _prefixed("gitlab-token", "GR1348941"),
-    _prefixed("npm-token", "npm_", least=30, characters="A-Za-z0-9"),
-    _prefixed("pypi-token", "pypi-", least=50),
-    _prefixed("rubygems-key", "rubygems_", least=40, characters="a-f0-9"),
-    _prefixed("docker-token", "dckr_(?:pat|oat)_"),
-    _prefixed("sentry-token", "sntry[su]_", characters="A-Za-z0-9_.-"),
-    _prefixed("artifactory-key", "AKCp|cmVmdGtu", least=50, characters="A-Za-z0-9"),
-    _prefixed("octopus-key", "API-(?=[A-Z0-9]{0,25}[0-9])", least=26, characters="A-Z0-9"),
-    _prefixed("sourcegraph-token", "sgp_", least=30, characters="A-Za-z0-9_"),
-    _prefixed("prefect-key", "pn[ub]_", least=30, characters="A-Za-z0-9"),
-    _prefixed("readme-key", "rdme_", least=40, characters="A-Za-z0-9"),
-    _prefixed("infracost-key", "ico-", least=30, characters="A-Za-z0-9"),
-    _prefixed("newrelic-key", "NR(?:AK|II|JS)-", least=18, characters="A-Za-z0-9"),
-    _prefixed("grafana-token", "glc_|glsa_", characters="A-Za-z0-9_"),
-    _prefixed("postman-key", "PMAK-"),
-    _prefixed("figma-token", "fig[dou]_"),
-    _prefixed("linear-key", "lin_(?:api|oauth)_", characters="A-Za-z0-9"),
-    _prefixed("notion-token", "ntn_|secret_(?=[A-Za-z0-9]{40})", least=40, characters="A-Za-z0-9"),
-    TokenFormat("airtable-token", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
-    _prefixed("atlassian-token", "AT[ACB]TT3", least=40, characters="A-Za-z0-9_=-"),
-    _prefixed("age-key", "AGE-SECRET-KEY-1", characters="A-Z0-9"),
-    # Money, mail, shops
-    _prefixed("stripe-key", "[sr]k_(?:live|test)_", least=16, characters="A-Za-z0-9"),
-    _prefixed("webhook-secret", "whsec_", characters="A-Za-z0-9"),
-    TokenFormat("sendgrid-key", r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-    TokenFormat("twilio-key", r"(?:AC|SK)[0-9a-fA-F]{32}(?![A-Za-z0-9])"),
-    TokenFormat("mailchimp-key", r"[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"),
-    _prefixed("mailgun-key", "key-(?=[0-9a-f]{32}(?![A-Za-z0-9]))", least=32, characters="0-9a-f"),
-    _prefixed("brevo-key", "xkeysib-", least=60),
-    _prefixed("shippo-token", "shippo_(?:live|test)_", least=40, characters="A-Fa-f0-9"),
-    _prefixed("duffel-token", "duffel_(?:live|test)_", least=40),
-    _prefixed("easypost-key", "EZ[AT]K", least=50, characters="A-Za-z0-9"),
-    _prefixed(
-        "plaid-token", "access-(?:sandbox|development|production)-(?=[0-9a-f]{8}-)", least=36, characters="0-9a-f-"
-    ),
-    _prefixed("flutterwave-key", "FLWSECK(?:_TEST)?-", least=12, characters="A-Za-z0-9-"),
-    _prefixed("typeform-token", "tfp_", least=40),
-    _prefixed("dropbox-token", r"sl\.", least=60, characters="A-Za-z0-9_.-"),
-    _prefixed("shopify-token", "shp(?:at|ca|pa|ss)_", characters="A-Fa-f0-9"),
-    _prefixed("square-token", "sq0(?:atp|csp|idp)-"),
-    # Chats
-    _prefixed("slack-token", r"xox[abceoprs](?:\.xox[bp])?-|xapp-", least=10),
-    TokenFormat("telegram-token", r"(?:bot)?[0-9]{8,10}:(?:AA[A-Za-z0-9_-]{30,40}|[A-Za-z0-9_-]{35})(?![A-Za-z0-9_-])"),
-    TokenFormat("discord-token", r"(?:mfa\.)?[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"),
-    _prefixed("facebook-token", "EAA", least=80, characters="A-Za-z0-9"),
-    # Everybody
-    TokenFormat("jwt", r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}"),
+_FORMATS = tuple(_formats())
+
+#: Shapes of a text: `a` for each byte that a token, or base64, may have, a space for any other.
+_TOKEN_SHAPE, _BASE64_SHAPE = (
+    bytes(0x61 if bytes((byte,)).isalnum() or byte in signs else 0x20 for byte in range(256))
+    for signs in (b"_.:~-", b"+/")
 )
 
-
-_TOKEN_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:~-"
-
-#: What no shorter run of such characters can hold.
-_SHORTEST = b"a" * 16
-
-#: The shape of a text: `a` for each byte that a token may have, a space for any other.
-_SHAPE = bytes(0x61 if byte in _TOKEN_CHARACTERS else 0x20 for byte in range(256))
+#: Bytes of the shortest token, and of a secret access key of AWS: 30 random bytes in base64.
+_LEAST_BYTES = 16
+_AWS_SECRET_BYTES = 40
 
 #: A token starts a word, or follows an escaped line end or tab. Without groups, so that the engine skips every format
 #: that begins with another character; which one it was is asked once there is one.
 _TOKEN = re.compile(
     (
-        r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?=[A-Za-z0-9_~.])(?:"
-        + "|".join(token.pattern for token in TOKEN_FORMATS)
-        + ")"
+        r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?=[A-Za-z0-9_~.])(?:" + "|".join(pattern for _, pattern in _FORMATS) + ")"
     ).encode()
 )
 
 #: What belongs to a run after a token's own characters and would tell something of it.
 _REST = re.compile(rb"[A-Za-z0-9_-]*")
 
-_BASE64_SHAPE = bytes(0x61 if bytes((byte,)).isalnum() or byte in b"+/" else 0x20 for byte in range(256))
-
-#: A secret access key of AWS: 30 random bytes in base64, with nothing that tells what they are.
-_AWS_SECRET_RUN = b"a" * 40
-
-#: Bytes before and after it in which its key id makes it one wherever it stands.
+#: Bytes before and after such a key in which its id makes it one wherever it stands.
 _AWS_NEAR_BYTES = 256
 _AWS_KEY_ID = re.compile(rb"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])")
 
@@ -190,31 +133,29 @@ _NO_SECRET = re.compile(
 
 def find_tokens(data: bytes) -> Iterator[Span]:
     """Yield the tokens of known formats."""
-    shape = data.translate(_SHAPE)
-    start = shape.find(_SHORTEST)
-    while start >= 0:
-        end = shape.find(b" ", start + len(_SHORTEST))
-        if end < 0:
-            end = len(shape)
+    for start, end in _runs(data, _TOKEN_SHAPE, _LEAST_BYTES):
         position = start
         while (found := _TOKEN.search(data, position, end)) is not None:
             rest = _REST.match(data, found.end(), end)
             position = rest.end() if rest is not None else found.end()
             yield Span(found.start(), position, _kind(data, found.start(), end))
-        start = shape.find(_SHORTEST, end)
 
 
 def find_aws_secrets(data: bytes) -> Iterator[Span]:
     """Yield the secret access keys of AWS that stand beside their key id, or by themselves."""
-    shape = data.translate(_BASE64_SHAPE)
-    start = shape.find(_AWS_SECRET_RUN)
-    while start >= 0:
-        end = shape.find(b" ", start)
-        if end < 0:
-            end = len(shape)
-        if end - start == len(_AWS_SECRET_RUN) and _is_aws_secret(data, start, end):
+    for start, end in _runs(data, _BASE64_SHAPE, _AWS_SECRET_BYTES):
+        if end - start == _AWS_SECRET_BYTES and _is_aws_secret(data, start, end):
             yield Span(start, end, "aws-secret")
-        start = shape.find(_AWS_SECRET_RUN, end)
+
+
+def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each run of at least so many bytes of a shape."""
+    shape = data.translate(shapes)
+    end = 0
+    while (start := shape.find(b"a" * least, end)) >= 0:
+        end = shape.find(b" ", start)
+        end = end if end >= 0 else len(shape)
+        yield start, end
 
 
 def _is_aws_secret(data: bytes, start: int, end: int) -> bool:
@@ -241,7 +182,7 @@ def _is_text(value: bytes) -> bool:
 
 
 def _kind(data: bytes, start: int, end: int) -> str:
-    return next(token.kind for token in TOKEN_FORMATS if _compiled(token.pattern).match(data, start, end))
+    return next(kind for kind, pattern in _FORMATS if _compiled(pattern).match(data, start, end))
 
 
 @cache

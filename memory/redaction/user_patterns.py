@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from memory.redaction.masking import Span
+from memory.redaction.values import Span
 from schemas.errors import Permanent
 
 

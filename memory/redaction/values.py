@@ -9,6 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Bytes `start` to `end` are a secret."""
+
+    start: int
+    end: int
+    kind: str
 
 
 class Family(Enum):
@@ -126,16 +135,15 @@ CALL = re.compile(
     rb":{0,2}[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]|process\.env\.|!(?:vault|Ref|Sub|ImportValue|secret)\b"
 )
 
-#: ... and `settings.key`, `self->token`.
-_ATTRIBUTE = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+")
+#: ... and `settings.key`, `self->token`, `:name`, `::Module::NAME`.
+_REFERENCE = re.compile(
+    rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+|::?[A-Za-z_]\w*(?:::\w+)*",
+)
 
 #: `user:1234:profile`, `cron:<uuid>`: a name in a cache or a table, whose last part a person can read.
 _KEY_NAME = re.compile(
     rb"[a-z][a-z_-]{1,24}(?::(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{1,24}|[\w.@+-]{1,16}))+"
 )
-
-#: `:name`, `::Module::NAME`, without quotes: a symbol, or a name in a program.
-_SYMBOL = re.compile(rb"::?[A-Za-z_]\w*(?:::\w+)*")
 
 #: my-app-v2, text-embedding-3-large: a chosen name.
 _SLUG = re.compile(rb"[a-z]+(?:[-_.](?:[a-z]+|v?[0-9]{1,4}))+", re.IGNORECASE)
@@ -148,55 +156,37 @@ _LETTER = re.compile(rb"[A-Za-z\xc3-\xdf]")
 _MIXED_CASE = re.compile(rb"[a-z].*[A-Z]|[A-Z]{2}.*[a-z]")
 _ODD_SIGN = re.compile(rb"[!@#$%^&*+=?~]")
 
-#: Bytes that a value has at least, by family; a password in a setting may be shorter than one in prose.
-_LEAST = {Family.PASSWORD: 4, Family.SECRET: 8, Family.TOKEN: 8}
-_LEAST_IN_SETTINGS = {Family.PASSWORD: 3, Family.SECRET: 6, Family.TOKEN: 6}
+#: Bytes that a value has at least, by family; a value in a setting may be shorter than one in prose.
+_LEAST = {Family.PASSWORD: (4, 3), Family.SECRET: (8, 6), Family.TOKEN: (8, 6)}
 
 _SETTINGS = frozenset({Form.ENVIRONMENT, Form.SETTING})
 _LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
+_LOOSEST = frozenset({Form.BESIDE, Form.LISTED})
 
 
 def is_secret(found: Candidate) -> bool:
     """Return True if a labelled value is a secret."""
-    value = found.value
-    if len(value) < (_LEAST_IN_SETTINGS if found.form in _SETTINGS else _LEAST)[found.family]:
+    value, form = found.value, found.form
+    if len(value) < _LEAST[found.family][form in _SETTINGS]:
         return False
     # Before what else begins with a slash, or has four x somewhere.
     if is_random_key(value):
         return True
     if is_placeholder(value) or _PATH.fullmatch(value):
         return False
-    if found.form is Form.FLAG and not found.quoted and value.startswith(b"-"):
-        return False  # the next flag
-    if (
-        not found.quoted
-        and found.form is not Form.ENVIRONMENT
-        and (_ATTRIBUTE.fullmatch(value) or _SYMBOL.fullmatch(value))
-    ):
-        return False
+    if not found.quoted:
+        is_next_flag = form is Form.FLAG and value.startswith(b"-")
+        if is_next_flag or (form is not Form.ENVIRONMENT and _REFERENCE.fullmatch(value)):
+            return False
     if found.family is not Family.PASSWORD and _KEY_NAME.fullmatch(value):
         return False
     if _WORDY.fullmatch(value):
-        if _letters_are_secret(found):
-            return True
-        if value.lower() in _WORDS or _WORD_ENDING.fullmatch(value):
-            return False
-        if found.form is not Form.ENVIRONMENT and _LABEL_WORD.search(value):
-            return False
-        return _words_are_secret(found)
+        return _letters_are_secret(found) or (not _is_known_word(found) and _words_are_secret(found))
     if not _LETTER.search(value):
         return _digits_are_secret(found)
-    if found.form in _LOOSE and not found.quoted and (_TECHNICAL.fullmatch(value) or _AMOUNT.fullmatch(value)):
+    if form in _LOOSE and not found.quoted and (_TECHNICAL.fullmatch(value) or _AMOUNT.fullmatch(value)):
         return False
-    if found.family is Family.PASSWORD:
-        return _mixture_is_password(found)
-    if b" " in value:
-        return False
-    if found.form in _LOOSE and (_SLUG.fullmatch(value) or _TECHNICAL.fullmatch(value)):
-        return False
-    if _is_argument(found):
-        return False
-    return bool(_DIGIT.search(value)) and (found.form not in {Form.LISTED, Form.BESIDE} or len(value) >= 16)
+    return _mixture_is_password(found) if found.family is Family.PASSWORD else _mixture_is_key(found)
 
 
 def is_placeholder(value: bytes) -> bool:
@@ -226,6 +216,14 @@ def _letters_are_secret(found: Candidate) -> bool:
     return are_random_letters(found.value, below=SURELY_RANDOM_BITS if is_doubtful else RANDOM_BITS)
 
 
+def _is_known_word(found: Candidate) -> bool:
+    """Return True for a word about secrets, and for another label."""
+    value = found.value
+    if value.lower() in _WORDS or _WORD_ENDING.fullmatch(value):
+        return True
+    return found.form is not Form.ENVIRONMENT and _LABEL_WORD.search(value) is not None
+
+
 def _is_argument(found: Candidate) -> bool:
     """Return True if a bare value is a name in a program: `f(token=token2)`."""
     if not found.in_code or found.form in _SETTINGS:
@@ -235,22 +233,17 @@ def _is_argument(found: Candidate) -> bool:
 
 def _words_are_secret(found: Candidate) -> bool:
     """Return True if letters and the signs between words are a passphrase, not a name or prose."""
-    value = found.value
+    value, form, in_setting = found.value, found.form, found.form in _SETTINGS
     if found.family is Family.PASSWORD:
-        if found.form in {Form.LISTED, Form.BESIDE}:
-            return False
-        if found.form in {Form.VERB, Form.FLAG} and not found.quoted:
+        if form in _LOOSEST or (form in {Form.VERB, Form.FLAG} and not found.quoted):
             return False
         if b" " in value:
             return found.quoted and not _PROSE.search(value)
-        if found.quoted or found.form in _SETTINGS:
-            return True
-        return found.alone and found.form is Form.COLON and bool(_UNDIVIDED.fullmatch(value))
-    if found.form in _SETTINGS:
+        is_alone = found.alone and form is Form.COLON and _UNDIVIDED.fullmatch(value) is not None
+        return found.quoted or in_setting or is_alone
+    if in_setting:
         return b" " not in value and len(value) >= 8
-    if not _UNDIVIDED.fullmatch(value) or found.form in {Form.LISTED, Form.FLAG, Form.VERB, Form.BESIDE}:
-        return False
-    if not found.quoted and found.form is not Form.COLON:
+    if not _UNDIVIDED.fullmatch(value) or not (form is Form.COLON or (form is Form.EQUALS and found.quoted)):
         return False
     least = 12 if found.family is Family.SECRET else 16
     return len(value) >= (least if _MIXED_CASE.search(value) else 2 * least)
@@ -259,29 +252,38 @@ def _words_are_secret(found: Candidate) -> bool:
 def _digits_are_secret(found: Candidate) -> bool:
     """Return True if digits are a PIN, not an amount or a date."""
     value = found.value
-    if found.family is Family.PASSWORD:
-        if found.form in {Form.LISTED, Form.BESIDE}:
-            return False
-        if found.form in _LOOSE and not found.quoted:
-            return bool(re.fullmatch(rb"[0-9]{4,}", value) or _ODD_SIGN.search(value)) and (
-                found.form is not Form.VERB or len(value) >= 6
-            )
+    if found.form in _LOOSEST:
+        return False
+    if found.family is not Family.PASSWORD:
+        return len(value) >= 16
+    if found.form not in _LOOSE or found.quoted:
         return True
-    return len(value) >= 16 and found.form not in {Form.LISTED, Form.BESIDE}
+    is_pin = re.fullmatch(rb"[0-9]{4,}", value) or _ODD_SIGN.search(value)
+    return is_pin is not None and (found.form is not Form.VERB or len(value) >= 6)
 
 
 def _mixture_is_password(found: Candidate) -> bool:
-    value = found.value
-    if found.quoted and found.form is not Form.LISTED:
-        return b" " not in value or found.form is Form.EQUALS or found.form in _SETTINGS or bool(_DIGIT.search(value))
+    value, form = found.value, found.form
+    is_assigned = form is Form.EQUALS or form in _SETTINGS
+    has_digit = _DIGIT.search(value) is not None
+    if found.quoted and form is not Form.LISTED:
+        return b" " not in value or is_assigned or has_digit
     if _is_argument(found):
         return False
-    telling = bool(_DIGIT.search(value) or _ODD_SIGN.search(value[:-1])) or _letters_are_secret(found)
-    if found.form is Form.VERB:
-        return telling and len(value) >= 5
-    if found.form in {Form.LISTED, Form.BESIDE}:
-        return bool(_DIGIT.search(value)) and len(value) >= 6 and b" " not in value and not _SLUG.fullmatch(value)
-    return telling or found.form is Form.EQUALS or found.form in _SETTINGS
+    if form in _LOOSEST:
+        return has_digit and len(value) >= 6 and b" " not in value and not _SLUG.fullmatch(value)
+    if is_assigned or not (has_digit or _ODD_SIGN.search(value[:-1]) or _letters_are_secret(found)):
+        return is_assigned
+    return form is not Form.VERB or len(value) >= 5
+
+
+def _mixture_is_key(found: Candidate) -> bool:
+    value, form = found.value, found.form
+    if b" " in value or _is_argument(found) or not _DIGIT.search(value):
+        return False
+    if form in _LOOSE and (_SLUG.fullmatch(value) or _TECHNICAL.fullmatch(value)):
+        return False
+    return form not in _LOOSEST or len(value) >= 16
 
 
 #: How much more often a letter follows another in words than by chance, in bits, plus 6: a row for each first letter, a

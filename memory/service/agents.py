@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 
 import structlog
 
+from memory.backends.backend import BUILTIN
+from memory.backends.fallback import BackendSlots, FallbackMemory
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
 from memory.search.freshness import GuardedPendingReader
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
-from memory.status.home import HomeSizes, home_sizes
+from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, outdated_conditions, process_conditions
-from memory.status.summary import read_only_broker, whole_status
 from memory.store.reader import IndexCounts
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
 from schemas.version import recalld_version
 
@@ -34,6 +35,9 @@ STATUS_KEPT_SECONDS = 1.0
 
 #: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
 LOOKING_SECONDS = 1.0
+
+#: Agents that are opened at the start; the others are at their first question.
+WARM_AGENTS = 8
 
 #: Agents that one readiness probe looks at; the background looks at all.
 AGENTS_AT_A_TIME = 10
@@ -53,12 +57,14 @@ class Probe:
 
 
 class ServedAgent:
-    """Manager of one agent, or the `reason` why there is none, and the last probe of its index."""
+    """Memory of one agent with its manager, or the `reason` why there is none; and the last probe of its index."""
 
-    def __init__(self, agent: str, manager: SearchManager | None, reason: str | None) -> None:
-        self.agent = agent
+    def __init__(self, settings: AgentSettings, manager: SearchManager | None, reason: str | None) -> None:
+        self.settings = settings
+        self.agent = settings.id
         self.manager = manager
         self.reason = reason
+        self.builtin: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
         self.probe: Probe | None = None
         self.probed_at = 0.0
         self._looks: Looks | None = None
@@ -122,42 +128,45 @@ class ServedAgents:
         self._settings = settings
         #: The queue, behind the only circuit breaker of the service.
         self.queue = GuardedPendingReader(pending)
-        self._board = self.queue if pending is not None else None
-        self._inbox = inbox
         self.resources = SearchResources(settings, coordinate=coordinate)
-        #: All agent ids, in the order of the settings.
-        self.ids = tuple(agent.id for agent in settings.agents)
-        self._lock = threading.Lock()
+        board = self.queue if pending is not None else None
+        #: By agent id, in the order of the settings.
+        self.served = {
+            agent.id: ServedAgent(
+                agent, *get_search_manager(settings, agent.id, resources=self.resources, pending=board, inbox=inbox)
+            )
+            for agent in settings.agents
+        }
+        self._backends = BackendSlots(settings)
         self._looking = threading.Lock()
-        self._served: dict[str, ServedAgent] = {}
         self._sizes: HomeSizes | None = None
 
-    def served(self, agent: str) -> ServedAgent:
-        """Return one of `ids`."""
-        with self._lock:
-            known = self._served.get(agent)
-            if known is None:
-                made = get_search_manager(
-                    self._settings, agent, resources=self.resources, pending=self._board, inbox=self._inbox
-                )
-                known = self._served[agent] = ServedAgent(agent, *made)
-        return known
-
     def memory(self, agent: str) -> SearchableMemory:
-        """Return the memory of one of `ids`; without a manager, one whose answers give the reason."""
-        served = self.served(agent)
-        reason = served.reason or "there is no such memory"
-        return served.manager or UnavailableMemory(self._settings.agent(agent), reason)
+        """Return the memory that answers for an agent: recalld's own, or another backend's with the own behind it."""
+        served = self.served[agent]
+        return self._backend_of(served) or served.builtin
 
     def warm_up(self) -> None:
-        """Choose every agent's provider and start loading models, in the background."""
-        for agent in self.ids:
-            self.served(agent)
+        """Load models, open the agents that were used last, and log in one line what is not well.
+
+        A provider with an account gets no request: nothing is paid for before a question.
+        """
         self.resources.warm_up()
+        last = sorted((one for one in self.served.values() if one.manager is not None), key=self._used_at)[
+            -WARM_AGENTS:
+        ]
+        try:
+            not_well = [f"{one.agent}: {problem}" for one in last for problem in self._problems_of(one)]
+        except Exception as error:  # noqa: BLE001 - the service answers without it, or is closed by now
+            _log.info("memory_not_warmed_up", reason=str(error))
+            return
+        tell = _log.warning if not_well else _log.info
+        tell("memory_warmed_up", agents=len(last), not_well="; ".join(not_well) or None)
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
-        found = tuple(status for one in map(self.served, agents) if (status := one.status(deep=deep)) is not None)
+        states = ((one, one.status(deep=deep)) for one in self._these(agents))
+        found = tuple(self._with_backend(one, status) for one, status in states if status is not None)
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
@@ -167,8 +176,8 @@ class ServedAgents:
             RecalldError: the embedding cache cannot be read.
         """
         # In parts: a readiness probe meanwhile waits for one part.
-        for start in range(0, len(self.ids), AGENTS_AT_A_TIME):
-            self.probed(self.ids[start : start + AGENTS_AT_A_TIME])
+        for start in range(0, len(self.served), AGENTS_AT_A_TIME):
+            self.probed(list(self.served)[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()
 
     def not_ready(self) -> str | None:
@@ -177,13 +186,13 @@ class ServedAgents:
         Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then those that were never looked at. The others keep
         the state that `look_around` found.
         """
-        unknown = [one.agent for one in map(self.served, self.ids) if one.manager is not None and one.probe is None]
+        unknown = [one.agent for one in self.served.values() if one.manager is not None and one.probe is None]
         self.probed([*(agent for agent, _ in self._problems()), *unknown][:AGENTS_AT_A_TIME])
         return next((f"{agent}: {problem}" for agent, problem in self._problems()), None)
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
-        found = [self.served(agent) for agent in agents]
+        found = self._these(agents)
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
@@ -203,12 +212,45 @@ class ServedAgents:
 
     def close(self) -> None:
         """Close all managers and what they share."""
-        with self._lock:
-            managers = [one.manager for one in self._served.values() if one.manager is not None]
-            self._served.clear()
-        for manager in managers:
-            manager.close()
+        self._backends.close()
+        for one in self.served.values():
+            if one.manager is not None:
+                one.manager.close()
         self.resources.close()
+
+    def _problems_of(self, served: ServedAgent) -> Iterator[str]:
+        """Probe an agent's memory; yield what is not well."""
+        backend, manager = self._backend_of(served), served.manager
+        if backend is not None and (problem := backend.status().problem) is not None:
+            yield problem
+        if manager is None:
+            return
+        with manager.reading() as reader:
+            if reader is not None and reader.vector_reason is not None:
+                yield reader.vector_reason
+        if manager.provider is not None and not manager.provider.account:
+            embedding = manager.probe_embedding_availability()
+            if not embedding.available:
+                yield embedding.reason or "embedding is not available"
+
+    def _backend_of(self, served: ServedAgent) -> FallbackMemory | None:
+        if served.settings.backend == BUILTIN:
+            return None
+        return self._backends.memory(served.settings, lambda: served.builtin)
+
+    def _with_backend(self, served: ServedAgent, status: AgentStatus) -> AgentStatus:
+        backend = self._backend_of(served)
+        return status if backend is None else status.model_copy(update={"backend": backend.status()})
+
+    def _used_at(self, served: ServedAgent) -> float:
+        """Return the Unix time of the last commit to an agent's index."""
+        try:
+            return max(path.stat().st_mtime for path in (self._settings.indexes_path / served.agent).iterdir())
+        except (OSError, ValueError):
+            return 0.0
+
+    def _these(self, agents: Sequence[str]) -> list[ServedAgent]:
+        return [self.served[agent] for agent in agents]
 
     def _look_at_home(self) -> HomeSizes:
         self._sizes = home_sizes(self._settings, self.queue)
@@ -216,5 +258,5 @@ class ServedAgents:
 
     def _problems(self) -> list[tuple[str, str]]:
         """Return agents and reasons for which their indexes could not be opened."""
-        probes = [(agent, self.served(agent).probe) for agent in self.ids]
+        probes = [(agent, one.probe) for agent, one in self.served.items()]
         return [(agent, probe.problem) for agent, probe in probes if probe is not None and probe.problem is not None]

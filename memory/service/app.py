@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from opentelemetry.trace import SpanKind
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.routing import Route
 
+from memory.context.agent_context import AgentContext
+from memory.context.injection import InjectedSessions
 from memory.embedding.coordination import Coordinate, alone
+from memory.http.authorization import Authorizer, needs_tokens, read_metrics_token, read_tokens
 from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
-from memory.search.tools import TOOLS, ToolArgumentsRefused
+from memory.search.tools import TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
 from memory.service import overview
+from memory.service.agents import ServedAgents
 from memory.service.context_routes import context_routes
-from memory.service.query_service import QueryService
+from memory.service.metrics import ServiceMetrics
+from memory.status.condition_texts import TEXTS
+from memory.telemetry import tracing
+from schemas.conditions import ConditionCode
 from schemas.context import FlushRequest, PromptRequest, PruneRequest
+from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import (
@@ -40,12 +53,20 @@ from schemas.service import (
     ToolList,
     ToolRequest,
 )
-from schemas.settings import Settings
+from schemas.settings import Limits, Settings
 from schemas.status import Status
 from schemas.version import recalld_version
 
+_log = structlog.get_logger(__name__)
+
 #: Folder of the page's files. They are served as they are: nothing is built, and nothing is loaded from elsewhere.
 PAGE_FOLDER = Path(__file__).with_name("page")
+
+#: Requests that read files, indexes or the queue at a time; the others wait. A search holds no such thread.
+REQUEST_THREADS = 64
+
+#: Seconds between two background looks at what costs more with every agent.
+LOOK_AROUND_SECONDS = 30.0
 
 #: Path of a page -> its file.
 PAGES = {"/": "page.html", "/docs": "docs.html"}
@@ -108,7 +129,7 @@ def create_app(
     limits that queries share with other users of their embedding provider. `proof` maps a nonce to the proof that this
     is the registered service of the home.
     """
-    service = QueryService(settings, pending, inbox=inbox, coordinate=coordinate)
+    service = _Service(settings, pending, inbox=inbox, coordinate=coordinate)
     mcp_routes, mcp_opened = _mcp(service)
 
     @asynccontextmanager
@@ -131,7 +152,7 @@ def create_app(
     app.include_router(_memory_routes(service))
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
-    app.include_router(context_routes(service))
+    app.include_router(context_routes(service.authorizer, service.context))
     files = _PageFiles(directory=PAGE_FOLDER)
 
     async def page(request: Request) -> Response:
@@ -140,6 +161,116 @@ def create_app(
     app.router.routes.extend(Route(path, page) for path in PAGES)
     app.mount("/page", files)
     return app
+
+
+class _Service:
+    """Agents, numbers and authorization of one service, shared by its routes. See `create_app` for the arguments."""
+
+    def __init__(
+        self, settings: Settings, pending: PendingReader | None, *, inbox: EventInbox | None, coordinate: Coordinate
+    ) -> None:
+        self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
+        self.metrics = ServiceMetrics(self.agents)
+        self._settings = settings
+        self._injected = InjectedSessions()
+        #: True if clients must send a token.
+        self.guarded = needs_tokens(settings, host=settings.service.host)
+        ids = tuple(self.agents.served)
+        self.authorizer = Authorizer(
+            ids,
+            read_tokens(settings.home, ids) if self.guarded else None,
+            read_metrics_token(settings.home) if self.guarded else None,
+        )
+
+    def memory(self, agent: str, *, traceparent: str | None = None) -> _CountedMemory:
+        """Return an agent's memory. `traceparent` is the client's span."""
+        return _CountedMemory(self.agents.memory(agent), self.metrics, agent=agent, traceparent=traceparent)
+
+    def context(self, agent: str) -> AgentContext:
+        """Return the context of an agent's conversations."""
+        manager = self.agents.served[agent].manager
+        return AgentContext(
+            self._settings,
+            self._settings.agent(agent),
+            self.agents.memory(agent),
+            self._injected,
+            reading=manager.reading if manager is not None else nullcontext,
+        )
+
+    async def call(
+        self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
+    ) -> dict[str, Any]:
+        """Return a tool's answer as a JSON object. Raises ToolArgumentsRefused."""
+        return await call_tool(self.memory(agent), name, arguments, session_key=session_key)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Load models and look around in the background until the end of the block, then close the agents."""
+        threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+        asyncio.get_running_loop().set_default_executor(threads)
+        # Nothing waits for it, a stop neither.
+        threading.Thread(target=self.agents.warm_up, name="warm-up", daemon=True).start()
+        looking = asyncio.create_task(self._look_around())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.to_thread(self.agents.close)
+
+    async def _look_around(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.agents.look_around)
+            except RecalldError as error:
+                _log.warning("look_around_failed", error=str(error))
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
+
+
+class _CountedMemory(SearchableMemory):
+    """Memory that counts and traces the answers of another one. `traceparent` is the client's span."""
+
+    def __init__(
+        self, memory: SearchableMemory, metrics: ServiceMetrics, *, agent: str, traceparent: str | None
+    ) -> None:
+        self._memory = memory
+        self._metrics = metrics
+        self._agent = agent
+        self._traceparent = traceparent
+
+    @property
+    def limits(self) -> Limits:
+        """See `SearchableMemory.limits`."""
+        return self._memory.limits
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return the memory's answer."""
+        started = time.perf_counter()
+        with tracing.span("search", kind=SpanKind.SERVER, parent=self._traceparent, agent=self._agent) as span:
+            answer = await self._memory.searched(request)
+            outcome = _outcome(answer)
+            span.set_attribute("recalld.mode", answer.mode)
+            span.set_attribute("recalld.results", len(answer.results))
+            span.set_attribute("recalld.outcome", outcome)
+        self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
+        self._metrics.searches.labels(outcome).inc()
+        for lacking in dict.fromkeys(TEXTS[ConditionCode(one.code)].lacks for one in answer.conditions):
+            self._metrics.degradations.labels(lacking).inc()
+        return answer
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """Return the memory's answer."""
+        answer = self._memory.read_file(request)
+        failed = "unavailable" if answer.unavailable else "missing" if answer.error else "ok"
+        self._metrics.reads.labels("refused" if answer.refused else failed).inc()
+        return answer
+
+
+def _outcome(answer: SearchAnswer) -> str:
+    if answer.unavailable:
+        return "unavailable"
+    if answer.degraded:
+        return "degraded"
+    return "found" if answer.results else "empty"
 
 
 class _PageFiles(StaticFiles):
@@ -151,7 +282,7 @@ class _PageFiles(StaticFiles):
         return response
 
 
-def _mcp(service: QueryService) -> tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]]]:
+def _mcp(service: _Service) -> tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]]]:
     """Return the routes of the Model Context Protocol, and what must be open while they answer."""
     try:
         from memory.service.mcp_endpoint import McpEndpoint
@@ -167,7 +298,7 @@ async def _mcp_missing(_: Request) -> JSONResponse:
     return JSONResponse({"error": 'MCP needs its SDK: pip install "recalld[mcp]"'}, status_code=501)
 
 
-def _memory_routes(service: QueryService) -> APIRouter:
+def _memory_routes(service: _Service) -> APIRouter:
     """Return the routes that search, read, and compare disk, index and queue."""
     router = APIRouter(responses=_ABOUT_AGENTS)
     deep_turn = asyncio.Lock()
@@ -200,7 +331,7 @@ def _memory_routes(service: QueryService) -> APIRouter:
     return router
 
 
-def _tool_routes(service: QueryService) -> APIRouter:
+def _tool_routes(service: _Service) -> APIRouter:
     """Return the routes of tools for tool loops: `GET /v1/tools` lists them, `POST /v1/tools` calls one.
 
     A model's mistake is an answer, `{"error": sentence}` with status 200, to be put before the model as it is. Every
@@ -231,7 +362,7 @@ def _tool_routes(service: QueryService) -> APIRouter:
     return router
 
 
-def _health_routes(service: QueryService, proof: Callable[[str], str] | None) -> APIRouter:
+def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> APIRouter:
     """Return the routes of probes, collectors of metrics, and commands that look for the registered service."""
     router = APIRouter()
 
@@ -262,7 +393,7 @@ def _health_routes(service: QueryService, proof: Callable[[str], str] | None) ->
     return router
 
 
-def _overview_routes(service: QueryService) -> APIRouter:
+def _overview_routes(service: _Service) -> APIRouter:
     """Return the routes of the owner's views, cheap enough for a request every two seconds."""
     router = APIRouter(responses=_ABOUT_AGENTS)
     agents = service.agents

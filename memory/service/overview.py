@@ -63,7 +63,7 @@ def dead_letters(agents: ServedAgents, seen: Sequence[str]) -> DeadLettersAnswer
 
 def timeline(agents: ServedAgents, agent: str, *, year: int | None) -> TimelineAnswer:
     """Return the agent's dated notes."""
-    served = agents.served(agent)
+    served = agents.served[agent]
     if served.manager is None:
         return TimelineAnswer(agent=agent, error=served.reason)
     try:

@@ -21,7 +21,7 @@ from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import check_tokens, needs_tokens
 from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.app import create_app
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.status.run_files import read_derived, write_derived
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings

@@ -9,21 +9,22 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
-from memory.status.home import spending
 from memory.status.index import IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
 from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.errors import RecalldError
-from schemas.ports import Pending, VectorProgress
+from schemas.ports import Pending, PendingReader, Usage, VectorProgress
 from schemas.search import ConditionState, Mode
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentSettings, MemorySettings, Settings
 from schemas.status import (
     AgentStatus,
     Availability,
@@ -31,7 +32,9 @@ from schemas.status import (
     EndpointStatus,
     IndexState,
     QueueState,
+    Spent,
     TroubleState,
+    UsageState,
 )
 
 #: A mark may be made by another machine, whose clock differs by less than this.
@@ -129,6 +132,34 @@ def agent_status(
         advice=() if advice is None else (trouble_of(advice, now=now),),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
+    )
+
+
+def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
+    """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
+
+    Dollars are the tokens' cost by `memory`'s price or the list price outside batches; None without a price.
+    """
+
+    def spent(usage: Usage) -> Spent:
+        price = price_of(memory, usage.provider, usage.model)
+        return Spent(
+            requests=usage.requests,
+            failed=usage.failed,
+            inputs=usage.inputs,
+            tokens=usage.tokens,
+            dollars=round(usage.tokens / 1_000_000 * price, 6) if price is not None else None,
+        )
+
+    today = {(one.provider, one.model): one for one in reader.usage(agent, day=datetime.now(UTC).date())}
+    return tuple(
+        UsageState(
+            provider=one.provider,
+            model=one.model,
+            total=spent(one),
+            today=spent(today.get((one.provider, one.model), Usage(one.provider, one.model))),
+        )
+        for one in reader.usage(agent)
     )
 
 

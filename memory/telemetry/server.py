@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import structlog
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.server import BoundedServer, Bounds, ServerThread, listen
+from schemas.status import BrokerState
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,35 @@ class TelemetryServer:
     def stop(self) -> None:
         """Stop answering and close the port."""
         self._thread.stop()
+
+
+def readiness(
+    broker_state: Callable[[], BrokerState | None],
+    stalled_seconds: Callable[[], float],
+    *,
+    stalled_after_seconds: float,
+    problems: Callable[[], Sequence[str]] = lambda: (),
+) -> Route:
+    """Return the route of `/readyz` of workers and of `up`.
+
+    It answers 200, or 503 when there are `problems`, when the broker takes nothing new, or when work has been waiting
+    for longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
+    worker is ready while others finish some.
+    """
+
+    def answer() -> JSONResponse:
+        found, broker = [*problems()], broker_state()
+        if broker is None or not broker.writable:
+            found.append((broker and broker.warning) or "the broker does not answer")
+        elif (stalled := stalled_seconds()) > stalled_after_seconds:
+            found.append(
+                f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
+            )
+        if found:
+            return JSONResponse({"status": "not ready", "error": "; ".join(found)}, 503)
+        return JSONResponse({"status": "ready"})
+
+    return answer
 
 
 async def _answer(routes: Mapping[str, Route], scope: Scope) -> Response:

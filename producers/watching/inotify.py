@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from watchdog.observers.inotify_c import (
@@ -63,12 +63,8 @@ class InotifySource(ChangeSource):
     recursive = False
 
     def __init__(self) -> None:
-        try:
+        with _limits():
             self._inotify = InotifyFD()
-        except OSError as error:
-            if error.errno in _LIMIT_ERRNOS:
-                raise WatchLimitReached(_limit_reason(error)) from error
-            raise
         self._lock = threading.Lock()
         self._watches: dict[str, _FolderWatch] = {}
         self._ids = itertools.count(1)
@@ -81,24 +77,22 @@ class InotifySource(ChangeSource):
         with self._lock:
             if self._closed:
                 return True
-            try:
-                watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
-            except OSError as error:
-                if error.errno in _LIMIT_ERRNOS:
-                    raise WatchLimitReached(_limit_reason(error)) from error
-                self._drop(self._watches.pop(folder, None))
-                return True  # it is gone, or no folder any more
             known = self._watches.pop(folder, None)
-            # watchdog swallows EACCES and books the callback under the descriptor -1.
-            is_permitted = watch.descriptor != -1
-            if is_permitted and known is not None and known.descriptor == watch.descriptor:
+            try:
+                with _limits():
+                    watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
+            except OSError:
+                self._drop(known)
+                return True  # it is gone, or no folder any more
+            if known is not None and known.descriptor == watch.descriptor:
                 known, watch = watch, known  # one callback is enough; a second one would double every event
-            if is_permitted:
-                self._watches[folder] = watch
-            else:
-                self._drop(watch)
             self._drop(known)  # of another folder that had this name
-            return is_permitted
+            # watchdog swallows EACCES and books the callback under the descriptor -1.
+            if watch.descriptor == -1:
+                self._drop(watch)
+                return False
+            self._watches[folder] = watch
+            return True
 
     def unwatch(self, folder: str) -> None:
         with self._lock:
@@ -139,15 +133,13 @@ class _FolderWatch(WatchCallback):
 
     def on_event(self, event: InotifyEvent) -> None:
         mask, name, changes = event.mask, os.fsdecode(event.name), self._source.found
-        path = os.path.join(self.folder, name)  # noqa: PTH118 - plain strings, many times
         if mask & (_SELF_GONE | InotifyConstants.IN_UNMOUNT):
             changes.folders[self.folder, ""] = None
-        elif mask & InotifyConstants.IN_ISDIR:
+        elif may_be_document(name) and not mask & InotifyConstants.IN_ISDIR:
+            changes.documents[self.folder, name] = None
+        # A root may be a link.
+        elif mask & InotifyConstants.IN_ISDIR or (mask & _CAME and os.path.islink(f"{self.folder}/{name}")):  # noqa: PTH114 - a plain string
             changes.folders[self.folder, name] = None
-        elif may_be_document(name):
-            changes.documents[self.folder, path] = None
-        elif mask & _CAME and os.path.islink(path):  # noqa: PTH114 - as above
-            changes.folders[self.folder, name] = None  # a root may be a link
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:  # noqa: ARG002 - the interface's signature
         self._source.forget(self)
@@ -157,11 +149,18 @@ class _FolderWatch(WatchCallback):
         self._source.found.overflowed = True
 
 
-def _limit_reason(error: OSError) -> str:
-    """Return one sentence about an exhausted system limit and what to set."""
-    if error.errno not in _LIMITS:
-        return f"the system grants no inotify watch ({os.strerror(error.errno or 0)}); free memory or file descriptors"
-    what, name, least, otherwise = _LIMITS[error.errno]
-    with suppress(OSError, ValueError):
-        least = max(least, 2 * int(Path("/proc/sys/fs/inotify", name).read_text()))
-    return f"the limit of {what} is reached; raise it with `sysctl -w fs.inotify.{name}={least}`{otherwise}"
+@contextmanager
+def _limits() -> Iterator[None]:
+    """Raise `WatchLimitReached`, which names what to set, for an exhausted limit of the system."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LIMIT_ERRNOS:
+            raise
+        reason = f"the system grants no inotify watch ({os.strerror(error.errno)}); free memory or file descriptors"
+        if error.errno in _LIMITS:
+            what, name, least, otherwise = _LIMITS[error.errno]
+            with suppress(OSError, ValueError):
+                least = max(least, 2 * int(Path("/proc/sys/fs/inotify", name).read_text()))
+            reason = f"the limit of {what} is reached; raise it with `sysctl -w fs.inotify.{name}={least}`{otherwise}"
+        raise WatchLimitReached(reason) from error

@@ -60,7 +60,7 @@ class ObserverSource(ChangeSource, FileSystemEventHandler):
                 folder, name = os.path.split(os.fsdecode(path))
                 # A modified folder only repeats the events of its entries.
                 if name and not event.is_directory:
-                    changes.documents[folder, os.fsdecode(path)] = None
+                    changes.documents[folder, name] = None
                 elif name and event.event_type != "modified":
                     changes.folders[folder, name] = None
             yield changes

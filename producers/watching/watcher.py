@@ -8,7 +8,6 @@ Changes of folders, polling and lost events lead to a look.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +22,7 @@ import structlog
 
 from memory.documents.roots import existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
-from memory.status.pulses import Pulse
+from memory.status.processes import Pulse
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient
 
@@ -45,7 +44,7 @@ _ROUNDS = 5
 _LONGEST_PAUSE_SECONDS = 1.0
 
 #: Bytes of a packed stat before its change time.
-_WITHOUT_CTIME = struct.calcsize("<qqQ")
+_WITHOUT_CTIME = 24
 
 #: The list of mounts (proc(5)).
 MOUNTS = Path("/proc/self/mounts")
@@ -74,6 +73,9 @@ class WatchState:
     wanted: bool = False
 
 
+_EVENTS = WatchState(WatchMode.EVENTS)
+
+
 class WatchLimitReached(Transient):
     """Raised when the system grants no further watch. The message names the limit and what to set."""
 
@@ -84,19 +86,16 @@ class WatchListener(Protocol):
     def on_change(self, agent: str, key: DocumentKey) -> None:
         """Handle a document that was written, moved, created or deleted."""
 
-    def on_overflow(self) -> None:
-        """Handle lost events: compare every agent's files with its index."""
-
-    def on_uncertain(self, agent: str) -> None:
-        """Handle vanished documents, or changed roots: compare the agent's files with its index."""
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        """Compare the agent's files with its index: events were `lost`, or documents vanished, or roots changed."""
 
 
 @dataclass(slots=True)
 class ChangeSet:
     """Changes that a source reported together.
 
-    `documents`: watched folder and absolute path of what may be a document. `folders`: watched folder and name of a
-    folder or link in it that came, went or changed; without a name, the watched folder itself did.
+    Each has a folder and a name in it. `documents` may be some. `folders` are folders and links that came, went or
+    changed; without a name, the watched folder itself did.
     """
 
     documents: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -133,23 +132,22 @@ class ChangeSource(ABC):
 
 @dataclass(slots=True)
 class _Watched:
-    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them.
-
-    `polled`: the state of a polled agent. `moving`: documents whose change time alone moved in the last round.
-    """
+    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them."""
 
     files: AgentFiles
     lock: threading.RLock = field(default_factory=threading.RLock)
-    polled: WatchState | None = None
+    state: WatchState = _EVENTS
     roots: Sequence[WatchRoot] = ()
     folders: set[str] = field(default_factory=set)
     flat: set[str] = field(default_factory=set)
-    refused: list[str] = field(default_factory=list)
     seen: dict[int, bytes] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
-    moving: set[DocumentKey] = field(default_factory=set)
     looked: bool = False
     cpu_seconds: float = 0.0
+
+    @property
+    def is_polled(self) -> bool:
+        return self.state.mode is WatchMode.POLLING
 
     def depends_on(self, folder: str, name: str) -> bool:
         """Return True if a change of a folder or link may change which documents there are."""
@@ -159,23 +157,20 @@ class _Watched:
 
 
 class _Look(KnownFiles):
-    """Stats of one look, about 170 bytes a document, compared with those of the look before."""
+    """Stats of one look, about 170 bytes a document, of which so many bytes are compared with the look before."""
 
-    def __init__(self, before: Mapping[int, bytes]) -> None:
+    def __init__(self, before: Mapping[int, bytes], compared: int | None) -> None:
         super().__init__()
-        self.before = before
+        self._before = before
+        self._compared = compared
         self.now: dict[int, bytes] = {}
 
     def differs(self, key: DocumentKey, stat: FileStat) -> bool:
         name = hash(key)
-        self.now[name] = packed(stat)
-        is_same = self.before.get(name) == self.now[name]
+        now = self.now[name] = packed(stat)
+        is_same = self._before.get(name, b"")[: self._compared] == now[: self._compared]
         self.unchanged += is_same
         return not is_same
-
-    def only_ctime_moved(self, key: DocumentKey) -> bool:
-        known = self.before.get(hash(key))
-        return known is not None and known[:_WITHOUT_CTIME] == self.now[hash(key)][:_WITHOUT_CTIME]
 
 
 class Watcher:
@@ -216,11 +211,8 @@ class Watcher:
         watched = self._agents[agent]
         with watched.lock:
             blind = blind_folder([root.path for root in watched.files.watch_roots()], mounts=self._mounts)
-            watched.polled = None
-            if blind is not None:
-                reason = f"{blind[0]} lies on {blind[1]}, where the system does not tell what other machines change"
-                watched.polled = _polling(reason, wanted=True)
-            self._look(agent, watched)
+            reason = "{} lies on {}, where the system does not tell what other machines change"
+            self._look(agent, watched, _polling(reason.format(*blind), wanted=True) if blind else _EVENTS)
 
     def settle(self, agent: str) -> bool:
         """Report the changes of an agent before this call. Return False if the agent is polled or not watched.
@@ -228,7 +220,7 @@ class Watcher:
         Where a look is expensive, only events count: the system reports them within milliseconds.
         """
         watched = self._agents.get(agent)
-        if watched is None or watched.polled is not None or self._stop.is_set():
+        if watched is None or watched.is_polled or self._stop.is_set():
             return False
         with watched.lock:
             if watched.cpu_seconds <= SETTLE_CPU_SECONDS:
@@ -237,13 +229,7 @@ class Watcher:
 
     def state(self, agent: str) -> WatchState:
         """Return the watch state of an agent."""
-        watched = self._agents[agent]
-        if watched.polled is not None:
-            return watched.polled
-        if not watched.refused:
-            return WatchState(WatchMode.EVENTS)
-        more = f" and {len(watched.refused) - 1} more" if len(watched.refused) > 1 else ""
-        return WatchState(WatchMode.EVENTS, f"{watched.refused[0]}{more} cannot be watched: permission denied")
+        return self._agents[agent].state
 
     def folders(self) -> list[str]:
         """Return every folder that has a watch."""
@@ -263,49 +249,39 @@ class Watcher:
 
     # Looks, under the agent's lock
 
-    def _look(self, agent: str, watched: _Watched) -> None:
+    def _look(self, agent: str, watched: _Watched, state: WatchState | None = None) -> None:
         """List the files, watch their folders, and report what differs from the last look."""
-        began = time.thread_time()
-        first, roots, unlisted, polled = not watched.looked, watched.roots, watched.unlisted, watched.polled
+        began, first, before = time.thread_time(), not watched.looked, watched.seen
+        places, was_polled = (watched.roots, watched.unlisted), watched.is_polled
+        watched.state = state or watched.state
         try:
-            look = _Look(watched.seen)
-            scan = self._covering_scan(watched, look)
+            scan = self._scan(watched)
         except WatchLimitReached as limit:
-            watched.polled = _polling(str(limit))
-            look = _Look(watched.seen)
-            scan = self._covering_scan(watched, look)
-        changed = list(scan.documents)
-        if watched.polled is not None:
+            watched.state = _polling(str(limit))
+            scan = self._scan(watched)
+        if watched.is_polled:
             self._start("watch-polling", self._poll)
-            # A change time that moves alone is reported once it rests: on some file systems every look moves it.
-            moving = {key for key in changed if look.only_ctime_moved(key)}
-            changed = [key for key in {**scan.documents, **dict.fromkeys(watched.moving)} if key not in moving]
-            watched.moving = moving
-        watched.seen, watched.unlisted, watched.looked = look.now, scan.unlisted, True
-        watched.cpu_seconds = time.thread_time() - began
+        watched.unlisted, watched.looked, watched.cpu_seconds = scan.unlisted, True, time.thread_time() - began
         if first:
             return
-        for key in changed:
+        for key in scan.documents:
             self._listener.on_change(agent, key)
         # A root also vanishes with its disk: only the comparison with the index can call documents deleted.
-        began_to_poll = polled is None and watched.polled is not None
-        vanished = not look.before.keys() <= look.now.keys()
-        if vanished or watched.roots != roots or scan.unlisted != unlisted or began_to_poll:
+        vanished, began_to_poll = not before.keys() <= watched.seen.keys(), watched.is_polled and not was_polled
+        if vanished or began_to_poll or places != (watched.roots, watched.unlisted):
             self._listener.on_uncertain(agent)
 
-    def _covering_scan(self, watched: _Watched, look: _Look) -> Scan:
-        """Return the scan of the files. Every folder gets its watch before it is listed."""
-        if watched.polled is not None:
-            watched.refused = []
-            self._release(watched, watched.folders)
-            watched.roots = watched.files.watch_roots()
-            return watched.files.scan(but=look)
-        source = self._started_source()
+    def _scan(self, watched: _Watched) -> Scan:
+        """Return what differs from the last look. Every folder gets its watch before it is listed, unless polled."""
+        # On some file systems every look moves the change times: a comparison for a search finds what only they tell.
+        look = _Look(watched.seen, _WITHOUT_CTIME if watched.is_polled else None)
         folders: set[str] = set()
         entered: set[str] = set()
         refused: set[str] = set()
 
-        def watch(folder: str, *, recursive: bool = False) -> None:
+        def watch(folder: str, *, recursive: bool = False, enters: bool = True) -> None:
+            if enters:
+                entered.add(folder)
             if folder not in folders or recursive:
                 folders.add(folder)
                 with self._lock:
@@ -313,31 +289,29 @@ class Watcher:
                 if not source.watch(folder, recursive=recursive):
                     refused.add(folder)
 
-        def enter(folder: str) -> None:
-            entered.add(folder)
-            watch(folder)
-
-        for _ in range(_ROUNDS):
-            roots = watched.roots = watched.files.watch_roots()
-            for root in roots:
-                watch(existing_folder(str(root.path)), recursive=root.recursive)
-                if root.recursive:
-                    entered.add(str(root.path))
-            # A root that appeared before the folder above it got its watch causes no event.
-            if watched.files.watch_roots() == roots:
-                break
-        scan = watched.files.scan(but=look, entering=None if source.recursive else enter)
-        self._release(watched, watched.folders - folders)
-        watched.flat = folders - entered
-        watched.refused = sorted(refused)
-        return scan
-
-    def _release(self, watched: _Watched, folders: set[str]) -> None:
+        if watched.is_polled:
+            watched.roots = watched.files.watch_roots()
+            scan = watched.files.scan(but=look)
+        else:
+            source = self._started_source()
+            for _ in range(_ROUNDS):
+                roots = watched.roots = watched.files.watch_roots()
+                for root in roots:
+                    watch(existing_folder(str(root.path)), recursive=root.recursive, enters=root.recursive)
+                # A root that appeared before the folder above it got its watch causes no event.
+                if watched.files.watch_roots() == roots:
+                    break
+            scan = watched.files.scan(but=look, entering=None if source.recursive else watch)
+            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            reason = f"{min(refused)}{more} cannot be watched: permission denied" if refused else None
+            watched.state = WatchState(WatchMode.EVENTS, reason)
+        watched.flat, watched.seen = folders - entered, look.now
         with self._lock:
-            released, watched.folders = folders, watched.folders - folders
+            released, watched.folders = watched.folders - folders, folders
             for folder in released.difference(*(other.folders for other in self._agents.values())):
                 if self._source is not None:
                     self._source.unwatch(folder)
+        return scan
 
     # Threads
 
@@ -373,18 +347,19 @@ class Watcher:
             for agent, watched in agents:
                 with watched.lock:
                     watched.folders.clear()
-                    watched.polled = watched.polled or _polling(f"the watcher failed: {error!r}")
-                    self._start("watch-polling", self._poll)
+                    watched.state = _polling(f"the watcher failed: {error!r}")
                 self._listener.on_uncertain(agent)
+            self._start("watch-polling", self._poll)
 
     def _carry_out(self, changes: ChangeSet) -> float:
         """Report changed documents and look at agents with changed folders. Return the seconds that looks took."""
-        if changes.overflowed:
-            self._listener.on_overflow()
+        for agent, watched in list(self._agents.items()) if changes.overflowed else ():
+            if not watched.is_polled:
+                self._listener.on_uncertain(agent, lost=True)
         owners = cache(self._owners_of)
-        for folder, path in changes.documents:
+        for folder, name in changes.documents:
             for agent, watched in owners(folder):
-                self._document_changed(agent, watched, path)
+                self._document_changed(agent, watched, os.path.join(folder, name))  # noqa: PTH118 - many times
         due: dict[str, _Watched] = {}
         for folder, name in changes.folders:
             for agent, watched in owners(folder):
@@ -393,7 +368,7 @@ class Watcher:
         began = time.monotonic()
         for agent, watched in due.items():
             with watched.lock:
-                if watched.polled is None:
+                if not watched.is_polled:
                     self._look(agent, watched)
         return time.monotonic() - began if due else 0.0
 
@@ -427,7 +402,7 @@ class Watcher:
             began = time.thread_time()
             for agent, watched in list(self._agents.items()):
                 with watched.lock:
-                    if watched.polled is None or self._stop.is_set():
+                    if not watched.is_polled or self._stop.is_set():
                         continue
                     try:
                         self._look(agent, watched)

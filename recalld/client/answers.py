@@ -201,6 +201,19 @@ class DeadLetter(TypedDict):
     lastAt: float
 
 
+class BackendStatus(TypedDict):
+    backend: str
+    fallbackFrom: NotRequired[str]
+    problem: NotRequired[str]
+    provider: NotRequired[str]
+    model: NotRequired[str]
+    files: NotRequired[int]
+    chunks: NotRequired[int]
+    vectors: NotRequired[Availability]
+    searchMode: NotRequired[str]
+    updatedAt: NotRequired[float]
+
+
 class TroubleState(TypedDict):
     code: str
     subject: str
@@ -239,6 +252,7 @@ class AgentStatus(TypedDict):
     watching: NotRequired[WatchingState]
     deadLetters: list[DeadLetter]
     notes: list[str]
+    backend: NotRequired[BackendStatus]
     troubles: list[TroubleState]
     advice: list[TroubleState]
     integrity: NotRequired[list[str]]

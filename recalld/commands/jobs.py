@@ -15,7 +15,7 @@ from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, stop_text
-from memory.status.local_processes import frozen_pid
+from memory.status.run_files import frozen_pid
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_json

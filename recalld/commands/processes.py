@@ -17,8 +17,8 @@ from recalld.up.lifecycle import announce_ready, running_broker, stop_event, sup
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from memory.status.pulses import Pulses
-    from recalld.up.settings_age import SettingsAge
+    from memory.status.processes import Pulses
+    from recalld.up.lifecycle import SettingsAge
     from schemas.settings import Settings
 
 
@@ -41,7 +41,7 @@ def up(invocation: Invocation) -> int:
 def watch(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the producers: watch files and queue what changed, until Ctrl-C."""
     from producers.run import run_producers
-    from recalld.wiring import answering_for, building_in, indexed_by, open_broker
+    from recalld.wiring import indexes_of, open_broker
     from workers.health.heartbeat import Heartbeat
 
     with (
@@ -56,9 +56,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
             broker.inbox,
             broker.board,
             process.stop,
-            indexed=indexed_by(process.settings),
-            answering=answering_for(process.settings),
-            building=building_in(process.settings),
+            indexes_of(process.settings),
             on_ready=process.ready,
             pulses=process.pulses,
         )
@@ -91,8 +89,8 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
     from memory.service import run
     from recalld.wiring import open_broker
+    from workers.coordination import coordinating
     from workers.health.heartbeat import Heartbeat
-    from workers.limits.coordination import coordinating
     from workers.queue.connection import IMPATIENT_SECONDS
 
     with (
@@ -155,9 +153,9 @@ class _Process:
 @contextmanager
 def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator[_Process]:
     """Set up logs, signals, spans and watchdog for one process."""
-    from memory.status.pulses import Pulses
+    from memory.status.processes import Pulses
     from recalld.logs import configure_logs
-    from recalld.up.settings_age import SettingsAge
+    from recalld.up.lifecycle import SettingsAge
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)

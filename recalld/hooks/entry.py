@@ -74,7 +74,7 @@ def _take(program: str, payload: str | None, options: Mapping[str, str], environ
     home = home_folder(options.get("--home"), environment)
     hook = read_hook(program, data)
     if hook is not None:
-        write_hook(home, hook._replace(meant=options.get("--agent")))
+        write_hook(home, hook._replace(meant=options.get("--agent"), program=program))
     if program in _PROMPTING and _gives_context(home):
         answer = _context_for(data, home, options.get("--agent"))
         os.write(1, answer.encode("utf-8", "replace"))

@@ -23,11 +23,19 @@ from producers.hook_payloads import OPENCLAW_EVENTS
 from recalld.settings.replacement import replace_file
 from schemas.errors import UserError
 
-#: Seconds after which the program stops waiting for us.
-TIMEOUT_SECONDS = 10
+#: Program -> its events that call us, and what their handlers say beside the command. Claude Code goes on beside an
+#: `async` handler, but its end ends everything beside it. Codex allows its hooks three seconds.
+_EVENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "claude-code": {
+        **{name: {"timeout": 10, "async": True} for name in ("SessionStart", "PreCompact", "PostCompact", "Stop")},
+        "SessionEnd": {"timeout": 10},
+    },
+    "codex": {name: {"timeout": 3} for name in ("SessionStart", "Stop", "PreCompact", "PostCompact")},
+}
 
-#: Codex allows its SessionEnd-like hooks three seconds and complains about more.
-CODEX_TIMEOUT_SECONDS = 3
+
+#: Program -> what a handler says beside the command if prompts wait for it.
+_WAITING = {"claude-code": {"timeout": 10}, "codex": {"timeout": 3}}
 
 
 class NotEditable(Exception):
@@ -35,71 +43,54 @@ class NotEditable(Exception):
 
 
 def wanted_hooks(program: str, command: str, *, prompting: bool = False) -> dict[str, dict[str, Any]]:
-    """Return event -> the group that calls `command` for it. `prompting`: prompts wait for what it answers."""
-    if program == "codex":
-        handler = {"type": "command", "command": command, "timeout": CODEX_TIMEOUT_SECONDS}
-        events = ("SessionStart", "Stop", "PreCompact", "PostCompact", *(["UserPromptSubmit"] if prompting else []))
-        return {event: {"hooks": [handler]} for event in events}
-    waiting = {"type": "command", "command": command, "timeout": TIMEOUT_SECONDS}
-    beside = {**waiting, "async": True}
-    return {
-        "SessionStart": {"hooks": [waiting if prompting else beside]},  # without a matcher: however it starts
-        **({"UserPromptSubmit": {"hooks": [waiting]}} if prompting else {}),
-        "PreCompact": {"hooks": [beside]},
-        "PostCompact": {"hooks": [beside]},
-        "Stop": {"hooks": [beside]},
-        # Not beside the program: its end ends everything that runs beside it.
-        "SessionEnd": {"hooks": [waiting]},
-    }
+    """Return event -> the group that calls `command` for it, without a matcher: at every start of a session.
+
+    `prompting`: prompts wait for what the command answers.
+    """
+    handler = {"type": "command", "command": command}
+    waiting = dict.fromkeys(("SessionStart", "UserPromptSubmit"), _WAITING[program]) if prompting else {}
+    return {event: {"hooks": [{**handler, **more}]} for event, more in {**_EVENTS[program], **waiting}.items()}
 
 
-def installed(settings: Mapping[str, Any], program: str, command: str, *, prompting: bool = False) -> dict[str, Any]:
-    """Return settings whose only hooks of ours are those that call `command`.
+def with_hooks(
+    settings: Mapping[str, Any], program: str, command: str | None, *, prompting: bool = False
+) -> dict[str, Any]:
+    """Return settings whose only hooks of ours are those that call `command`, or without any.
+
+    Groups, events and a table that removed hooks leave empty are removed, too.
 
     Raises:
         NotEditable: the hooks in it do not have their program's shape.
     """
-    wanted = wanted_hooks(program, command, prompting=prompting)
-    hooks = _others(settings, program, keep=wanted)
+    wanted = wanted_hooks(program, command, prompting=prompting) if command is not None else {}
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict):
+        raise NotEditable('has something else than an object under "hooks"')
+    after: dict[str, list[Any]] = {}
+    for event, groups in hooks.items():
+        if not isinstance(groups, list):
+            raise NotEditable(f'has something else than a list under "hooks.{event}"')
+        others = list(_others(groups, program, wanted.get(event)))
+        if others or not groups:
+            after[event] = others
     for event, group in wanted.items():
-        groups = hooks.get(event, [])
-        hooks[event] = groups if group in groups else [group, *groups]
-    return {**settings, "hooks": hooks}
-
-
-def uninstalled(settings: Mapping[str, Any], program: str) -> dict[str, Any]:
-    """Return settings without hooks of ours, and without groups, events and a table that they leave empty.
-
-    Raises:
-        NotEditable: the hooks in it do not have their program's shape.
-    """
-    hooks = _others(settings, program, keep={})
-    changed = {**settings, "hooks": hooks}
-    if not hooks and settings.get("hooks") != hooks:
+        groups = after.get(event, [])
+        after[event] = groups if group in groups else [group, *groups]
+    changed = {**settings, "hooks": after}
+    if not after and settings.get("hooks") != after:
         del changed["hooks"]
     return changed
 
 
-def _others(settings: Mapping[str, Any], program: str, *, keep: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the hooks without ours; of a group in `keep` the first one stays."""
-    hooks = settings.get("hooks", {})
-    if not isinstance(hooks, dict):
-        raise NotEditable('has something else than an object under "hooks"')
-    kept = {}
-    for event, groups in hooks.items():
-        if not isinstance(groups, list):
-            raise NotEditable(f'has something else than a list under "hooks.{event}"')
-        stay: list[Any] = []
-        for group in groups:
-            handlers = group.get("hooks") if isinstance(group, dict) else None
-            theirs = [one for one in handlers if not is_ours(one, program)] if isinstance(handlers, list) else handlers
-            if theirs == handlers or (group == keep.get(event) and group not in stay):
-                stay.append(group)
-            elif theirs:
-                stay.append({**group, "hooks": theirs})
-        if stay or not groups:
-            kept[event] = stay
-    return kept
+def _others(groups: list[Any], program: str, keep: object) -> Iterator[Any]:
+    """Yield the groups without our handlers; of groups that equal `keep`, yield the first."""
+    for number, group in enumerate(groups):
+        handlers = group.get("hooks") if isinstance(group, dict) else None
+        theirs = [one for one in handlers if not is_ours(one, program)] if isinstance(handlers, list) else handlers
+        if theirs == handlers or (group == keep and group not in groups[:number]):
+            yield group
+        elif theirs:
+            yield {**group, "hooks": theirs}
 
 
 def is_ours(handler: object, program: str) -> bool:
@@ -126,10 +117,7 @@ def change_hooks(
     before = _content(target)
     try:
         settings = _parsed(before or b"{}")
-        if removing:
-            changed = uninstalled(settings, program)
-        else:
-            changed = installed(settings, program, command, prompting=prompting)
+        changed = with_hooks(settings, program, None if removing else command, prompting=prompting)
         shown, text = _rendered(settings), _rendered(changed)
     except NotEditable as error:
         raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None
@@ -141,8 +129,10 @@ def change_hooks(
         click.secho(line, fg={"+": "green", "-": "red"}.get(line[0]))
     if before is not None and before.decode("utf-8-sig") != shown:
         click.echo("The rest of the file keeps its content; its lines get an indentation of two spaces.")
-    if not agreed:
-        _ask(file)
+    if not agreed and not sys.stdin.isatty():
+        raise UserError(f"{file} was not changed: say --yes to write what is shown", exit_code=2)
+    if not agreed and not click.confirm(f"Write this to {file}?", default=False):
+        raise UserError("nothing was changed")
     if _content(target) != before:
         raise UserError(f"{file} was changed by another program meanwhile; nothing was written, try again")
     try:
@@ -199,13 +189,6 @@ def _difference(before: str, after: str) -> Iterator[str]:
             yield f"@@ line {at + 1} @@"
             yield from (f"-{line}" for line in old[start:end])
             yield from (f"+{line}" for line in new[at:to])
-
-
-def _ask(file: Path) -> None:
-    if not sys.stdin.isatty():
-        raise UserError(f"{file} was not changed: say --yes to write what is shown", exit_code=2)
-    if not click.confirm(f"Write this to {file}?", default=False):
-        raise UserError("nothing was changed")
 
 
 # OpenClaw's hook

@@ -6,11 +6,11 @@ Loading a model or a provider's SDK for one query would take seconds; a running 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from memory.status.local_processes import is_stopped
+from memory.status.run_files import is_stopped
 from recalld.client import (
     Client,
     InvalidSettings,
@@ -178,9 +178,12 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
 def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     from memory.context.agent_context import AgentContext
     from memory.context.injection import InjectedSessions
+    from memory.search.manager import SearchManager
 
     with _by_keywords(invocation) as memory:
-        context = AgentContext(invocation.settings, invocation.the_agent(), memory, InjectedSessions())
+        reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
+        agent = invocation.the_agent()
+        context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
         return context.report(**request).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -205,7 +208,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
     from memory.search.freshness import GuardedPendingReader
-    from memory.status.summary import build_status
+    from memory.status.home import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
 

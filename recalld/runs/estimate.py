@@ -24,7 +24,7 @@ from recalld.invocation import Invocation
 from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import fields, printable_json
-from recalld.wiring import generations_of, indexed_by
+from recalld.wiring import generations_of, indexes_of
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
@@ -98,7 +98,7 @@ def _documents(settings: Settings, agent: AgentSettings, files: AgentFiles, *, f
     """Return the documents on disk, and those that the index knows and the disk has not, where it could be listed."""
     scan, today = files.scan(), date.today()  # the names of notes have local days
     documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
-    reader = None if fresh else indexed_by(settings)(agent)
+    reader = None if fresh else indexes_of(settings).indexed(agent)
     if reader is None:
         return documents
     with closing(reader):

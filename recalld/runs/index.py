@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
-from memory.status.local_processes import note_finished, note_unfinished, server_pid, was_unfinished
+from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report
 from recalld.settings.load import check_workspace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,13 +22,17 @@ from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 
+#: Documents that are not indexed and listed; the others are counted.
+_LISTED = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of a run for one agent. `condition` is the reason why vectors, or anything, will not come.
 
-    `failed` are documents with their reasons, `spent` usages with a sentence each. `in_jobs`: batch jobs have all
-    missing vectors, and the command does not wait for them.
+    `failed` are documents with their reasons, `left` ones that nothing was indexed of, `spent` usages with a sentence
+    each. `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them. `done` is what a line
+    for people says of the work, by default that of the whole index.
     """
 
     agent: str
@@ -38,6 +42,8 @@ class Outcome:
     in_jobs: bool = False
     condition: Condition | None = None
     advice: Condition | None = None
+    left: Sequence[DocumentKey] = ()
+    done: str | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the fields that every command with an outcome has in its JSON."""
@@ -157,11 +163,12 @@ class AgentIndex:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcomes of a run, one an agent, and its seconds."""
+    """Outcomes of a run, one an agent, and its seconds. `detached`: after an interrupt a daemon goes on."""
 
     outcomes: Sequence[Outcome]
     seconds: float
     interrupted: bool = False
+    detached: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -169,7 +176,7 @@ class Report:
         codes = {one.condition.code for one in self.outcomes if one.condition is not None}
         if self.interrupted:
             return 130
-        if any(one.failed for one in self.outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
+        if any(one.failed or one.left for one in self.outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
             return 1
         return 4 if codes else 0
 
@@ -177,16 +184,24 @@ class Report:
         """Print one JSON object, or lines."""
         if as_json:
             click.echo(printable_json(self._body()))
-            return
+        else:
+            self.print_lines()
+
+    def print_lines(self, *, failures_only: bool = False) -> None:
+        """Print results on standard output and failures on standard error."""
         for one in self.outcomes:
-            counts = one.counts
-            head = (
-                f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
-                f"{counts.vectors_ready:,} with vectors ({self.seconds:.1f} s)"
+            counts, agent = one.counts, one.agent if len(self.outcomes) > 1 else None
+            head = one.done or (
+                f"{counts.files:,} documents, {counts.chunks:,} chunks, {counts.vectors_ready:,} with vectors "
+                f"({self.seconds:.1f} s)"
             )
-            print_lines([(head, True), *one.lines()], agent=one.agent if len(self.outcomes) > 1 else None)
+            left = () if self.interrupted else _left(one.left)
+            for line, is_result in ((f"{one.agent}: {head}", True), *one.lines(), *((line, False) for line in left)):
+                if not (is_result and failures_only):
+                    click.echo(to_type(printable_name(line), agent=agent), err=not is_result)
         if self.interrupted:
-            click.echo("stopped; what was done is kept, the same command goes on", err=True)
+            how = "recalld up goes on with what is queued" if self.detached else "what was done is kept"
+            click.echo(f"recalld: stopped waiting; {how}; the same command resumes", err=True)
 
     def _body(self) -> dict[str, Any]:
         agents = [
@@ -202,8 +217,8 @@ class Report:
         return {"ok": self.exit_code == 0, "seconds": round(self.seconds, 3), "agents": agents}
 
 
-def print_lines(lines: Iterable[tuple[str, bool]], *, agent: str | None = None, failures_only: bool = False) -> None:
-    """Print results on standard output and failures on standard error; `agent` is their subject."""
-    for line, is_result in lines:
-        if not (is_result and failures_only):
-            click.echo(to_type(printable_name(line), agent=agent), err=not is_result)
+def _left(documents: Sequence[DocumentKey]) -> Iterator[str]:
+    for key in documents[:_LISTED]:
+        yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again"
+    if len(documents) > _LISTED:
+        yield f"  and {len(documents) - _LISTED:,} more"

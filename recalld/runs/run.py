@@ -155,7 +155,9 @@ class Run:
                 outcomes = self.until_done(works=works)
         # Workers that end write down what they used.
         outcomes = [replace(one, spent=self._spending.of(one.agent)) for one in outcomes]
-        return Report(outcomes, time.monotonic() - self._begun, interrupted=self._stop.is_set())
+        interrupted = self._stop.is_set()
+        detached = interrupted and daemon_pid(self.settings.home) is not None
+        return Report(outcomes, time.monotonic() - self._begun, interrupted=interrupted, detached=detached)
 
     def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
         """Wait, show progress on standard error, and return the outcomes.

@@ -147,8 +147,8 @@ def _range(metadata: list[Any]) -> str:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """Return a suggestion if a known name is near: by its whole name, else by its last part wherever that lives."""
-    names = list(known)
+    """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
+    names = sorted(known, key=lambda name: name.count("."))
     for part in (_plain, _plain_leaf):
         by_part = {part(name): name for name in reversed(names)}
         near = get_close_matches(part(key), by_part, n=1, cutoff=0.8)

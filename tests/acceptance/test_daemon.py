@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.status.local_processes import is_the_same
+from memory.status.run_files import is_the_same
 from tests.daemon import Daemon, recalld
 from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
@@ -92,23 +92,6 @@ def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Pat
     assert daemon.stop() == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in [broker, *children])
     assert "stopped" in daemon.said()
-
-
-def test_search_without_a_daemon_reads_the_index_itself_and_says_so(daemon: Daemon) -> None:
-    daemon.stop()
-    answer = daemon.run("search", "gateway port")
-    assert answer.returncode == 0
-    assert "MEMORY.md" in answer.stdout
-    assert "recalld up" in answer.stdout + answer.stderr
-
-
-@pytest.mark.long
-def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon) -> None:
-    second = daemon.run("up", "--workspace", str(daemon.workspace))
-    assert second.returncode == 1
-    assert "already runs" in second.stderr
-    assert second.stderr.count("\n") == 1
-    daemon.running()
 
 
 @pytest.mark.long

@@ -95,22 +95,6 @@ def test_picked_ones_become_settings_that_every_command_finds(user: User) -> Non
     assert "MEMORY.md" in user.run("search", "--agent", "main", "gateway port").stdout
 
 
-def test_settings_of_todays_openclaw_become_settings_that_load(user: User) -> None:
-    fixture = REPOSITORY / "tests" / "peer" / "openclaw" / "2026.9.6.json5"
-    user.write(".openclaw/openclaw.json", fixture.read_text())
-    user.write("notes/MEMORY.md", "The gateway listens on port 18789.\n")
-    user.write("agents/work/MEMORY.md", "x")
-    user.write("agents/travel/MEMORY.md", "x")
-    assert user.run("discover", "--pick", "main", "Work", "travel", "--write").returncode == 0
-    shown = json.loads(user.run("config", "show", "--json").stdout)["settings"]
-    values = {key: one["value"] for key, one in shown.items()}
-    assert values["agents.main.workspace"] == str(user.folder / "notes")
-    assert values["agents.main.provider"] == "openai-compatible"
-    assert values["agents.Work.remote.base_url"] == "http://gpu-box.example:11435"
-    assert values["agents.travel.workspace"] == str(user.folder / "agents" / "travel")
-    assert values["agents.Work.extra_paths"][-1]["include"] == ["on-call/**/*.md", "on-call/**/*.markdown"]
-
-
 def test_a_settings_file_that_is_there_is_kept(user: User) -> None:
     assert user.run("discover", "--all", "--write=mine.toml").returncode == 0
     mine = user.folder / "mine.toml"
@@ -146,13 +130,6 @@ def test_wrong_usage_is_one_sentence(user: User, arguments: list[str], words: st
     assert ended.returncode == 2
     assert words in ended.stderr
     assert ended.stderr.count("\n") == 1
-
-
-def test_a_place_that_cannot_be_written_is_one_sentence(user: User) -> None:
-    user.write("file", "in the way")
-    ended = user.run("discover", "--all", "--write=file/recalld.toml")
-    assert ended.returncode == 1
-    assert "cannot be written" in ended.stderr
 
 
 @pytest.mark.parametrize("arguments", [["up"], ["index"], ["search", "x"]])

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Daemon, descendants
+from tests.daemon import Daemon
 from tests.integration.test_readiness import ask, free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
-
-#: Longer than any lease and any heartbeat: 10 s.
-SLEEP_SECONDS = 25.0
 
 
 @pytest.fixture
@@ -109,18 +105,6 @@ def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: D
             True,
         )
     wait_until(lambda: daemon.status()["ok"], what="status is ok again")
-
-
-def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_past_is_left(daemon: Daemon) -> None:
-    assert daemon.process is not None
-    everybody = [daemon.process.pid, daemon.broker_pid(), *descendants(daemon.process.pid)]
-    sleeping = threading.Event()
-    with stopped(*everybody):
-        daemon.write("memory/meanwhile.md", "Meanwhile the walrus was fed.\n")
-        sleeping.wait(SLEEP_SECONDS)  # there is nothing to wait for: they sleep
-    wait_until(lambda: daemon.found("walrus", "memory/meanwhile.md"))
-    status = wait_until(lambda: state if (state := daemon.status())["ok"] else None)
-    assert status["troubles"] == []
 
 
 def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path, workspace: Path) -> None:

@@ -54,32 +54,24 @@ def spooled(home: Path) -> list[Hook]:
 
 def compaction(tmp_path: Path) -> str:
     path = str(tmp_path / "sessions" / "a.jsonl")
-    return json.dumps({"hook_event_name": "PreCompact", "transcript_path": path, "trigger": "auto"})
+    return json.dumps({"hook_event_name": "PreCompact", "transcript_path": path, "prompt": "the walrus"})
 
 
 def test_a_hook_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_path: Path) -> None:
     ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert spooled(home) == [Hook("compaction", (str(tmp_path / "sessions" / "a.jsonl"),))]
+    assert "the walrus" not in "".join(file.read_text() for file in (home / "spool").iterdir()), "what was said"
+    assert spooled(home) == [Hook("compaction", (str(tmp_path / "sessions" / "a.jsonl"),), program="claude-code")]
+    (tmp_path / "file").write_text("in the way")
+    ended = run("claude-code", home=tmp_path / "file" / "home", payload=compaction(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (0, "", 1)
 
 
 def test_codex_notify_comes_as_the_last_argument(home: Path) -> None:
     notified = '{"type": "agent-turn-complete", "thread-id": "a", "input-messages": ["--yes"]}'
     ended = run("codex", "--agent=coder", notified, home=home, stdin=subprocess.DEVNULL)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert spooled(home) == [Hook("reconcile", meant="coder")]
-
-
-def test_nothing_that_was_said_is_kept_of_a_hook(home: Path) -> None:
-    said = dict.fromkeys(("prompt", "tool_response", "last_assistant_message", "message", "content"), "the walrus")
-    for program, hook in (
-        ("claude-code", {"hook_event_name": "UserPromptSubmit", "transcript_path": "/s/a.jsonl", **said}),
-        ("openclaw", {"type": "session", "action": "compact:after", "context": {"sessionId": "s-7", **said}, **said}),
-    ):
-        assert run(program, home=home, payload=json.dumps(hook)).stderr == ""
-    files = list((home / "spool").glob("*.json"))
-    assert len(files) == 2
-    assert not any("walrus" in file.read_text() for file in files)
+    assert spooled(home) == [Hook("reconcile", meant="coder", program="codex")]
 
 
 #: Modules that taking a hook may load beside those of a bare Python. Every one of them is paid for at every hook.
@@ -128,7 +120,7 @@ def test_a_hook_finds_the_home_that_every_command_finds(
     environment = clean_environment({"HOME": str(tmp_path), **({variable: str(tmp_path / "data")} if variable else {})})
     hook = [sys.executable, "-m", "recalld", "hook", "codex", '{"hook_event_name": "SessionStart"}']
     subprocess.run(hook, cwd=REPOSITORY, env=environment, check=True, timeout=60)
-    assert spooled(find_home(environment=environment)) == [Hook("session-start")]
+    assert spooled(find_home(environment=environment)) == [Hook("session-start", program="codex")]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +130,6 @@ def test_a_hook_finds_the_home_that_every_command_finds(
         (["claude-code"], "", "nothing came"),
         (["claude-code", "--config", "/nowhere.toml"], '{"hook_event_name": "PreCompact"}', "/nowhere.toml"),
         (["claude-code", "--config", ""], '{"hook_event_name": "PreCompact"}', "--config"),
-        (["openclaw"], '{"type": "command"}', "action"),
     ],
 )
 def test_whatever_is_wrong_is_one_sentence_and_exit_code_0(
@@ -150,14 +141,6 @@ def test_whatever_is_wrong_is_one_sentence_and_exit_code_0(
     assert ended.stderr.startswith(f"recalld hook {arguments[0]}: ")
     assert ended.stderr.count("\n") == 1
     assert not (home / "spool").exists()
-
-
-def test_a_home_that_cannot_be_written_does_not_fail_the_caller(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    ended = run("claude-code", home=blocked / "home", payload=compaction(tmp_path))
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert ended.stderr.count("\n") == 1
 
 
 # Installing

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.index.generation_writer import GenerationWriter
-from memory.status.local_processes import note_unfinished, was_unfinished
+from memory.status.run_files import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
 from tests.daemon import Daemon, processes_of, recalld
 from tests.embedding_server import EmbeddingServer

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from memory.status.local_processes import socket_path
+from memory.status.run_files import socket_path
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.waiting import wait_until

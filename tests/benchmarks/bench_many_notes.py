@@ -20,10 +20,10 @@ import apsw
 
 from memory.documents.agent_files import AgentFiles
 from memory.index.generation_writer import GenerationWriter
-from memory.status.summary import build_status
+from memory.status.home import build_status
 from memory.store.options import StoreOptions
 from producers.reconciler import reconcile
-from recalld.wiring import fingerprint_of, indexed_by
+from recalld.wiring import fingerprint_of, indexes_of
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.recording import RecordingQueue
@@ -87,7 +87,7 @@ def status(settings: Settings) -> str:
 def comparison(settings: Settings) -> str:
     agent = settings.agent("main")
     files = AgentFiles.of(settings, agent)
-    report = reconcile(agent, files, lambda: indexed_by(settings)(agent), RecordingQueue())
+    report = reconcile(agent, files, indexes_of(settings), RecordingQueue())
     assert not report.marked
     return f"comparison of {report.on_disk:,} notes by the producers"
 

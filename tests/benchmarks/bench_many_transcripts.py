@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from memory.documents.agent_files import AgentFiles
 from producers.dispatcher import Dispatcher
-from producers.reconciler import reconcile
+from producers.reconciler import Indexes, reconcile
 from producers.tailer import Tailer
 from producers.watching.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
@@ -67,8 +67,10 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     print(f"  mode: {watcher.state('main').mode}")
     index = RememberedFiles(dict(documents))
     queue = RecordingQueue()
-    timed("compare with an index of the same", lambda: reconcile(agent, files, lambda: as_reader(index), queue))
-    timed("compare with no index", lambda: reconcile(agent, files, lambda: None, queue))
+    timed(
+        "compare with an index of the same", lambda: reconcile(agent, files, Indexes(lambda _: as_reader(index)), queue)
+    )
+    timed("compare with no index", lambda: reconcile(agent, files, Indexes(lambda _: None), queue))
 
     queue.clear()
     tailer = Tailer({"main": agent}, {"main": files}, lambda _: as_reader(OneFile(documents)))
@@ -105,11 +107,8 @@ class Heard:
         if self.dispatcher is not None:
             self.dispatcher.touch(agent, key)
 
-    def on_overflow(self) -> None:
-        raise AssertionError("events were lost")
-
-    def on_uncertain(self, agent: str) -> None:
-        """Nothing moves here."""
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        assert not lost
 
 
 def appended(path: Path, dispatcher: Dispatcher, queue: RecordingQueue) -> None:

@@ -31,12 +31,12 @@ from memory.service.app import create_app
 from producers.run import run_producers
 from recalld.cli import run
 from recalld.invocation import Invocation
-from recalld.wiring import answering_for, building_in, indexed_by, open_broker
+from recalld.wiring import indexes_of, open_broker
 from schemas.settings import Settings
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.limits.coordination import coordinating
+from workers.coordination import coordinating
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 
@@ -116,13 +116,8 @@ class House:
         broker = open_broker(self.settings)
         producers = threading.Thread(
             target=run_producers,
-            args=(self.settings, broker.queue, broker.inbox, broker.board, stop),
-            kwargs={
-                "indexed": indexed_by(self.settings),
-                "answering": answering_for(self.settings),
-                "building": building_in(self.settings),
-                "on_ready": ready.set,
-            },
+            args=(self.settings, broker.queue, broker.inbox, broker.board, stop, indexes_of(self.settings)),
+            kwargs={"on_ready": ready.set},
         )
         with Workers(self.settings) as self.workers:
             producers.start()

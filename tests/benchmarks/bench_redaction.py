@@ -75,6 +75,7 @@ WORST_CASES: dict[str, Callable[[int], str]] = {
             "curl -u a:",
             "[redacted:",
             "[redacted:token]",
+            "[redacted:token] password=hunter2 ",
             "password='",
             "password=/" + "a" * 300 + '" ',
             "password=" + "a-" * 120 + '" ',

@@ -65,7 +65,7 @@ KILL_POINTS = (
     ),
     KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingSet.claim", "note"),
     KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
-    KillPoint("during compaction, heard of", "watch", "before", "producers.tailer:Tailer.force", "compaction"),
+    KillPoint("during compaction, heard of", "watch", "before", "producers.dispatcher:Dispatcher.force", "compaction"),
     KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),
     KillPoint(
         "generation made, not pointed to",
@@ -82,8 +82,7 @@ KILL_POINTS = (
         "memory.index.generation_writer:GenerationWriter.complete",
         "rebuild",
     ),
-    KillPoint("flag set, message not sent", "watch", "before", "workers.queue.broker:DoorbellBroker.enqueue", "note"),
-    KillPoint("event taken from the inbox", "watch", "before", "producers.event_router:EventRouter.handle", "event"),
+    KillPoint("event taken from the inbox", "watch", "before", "producers.run:EventRouter.handle", "event"),
     KillPoint("in a comparison", "watch", "after", "memory.documents.agent_files:AgentFiles.scan", "event"),
     KillPoint("broker, lost mark", "watch", "before", _MARK, "note", victim="broker"),
     KillPoint("broker, lost message", "watch", "after", _MARK, "note", victim="broker"),

@@ -76,15 +76,15 @@ DEFECTS = (
     Defect(
         name="a mark that is lost when its document changes during the job",
         file="workers/queue/pending.py",
-        right="if latest == number and ARGV[4] == '0' then",
-        wrong="if ARGV[4] == '0' then",
+        right="if again == '' and ARGV[3] == '0' then",
+        wrong="if ARGV[3] == '0' then",
         caught_by=("tests/integration/test_marks.py",),
     ),
     Defect(
         name="a claim that is granted to two processes",
-        file="workers/limits/claims.py",
-        right="    denied[#denied + 1] = i - 1\n",
-        wrong="    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])\n",
+        file="workers/coordination.py",
+        right="      denied[#denied + 1] = i - 1\n",
+        wrong="      redis.call('SET', key, ARGV[1], 'EX', ARGV[2])\n",
         caught_by=("tests/integration/test_paying_once.py",),
     ),
     Defect(

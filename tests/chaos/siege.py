@@ -41,7 +41,7 @@ IMPATIENCE = {
     "workers.run:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
     "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,
-    "producers.event_router:EPOCH_SECONDS": 1.0,
+    "producers.run:EPOCH_SECONDS": 1.0,
 }
 
 #: Who may be killed at any moment.

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.writer import Store
-from recalld.invocation import Invocation
-from recalld.local import answers
-from recalld.settings import load as configuration
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
-from tests.serving import running
 from tests.storing import chunk, mark, piece
-from tests.waiting import wait_until
 from tests.written_index import write_index
 
 MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
@@ -96,14 +90,6 @@ def test_what_differs_comes_before_what_repeats(
     assert alone.results == plain.results
 
 
-def test_variety_is_looked_for_beyond_the_best_results(settings: Settings, workspace: Path) -> None:
-    notes(workspace, SAME_AGAIN | OTHERS)
-    write_index(settings).close()
-
-    assert "memory/rollback.md" not in paths(searched(settings, "数据库迁移定在周五", {}, max_results=2))
-    assert "memory/rollback.md" in paths(searched(settings, "数据库迁移定在周五", MMR, max_results=2))
-
-
 def test_an_old_note_sinks_below_a_new_one_and_evergreens_stay(settings: Settings, workspace: Path) -> None:
     old, new = dated(90, "-迁移"), dated(0)
     # The same text would be one result.
@@ -162,93 +148,3 @@ def test_talk_is_as_old_as_its_messages(settings: Settings) -> None:
     assert paths(answer) == ["sessions/c.jsonl", "sessions/b.jsonl", "sessions/a.jsonl"]
     # Equal ones are a hundredth apart before they age.
     assert [result.score for result in answer.results] == pytest.approx([1.0, 0.5, 0.25], abs=0.021)
-
-
-def test_both_together_prefer_what_is_new_and_differs(settings: Settings, workspace: Path) -> None:
-    standup, chat, mail, rollback, dentist, garden = SAME_AGAIN.values()
-    fresh = dated(0, "-会议")
-    notes(workspace, {fresh: standup, dated(1): chat, dated(50): mail, "memory/rollback.md": rollback})
-    notes(workspace, {"memory/dentist.md": dentist, "memory/garden.md": garden} | OTHERS)
-    write_index(settings).close()
-
-    answer = searched(settings, "数据库迁移定在周五", {**MMR, **DECAY}, max_results=3, min_score=0)
-
-    assert paths(answer)[:2] == [fresh, "memory/rollback.md"]
-
-
-def test_overlapping_pieces_of_one_file_are_shown_once(settings: Settings, workspace: Path) -> None:
-    sentence = "数据库迁移定在周五晚上九点，由小王负责，备份先做好，客户要先通知。"
-    notes(workspace, {"memory/long.md": "\n".join(f"{place}：{sentence}" for place in range(60)) + "\n"})
-    write_index(settings).close()
-
-    plain = searched(settings, "数据库迁移", {}, max_results=10)
-    mixed = searched(settings, "数据库迁移", MMR, max_results=10)
-
-    assert {result.citation for result in mixed.results} == {result.citation for result in plain.results}
-
-
-SWITCHES = """
-provider = "stub"
-auth.trust_loopback = true
-query.min_score = 0
-query.hybrid.temporal_decay.half_life_days = 10
-[[agents]]
-id = "plain"
-workspace = "{workspace}"
-[[agents]]
-id = "varied"
-workspace = "{workspace}"
-query.hybrid.mmr = {{ enabled = true, lambda = 0.5 }}
-[[agents]]
-id = "aging"
-workspace = "{workspace}"
-query.hybrid.temporal_decay.enabled = true
-"""
-
-
-def order(answer: Mapping[str, Any]) -> list[str]:
-    """The paths of an answer as it travels."""
-    return [result["path"] for result in answer["results"]]
-
-
-@pytest.mark.parametrize("served", [True, False], ids=["over HTTP", "from the shell, without a service"])
-def test_each_agent_has_switches_of_its_own(
-    home: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, served: bool
-) -> None:
-    for name in [name for name in os.environ if name.startswith("RECALLD_")]:
-        monkeypatch.delenv(name)
-    text = SAME_AGAIN["memory/standup.md"]
-    aged = {dated(10): text.replace("。", "；"), dated(0): text.replace("。", "…")}
-    notes(workspace, SAME_AGAIN | aged | OTHERS)
-    config = tmp_path / "recalld.toml"
-    config.write_text(SWITCHES.format(workspace=workspace), "utf-8")
-    home.mkdir()
-    settings = configuration.load(config=str(config), home=str(home)).settings
-    for agent in settings.agents:
-        write_index(settings, agent.id).close()
-
-    query = "数据库迁移定在周五"
-
-    def check(ask: Callable[[str], list[str]]) -> None:
-        plain, varied, aging = ask("plain"), ask("varied"), ask("aging")
-        assert plain.index("memory/rollback.md") == 5
-        assert varied[:2] == [plain[0], "memory/rollback.md"]
-        assert aging.index(dated(10)) > plain.index(dated(10))
-
-    def by_http(client: httpx.Client, agent: str) -> dict[str, Any]:
-        asked = {"query": query, "agent": agent, "maxResults": 6}
-        return dict(client.post("/v1/search", json=asked).json())
-
-    def by_shell(agent: str) -> dict[str, Any]:
-        invocation = Invocation(config=str(config), home=str(home), agent=agent)
-        return dict(answers.search(invocation, query, max_results=6))
-
-    if served:
-        with running(settings) as client:
-            wait_until(lambda: by_http(client, "plain")["mode"] == "hybrid")
-            check(lambda agent: order(by_http(client, agent)))
-        return
-    check(lambda agent: order(by_shell(agent)))
-    monkeypatch.setenv("RECALLD_QUERY__HYBRID__MMR__ENABLED", "true")
-    monkeypatch.setenv("RECALLD_QUERY__HYBRID__MMR__LAMBDA", "0.5")
-    assert order(by_shell("plain"))[1] == "memory/rollback.md", "a variable is for all who say nothing else"

@@ -16,9 +16,8 @@ from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimit
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, Throttled, Transient
 from schemas.settings import Credentials, MemorySettings
-from tests.batch_server import BatchServer, JobScript
+from tests.batch_server import BatchServer, GeminiServer, JobScript
 from tests.embedding_server import embed
-from tests.gemini_server import GeminiServer
 from tests.raw_server import answer, raw_server
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)

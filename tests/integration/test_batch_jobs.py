@@ -17,8 +17,7 @@ from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stag
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
 from schemas.settings import Settings
-from tests.batch_server import BatchServer, JobScript
-from tests.gemini_server import GeminiServer
+from tests.batch_server import BatchServer, GeminiServer, JobScript
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import batch_jobs, failure_policy

@@ -143,19 +143,6 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     assert server.inputs - paid == 1
 
 
-def test_an_edit_that_keeps_the_refused_part_keeps_the_letter_and_one_that_mends_it_ends_it(
-    commands: CommandLine, workspace: Path, home: Path
-) -> None:
-    note = workspace / "memory" / "mixed.md"
-    assert indexed(commands) == (1, 1)
-    note.write_text(f"# New\n\n{'aardvark ' * 200}\n\n{FINE}\n\n{BAD}\n\n{TALL}\n")
-    assert indexed(commands) == (1, 1)
-    assert "memory/mixed.md" in commands.say("search", "aardvark"), "the edit was indexed"
-    assert commands.json("dead", "list")["deadLetters"][0]["reason"].startswith("lines 9-")
-    note.write_text(f"{FINE}\n\n{TALL}\n")
-    assert indexed(commands) == (0, 0)
-
-
 def test_refused_parts_do_not_hold_up_a_rebuild_and_are_listed_by_the_new_index(
     commands: CommandLine, home: Path
 ) -> None:
@@ -233,17 +220,6 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
     assert indexed(commands) == (0, 0), "what is gone does not fail any more"
 
 
-def test_a_new_index_tries_again_what_was_left_out(
-    commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands.say("dead", "drop", "memory/large.md")
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000_000)
-    assert indexed(commands) == (0, 0)
-    assert commands.run("rebuild", "--json")[0] == 0
-    assert commands.json("status")["agents"][0]["disk"]["leftOut"] == 0
-    assert "large.md" in commands.say("search", "okapi")
-
-
 def test_letters_of_several_agents_are_told_apart(
     commands: CommandLine, home: Path, workspace: Path, tmp_path: Path
 ) -> None:
@@ -283,13 +259,6 @@ def test_a_path_that_nothing_failed_at_is_one_sentence_with_what_was_meant(comma
     assert (code, out) == (3, "")
     assert err == "recalld: nothing failed at memory/mixde.md; did you mean memory/mixed.md?\n"
     assert len(commands.json("dead", "list")["deadLetters"]) == 1
-
-
-def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
-    code, _, err = commands.run("dead", "retry")
-    assert code == 2
-    assert "PATH..., or --all" in err
-    assert "nothing to retry" in commands.say("dead", "retry", "--all")
 
 
 def meta(home: Path, name: str) -> str | None:

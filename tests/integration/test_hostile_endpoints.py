@@ -19,7 +19,6 @@ from schemas.errors import Terminal, Transient
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire
 from tests.raw_server import answer, raw_server
-from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.queue.private_server import BrokerServer
@@ -34,12 +33,12 @@ Connect = Callable[..., RemoteProvider]
 
 @pytest.fixture(params=["openai", "voyage"])
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddingServer]:
-    with VoyageServer() if request.param == "voyage" else EmbeddingServer() as running:
+    with EmbeddingServer(api=request.param) as running:
         yield running
 
 
 @pytest.fixture
-def connect(server: EmbeddingServer) -> Iterator[Connect]:
+def connect(server: EmbeddingServer, request: pytest.FixtureRequest) -> Iterator[Connect]:
     made: list[RemoteProvider] = []
 
     def build(**options: Any) -> RemoteProvider:
@@ -52,7 +51,7 @@ def connect(server: EmbeddingServer) -> Iterator[Connect]:
             "headers": {"X-Api-Key": "the-secret-header"},
             **options,
         }
-        voyage = isinstance(server, VoyageServer)
+        voyage = request.node.callspec.params["server"] == "voyage"
         kind = VoyageProvider if voyage else OpenAIProvider
         made.append(kind(Endpoint(name="voyage" if voyage else "openai", **settings)))
         return made[-1]

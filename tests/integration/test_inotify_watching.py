@@ -360,10 +360,8 @@ class Held:
         self.reached.set()
         assert self.go_on.wait(60)
 
-    def on_overflow(self) -> None:
-        self.overflows += 1
-
-    def on_uncertain(self, agent: str) -> None: ...
+    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+        self.overflows += lost
 
 
 def test_an_overflow_of_the_kernels_queue_is_told_and_a_refresh_watches_what_was_missed(desk: Desk) -> None:

@@ -79,6 +79,16 @@ def test_a_hook_about_what_cannot_be_a_file_is_none_of_anybodys_trouble(ports: d
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
+        (
+            "search",
+            {"query": "x", "limit": 5},
+            "unknown field limit; valid are query, agent, maxResults, minScore, sources, corpus, sessionKey, waitMs",
+        ),
+        (
+            "get",
+            {"path": "x", "until": 3},
+            "unknown field until; valid are path, from, lines, corpus, agent, sessionKey",
+        ),
         ("search", {}, "query is missing"),
         ("search", {"query": 1}, "query must be a text"),
         ("search", {"query": "x", "sources": "memory"}, "sources must be a list"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.reconciler import reconcile
+from producers.reconciler import Indexes, reconcile
 from producers.watching.watcher import Watcher
 from schemas.settings import AgentSettings
 from tests.recording import Heard, RecordingQueue, RememberedFiles, as_reader
@@ -38,7 +38,7 @@ def test_a_great_many_files_and_folders_cost_little_each(tmp_path: Path) -> None
     queue = RecordingQueue()
     known = as_reader(RememberedFiles(dict(scan.documents)))
     tracemalloc.start()
-    report = reconcile(agent, files, lambda: known, queue)
+    report = reconcile(agent, files, Indexes(lambda _: known), queue)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (report.marked, report.on_disk, queue.calls) == (0, FOLDERS * FILES, [])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from memory.status.local_processes import frozen_pid, is_alive, is_stopped, is_the_same, server_pid, socket_path
+from memory.status.run_files import frozen_pid, is_alive, is_stopped, is_the_same, server_pid, socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.waiting import wait_until

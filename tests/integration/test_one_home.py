@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from memory.status.local_processes import socket_path
+from memory.status.run_files import socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.commanding import CommandLine

@@ -13,7 +13,7 @@ from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.ports import Pending
-from schemas.settings import Scope, Settings
+from schemas.settings import Settings
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from tests.quiet_board import QuietBoard
 from tests.serving import running
@@ -113,22 +113,6 @@ def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(sett
     assert "recalld_broker_up 0.0" in page
 
 
-def test_while_one_watcher_is_well_or_nobody_is_heard_of_answers_say_nothing(settings: Settings, store: Store) -> None:
-    class HealthStore(QuietBoard):
-        others: tuple[ProcessState, ...] = ()
-
-        def processes(self) -> tuple[ProcessState, ...]:
-            return (sign("watch", silent_seconds=60.0), *self.others)
-
-    board = HealthStore()
-    with running(settings, board) as client:
-        assert client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()["degraded"] == []
-        assert client.get("/v1/queue").json()["agents"][0]["troubles"] == []
-    board.others = (sign("watch", silent_seconds=0.0),)
-    with running(settings, board) as client:
-        assert client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()["degraded"] == []
-
-
 def test_a_commit_changes_the_revision_and_the_counts_and_nothing_else_does(settings: Settings, store: Store) -> None:
     with running(settings) as client:
 
@@ -168,18 +152,6 @@ def test_an_index_that_is_missing_or_damaged_and_a_queue_that_is_away_are_answer
         assert client.get("/v1/dead-letters").json()["total"] == 0
 
 
-def test_among_thousands_an_agent_that_was_not_looked_at_yet_is_not_said_to_have_no_index(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memory.service.agents.LOOKING_SECONDS", -1.0)
-    with running(settings) as client:
-        [agent] = client.get("/v1/queue").json()["agents"]
-        assert (agent["looked"], "counts" in agent, "error" in agent) == (False, False, False)
-        monkeypatch.setattr("memory.service.agents.LOOKING_SECONDS", 1.0)
-        [agent] = client.get("/v1/queue").json()["agents"]
-        assert (agent["looked"], agent["counts"]["files"]) == (True, 2)
-
-
 def test_dead_letters_come_newest_first_and_not_without_end(settings: Settings, store: Store) -> None:
     for number in range(MAX_DEAD_LETTERS + 5):
         store.add_dead_letter(DocumentKey("memory", f"memory/{number}.md"), reason="bad", error_class="Permanent")
@@ -205,12 +177,6 @@ def test_the_timeline_follows_the_index(settings: Settings, store: Store) -> Non
         assert [year["year"] for year in again["years"]] == [2024, 2026]
         assert again["days"][0]["chunks"] == 2
         assert client.get("/v1/timeline", params={"year": 0}).json()["error"].startswith("year must be")
-
-
-def test_transcripts_are_on_no_timeline(settings: Settings, store: Store) -> None:
-    store.write([document(key("sessions/2026-01-17.jsonl", source="sessions"), "said")])
-    with running(settings) as client:
-        assert [day["date"] for day in client.get("/v1/timeline").json()["days"]] == ["2026-01-16"]
 
 
 def test_terms_are_what_a_query_looks_for(settings: Settings) -> None:
@@ -249,14 +215,6 @@ def test_a_token_shows_its_own_agent_and_no_token_shows_nothing(settings: Settin
             assert "bob" not in own.text
         assert client.post("/v1/terms", json={"query": "x"}).status_code == 401
         assert 'recalld_denied_total{status="401"}' in client.get("/metrics", headers=ada).text
-
-
-def test_a_scope_is_about_sessions_and_hides_nothing_from_the_owner(settings: Settings, store: Store) -> None:
-    closed = settings.agents[0].model_copy(update={"scope": Scope(default="deny")})
-    with running(settings.model_copy(update={"agents": (closed,)})) as client:
-        # As with a search that names no session.
-        assert client.post("/v1/search", json={"query": "gateway"}).json()["results"] != []
-        assert client.get("/v1/timeline").json()["days"] != []
 
 
 def test_the_pages_files_are_served_by_kind_and_asked_for_again_only_when_changed(settings: Settings) -> None:

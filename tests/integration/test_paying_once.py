@@ -22,7 +22,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.limits.coordination import BrokerCoordination
+from workers.coordination import BrokerCoordination
 from workers.queue.connection import connect
 from workers.queue.names import Keys
 

@@ -14,8 +14,9 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.store.reader import StoreReader
-from producers import event_router as producing
+from producers import run as producing
 from producers.hook_payloads import Hook
+from producers.reconciler import Indexes
 from producers.run import run_producers
 from producers.spool import write_event, write_hook
 from schemas.conditions import OF_FILES, Condition, ConditionCode
@@ -97,9 +98,7 @@ class House:
             self.inbox,
             self.troubles,
             self.stop,
-            indexed=self._indexed,
-            answering=lambda _: None,
-            building=lambda _: False,
+            Indexes(self._indexed),
             on_ready=self.ready.set,
             poll_interval_seconds=0.02,
         )
@@ -261,7 +260,8 @@ def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monke
     house.start()
     for name in ("main", "other"):
         house.index[name] = RememberedFiles({})
-    listeners[0].on_overflow()
+    for name in ("main", "other"):
+        listeners[0].on_uncertain(name, lost=True)
     house.wait_for("main", "memory/a.md")
     house.wait_for("other", "memory/a.md")
     wait_until(lambda: house.watch_json()["main"]["overflows"] == 1)

@@ -24,7 +24,6 @@ def test_what_a_command_uses_shows_warnings_at_most(
 
     monkeypatch.setattr("recalld.logs.configure_logs", configure)
     monkeypatch.setattr(daemon, "configure_logs", configure)
-    monkeypatch.setattr(daemon, "_run", ended)
-    monkeypatch.setattr(daemon.BrokerServer, "ensure", lambda _: None)
+    monkeypatch.setattr(daemon, "running_broker", ended)
     commands.run(*command.split())
     assert levels[0] >= logging.WARNING

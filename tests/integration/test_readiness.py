@@ -19,11 +19,11 @@ from schemas.settings import Settings
 from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.health import stall_detector as module
-from workers.health.stall_detector import StallDetector, readiness
+from workers.health.health_store import HealthStore
 from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.pending import MOVED_KEPT_SECONDS
 from workers.queue.private_server import BrokerServer
 
 
@@ -43,33 +43,33 @@ def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:
 
 
 @pytest.fixture
-def movement(client: redis.Redis, keys: Keys) -> StallDetector:
-    return StallDetector(client, keys)
+def movement(client: redis.Redis, keys: Keys) -> HealthStore:
+    return HealthStore(client, keys)
 
 
 def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
-    client: redis.Redis, keys: Keys, movement: StallDetector
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     assert movement.stalled_seconds() == 0.0
-    client.set(keys.moved, "1000.0")
+    client.set(keys.moved, "1", ex=1)
     assert movement.stalled_seconds() == 0.0
 
 
 def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
-    client: redis.Redis, keys: Keys, movement: StallDetector, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     now = float(client.time()[0])
-    client.set(keys.moved, f"{now - 9000}")
+    client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 9000)
     BrokerJobQueue(client, keys).marks.mark("main", [key("memory/a.md")], lane=Lane.LIVE, now=now - 500)
     assert movement.stalled_seconds() == pytest.approx(500, abs=60)
-    client.set(keys.moved, f"{now - 200}")
+    client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 200)
     assert movement.stalled_seconds() == pytest.approx(200, abs=60)
     movement.moved()
     assert movement.stalled_seconds() < 60
 
 
 def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_is_not(
-    client: redis.Redis, keys: Keys, movement: StallDetector
+    client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
     broker = make_broker(client, keys)
     old = message(EMBED_PENDING, VECTORS_QUEUE, "main").copy(message_timestamp=1_000_000)
@@ -77,21 +77,6 @@ def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_
     assert movement.stalled_seconds() == 0.0
     broker.enqueue(old)
     assert movement.stalled_seconds() > 1_000_000
-
-
-def test_that_something_was_done_is_noted_once_a_second_at_most(
-    client: redis.Redis, keys: Keys, movement: StallDetector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    movement.moved()
-    client.delete(keys.moved)
-    now[0] += 0.5
-    movement.moved()
-    assert client.get(keys.moved) is None
-    now[0] += 1.0
-    movement.moved()
-    assert client.get(keys.moved) is not None
 
 
 def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets_on(
@@ -117,20 +102,6 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
         assert ask(port, "/healthz")[0] == 200
         go_on.set()
         wait_until(lambda: ask(port)[0] == 200)
-
-
-def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: StallDetector) -> None:
-    page = readiness(movement, stalled_after_seconds=60, problems=lambda: ["its sweeper thread has ended"])()
-    assert page.status_code == 503
-    assert json.loads(page.body)["error"] == "its sweeper thread has ended"
-
-
-def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
-    from workers.queue.connection import connect, namespace
-
-    with connect(settings, answer_seconds=1.0) as client:
-        page = readiness(StallDetector(client, Keys(namespace(settings))), stalled_after_seconds=60)()
-    assert page.status_code == 503
 
 
 def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, broker_server: BrokerServer) -> None:

@@ -117,25 +117,6 @@ def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, ses
     assert answers == [nothing] * len(paths)
 
 
-def test_over_http_everybody_else_is_answered(http: httpx.Client):
-    for session_key in (None, "agent:main:main", GROUP):
-        assert search(http, "dentist", sessionKey=session_key)["results"][0]["path"] == "memory/friday.md"
-        assert read(http, "memory/friday.md", session_key)["text"] == "The dentist appointment moved to nine."
-        assert "numbat" in read(http, "sessions/talk.jsonl", session_key)["text"]
-    assert search(http, "dentist")["pending"]["documents"] == 7
-
-
-def test_over_http_long_term_memory_stays_with_the_owner(http: httpx.Client, notes: Path):
-    assert any(hit["path"] == "MEMORY.md" for hit in search(http, "vault Basalt")["results"])
-    group = search(http, "vault Basalt", sessionKey=GROUP)
-    assert [hit["path"] for hit in group["results"]] in ([], ["memory/friday.md"])
-    assert "Basalt" not in json.dumps(group)
-    refused = read(http, "no-document-at-all", GROUP)
-    for path in ("MEMORY.md", "memory.md", "./memory/../MEMORY.md", str(notes / "MEMORY.md")):
-        assert read(http, path, GROUP) == {**refused, "path": path}
-    assert "Basalt" in read(http, "MEMORY.md")["text"]
-
-
 @pytest.mark.parametrize("through_the_service", [True, False])
 def test_on_the_command_line_a_session_key_is_judged_and_its_absence_never(
     scoped: Settings, cli: CommandLine, through_the_service: bool

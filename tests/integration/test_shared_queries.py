@@ -23,8 +23,8 @@ from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
+from workers.coordination import BrokerCoordination, coordinating
 from workers.health.health_store import HealthStore
-from workers.limits.coordination import BrokerCoordination, coordinating
 from workers.queue.private_server import BrokerServer
 
 

@@ -94,34 +94,6 @@ def test_what_a_model_did_wrong_is_an_answer_in_the_words_of_the_other_door(serv
         assert call(service, name, arguments)["error"].startswith(sentence), (name, arguments[:20])
 
 
-def test_no_arguments_break_the_service(service: httpx.Client):
-    for arguments in (
-        '{"query": "\\ud83d"}',
-        '{"\\ud83d": 1}',
-        '{"query": NaN}',
-        '{"query": "x", "minScore": NaN}',
-        '{"query": "x", "maxResults": 1e999}',
-        '{"query": {"query": "x"}}',
-        '{"query": "\\u0000"}',
-        json.dumps({"query": "x" * 100_000}),
-    ):
-        assert isinstance(call(service, "memory_search", arguments), dict), arguments[:40]
-    assert call(service, "memory_get", '{"path": "\\ud83d.md"}').get("error")
-
-
-def test_what_the_loop_did_wrong_is_no_answer_for_a_model(service: httpx.Client):
-    for body, sentence in (
-        ({"arguments": "{}"}, "name is missing"),
-        ({"name": "memory_search", "args": {}}, "unknown field args; valid are name, arguments, agent, sessionKey"),
-        ({"name": "memory_search", "sessionKey": " "}, "sessionKey"),
-        ({"name": "memory_search", "arguments": 7}, "arguments"),
-    ):
-        refused = service.post("/v1/tools", json=body)
-        assert refused.status_code == 422
-        assert sentence in refused.json()["error"]
-    assert service.post("/v1/tools", json={"name": "memory_search", "agent": "other"}).status_code == 404
-
-
 def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Settings):
     with Client(url=str(service.base_url), session_key=GROUP) as client:
         hit = client.search("dentist appointment", max_results=1)["results"][0]

@@ -28,7 +28,7 @@ from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
 from memory.store.sqlite.connection import open_for_writing
-from producers.reconciler import reconcile
+from producers.reconciler import Indexes, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
 from schemas.status import DiskState
@@ -98,8 +98,8 @@ class World:
     def stale(self) -> list[DocumentKey]:
         """What differs, on which everybody who compares files and index must agree."""
         found = differences(self.indexer)
-        queue = RecordingQueue()
-        report = reconcile(self.agent, self.files, self.indexer.generations.open_reader, queue)
+        queue, indexes = RecordingQueue(), Indexes(lambda _: self.indexer.generations.open_reader())
+        report = reconcile(self.agent, self.files, indexes, queue)
         disk = self.disk_state()
         assert sorted(queue.marked("main")) == sorted(key.path for key in found)
         assert (report.changed + report.new, disk.stale + disk.missing) == (len(found), len(found))

@@ -14,7 +14,7 @@ from memory.embedding import coordination
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
 from memory.index.provider_fallback import provider_of
-from memory.status.summary import build_status
+from memory.status.home import build_status
 from schemas.conditions import ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
@@ -81,24 +81,6 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         assert provider is not None
         workers.board.ask_again(provider.account, provider.model)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.conditions())
-
-
-def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer
-) -> None:
-    # The job that could not embed comes back after a minute.
-    server.fail_next(Failure(status=401, message="Incorrect API key"), times=10_000)
-    with Workers(remote) as workers:
-        workers.note("memory/a.md", "The heron stands in the reeds.")
-        wait_until(workers.conditions)
-        wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 1)
-    # Started again with settings that name no provider: what waited is settled without the one that failed.
-    keywords = remote.agents[0].model_copy(update={"provider": "stub"})
-    with Workers(remote.model_copy(update={"agents": (keywords,)})) as workers:
-        workers.write("memory/b.md", "The otter swims.")
-        workers.mark("memory/a.md", "memory/b.md")
-        wait_until(lambda: workers.complete() and workers.counts().vectors_ready == 2)
         wait_until(lambda: not workers.conditions())
 
 

@@ -11,7 +11,7 @@ from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.json_apis import GeminiProvider
 from memory.embedding.providers.provider import ProviderLimits
-from tests.recording_server import Answer, recording
+from tests.embedding_server import EmbeddingServer
 
 LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)
 FILE = {"responsesFile": "files/results"}
@@ -33,9 +33,9 @@ def _provider(root: str) -> GeminiProvider:
     )
 
 
-def _asked(answer: Answer, ask: Any) -> tuple[Any, list[Any]]:
+def _asked(answers: Any, ask: Any) -> tuple[Any, list[Any]]:
     """What asking brings, and what was asked."""
-    with recording(answer) as server:
+    with EmbeddingServer(answers=answers) as server:
         provider = _provider(server.root)
         try:
             return ask(provider), server.log

@@ -76,18 +76,6 @@ def test_a_path_written_out_is_its_own_glob_and_excludes_all_below_it(parts: lis
     assert excludes(f"{glob}/", below + "/y")
 
 
-@given(PATHS, PATHS)
-def test_include_and_exclude_of_the_same_globs_share_the_documents_between_them(
-    parts: list[str], named: list[str]
-) -> None:
-    globs = [literal(name) for name in named if not name.startswith("!")]
-    path = "/".join(parts)
-    only, but = compiled(globs, ()), compiled((), globs)
-    if only is not None and but is not None:
-        assert only.admits(path) is not but.admits(path)
-        assert only.admits(path) is any(name in parts for name in named if not name.startswith("!"))
-
-
 @given(PATHS, st.text("ab*?[]-!./", max_size=8))
 def test_everything_in_a_folder_that_is_closed_is_excluded(parts: list[str], glob: str) -> None:
     try:

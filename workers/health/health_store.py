@@ -20,11 +20,10 @@ from schemas.ports import FleetNumbers, Pending, Usage, VectorProgress
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
-from workers.health.stall_detector import StallDetector
 from workers.queue.connection import broker_facts, refusal
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import MarkedBefore, PendingSet
+from workers.queue.pending import MOVED_KEPT_SECONDS, MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +64,6 @@ class HealthStore:
         self._client: Any = client
         self._keys = keys
         self._marks = PendingSet(client, keys)
-        self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
         #: Counters of this process, summed in the broker.
         self.counters = counters or FleetCounters(client, keys)
@@ -82,8 +80,21 @@ class HealthStore:
 
     @_else(0.0)
     def stalled_seconds(self) -> float:
-        """Return the seconds for which work waits and no worker finishes any; 0 without the broker."""
-        return self._movement.stalled_seconds()
+        """Return the seconds for which work has waited while no worker finished any; 0 without the broker.
+
+        Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not.
+        """
+        pending = [self._marks.pending(agent).oldest_at for agent in self._marks.agents()]
+        waits = [at for at in pending if at is not None]
+        for queue in QUEUES:
+            messages = self._client.hvals(self._keys.messages(queue))
+            waits += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
+        if not waits:
+            return 0.0
+        seconds, micros = self._client.time()
+        waited = float(seconds + micros / 1e6 - min(waits))
+        left = self._client.pttl(self._keys.moved) / 1000
+        return max(0.0, min(waited, MOVED_KEPT_SECONDS - left) if left > 0 else waited)
 
     @_else(None)
     def ask_again(self, account: str, model: str) -> None:
@@ -120,7 +131,7 @@ class HealthStore:
         marked = self._marks.agents()
         with self._client.pipeline(transaction=False) as pipe:
             for agent in marked:
-                pipe.hlen(self._keys.sequence(agent))
+                pipe.zcard(self._keys.since(agent))
             return dict(zip(marked, pipe.execute(), strict=True))
 
     def vectors_of(self, agents: Sequence[str]) -> dict[str, tuple[VectorProgress, Condition | None]]:
@@ -137,8 +148,8 @@ class HealthStore:
 
     @_else(None)
     def moved(self) -> None:
-        """Record that a worker finished something."""
-        self._movement.moved()
+        """Record that a batch of vectors was finished. `PendingSet.finish` does it for documents."""
+        self._client.set(self._keys.moved, "1", ex=MOVED_KEPT_SECONDS)
 
     @_else(())
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
@@ -146,11 +157,6 @@ class HealthStore:
         kept = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
         found = filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
-
-    @_else(False)  # noqa: FBT003 - an answer
-    def has_conditions(self, agent: str) -> bool:
-        """Return True if there are conditions of this agent; False without the broker."""
-        return bool(self._client.exists(self._keys.conditions(agent)))
 
     @_else(None)
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
@@ -162,11 +168,12 @@ class HealthStore:
         self._over([_field(code, subject) for code in codes], agent)
 
     @_else(None)
-    def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
-        """Report all conditions of an agent with these codes, and remove its other ones with these codes."""
+    def replace(self, codes: Collection[str], conditions: Sequence[Condition], *, agent: str) -> None:
+        """Report conditions of an agent, and remove its other ones with these codes (or "code subject")."""
         there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
         put = self._put(conditions, agent)
-        self._over([field for field in there if field.split(" ")[0] in codes and field not in put], agent)
+        gone = [field for field in there if (field in codes or field.split(" ")[0] in codes) and field not in put]
+        self._over(gone, agent)
 
     def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
         """Write conditions, and return their fields. Raises `redis.RedisError`."""

@@ -20,9 +20,8 @@ import redis
 import structlog
 
 from memory.embedding.coordination import InFlightRequests
-from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.processes import with_problem
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses, with_problem
+from memory.status.run_files import born, is_stopped, is_the_same
 from schemas.conditions import ConditionCode
 from schemas.ports import Unanswered
 from schemas.settings import Settings

@@ -10,7 +10,7 @@ import dramatiq
 import redis
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 from memory.telemetry import tracing
 from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer, connection_closed
 from workers.queue.names import QUEUES, TRACEPARENT, Keys
@@ -58,7 +58,7 @@ class DoorbellConsumer(ReliableConsumer):
             delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
             seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
             with connection_closed():
-                self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=seconds)
+                self.broker.client.blpop([self.broker.bell(self.queue_name)], timeout=seconds)
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         message = super().__next__()
@@ -102,16 +102,13 @@ class DoorbellBroker(ReliableBroker):
 
     def ring(self, queue: str) -> None:
         """Wake a consumer of a queue."""
-        with self.client.pipeline(transaction=False) as pipe:
-            key = bell(self.namespace, queue)
-            pipe.rpush(key, 1)
-            pipe.ltrim(key, -_MAX_BELLS, -1)
-            pipe.execute()
+        key = self.bell(queue)
+        if self.client.rpush(key, 1) > _MAX_BELLS:
+            self.client.ltrim(key, -_MAX_BELLS, -1)
 
-
-def bell(namespace: str, queue: str) -> str:
-    """Return the key of a queue's bell."""
-    return f"{namespace}:{queue}.bell"
+    def bell(self, queue: str) -> str:
+        """Return the key of a queue's bell (`Keys.bell`)."""
+        return f"{self.namespace}:{queue}.bell"
 
 
 def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:

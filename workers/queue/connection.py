@@ -15,7 +15,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from memory.status.local_processes import socket_path
+from memory.status.run_files import socket_path
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import BrokerState

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-import dramatiq
 import redis
 
 from memory.telemetry import tracing
@@ -19,7 +19,7 @@ from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
-from workers.queue.broker import make_broker, message
+from workers.queue.broker import message
 from workers.queue.connection import in_words
 from workers.queue.counters import field_of
 from workers.queue.dramatiq_fixes import DELAYED_AT
@@ -32,40 +32,16 @@ from workers.queue.names import (
     VECTORS_QUEUE,
     Keys,
 )
-from workers.queue.pending import PendingSet, Waiting
+from workers.queue.pending import PendingSet, Post
 
 #: Seconds of a job's lease on an agent's live documents: one turn.
 LIVE_JOB_SECONDS = 12
-
-#: Seconds after which a "message is queued" flag is checked: its process may have died before it sent the message.
-DOUBT_AFTER_SECONDS = 10.0
 
 #: Seconds after which a "message is queued" flag expires: a lost message delays its work and never strands it.
 _QUEUED_SECONDS = 3600
 
 #: The same for messages of other kinds than indexing, which no sweeper replaces. A second one finds nothing to do.
 _OTHERS_SECONDS = 60
-
-_BEGIN = """
--- KEYS: queued, retrying, live job; ARGV: job, live (1) or not, seconds for which it is the only one, seconds that the
--- flag is kept. Returns 0 when another job is at work on the agent's live documents, which then queues a message.
-if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-if ARGV[2] == '1' and not redis.call('SET', KEYS[3], ARGV[1], 'NX', 'EX', ARGV[3])
-    and redis.call('GET', KEYS[3]) ~= ARGV[1] then
-  redis.call('SET', KEYS[1], 'again', 'EX', ARGV[4])
-  return 0
-end
-redis.call('DEL', KEYS[1])
-return 1
-"""
-
-_END_LIVE = """
--- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile.
-local owner = redis.call('GET', KEYS[1])
-if owner and owner ~= ARGV[1] then return 0 end
-redis.call('DEL', KEYS[1])
-return redis.call('GET', KEYS[2]) == 'again' and 1 or 0
-"""
 
 #: Seconds by which the clocks of machines that share a broker may differ.
 SKEW_SECONDS = 10.0
@@ -93,13 +69,10 @@ class BrokerJobQueue:
     documents: the other threads are free for other agents.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
         self.marks = PendingSet(client, keys)
-        self._broker = broker or make_broker(client, keys)
-        self._begin = client.register_script(_BEGIN)
-        self._end_live = client.register_script(_END_LIVE)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
         """Mark documents as pending and queue a job for them."""
@@ -109,9 +82,8 @@ class BrokerJobQueue:
             trace = tracing.traceparent()
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
-            lane = self.marks.mark(agent, documents, lane=lane, now=time.time())
-            self.request(INDEX_PENDING, agent, lane)
-            self._client.hincrby(self._keys.counters, field_of(CHANGES, lane.value), len(documents))
+            post = partial(self._post, INDEX_PENDING, agent)
+            self.marks.mark(agent, documents, lane=lane, now=time.time(), post=post)
 
     def hold_back(self, agents: Collection[str], *, held: bool) -> None:
         """See `JobQueue.hold_back`."""
@@ -135,17 +107,24 @@ class BrokerJobQueue:
 
     def request(self, actor: str, agent: str, lane: Lane = Lane.BACKFILL) -> None:
         """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
+        with _broker_errors():
+            self.marks.post(agent, self._post(actor, agent, lane))
+
+    def _post(self, actor: str, agent: str, lane: Lane) -> Post:
         indexing = actor == INDEX_PENDING
         queue = lane.value if indexing or actor == COMPLETE_GENERATION else VECTORS_QUEUE
-        kept = _QUEUED_SECONDS if indexing else _OTHERS_SECONDS
-        with _broker_errors():
-            if self._client.set(self._keys.queued(actor, agent, queue), 1, nx=True, ex=kept):
-                self._broker.enqueue(message(actor, queue, agent, *([queue] if indexing else [])))
+        name, kept = str(uuid.uuid4()), _QUEUED_SECONDS if indexing else _OTHERS_SECONDS
+        made = message(actor, queue, agent, *([queue] if indexing else []))
+        body = made.copy(options={"redis_message_id": name}).encode()
+        counter = field_of(CHANGES, lane.value) if indexing else ""
+        return Post(queue, self._keys.queued(actor, agent, queue), kept, name, body, counter)
 
-    def continue_indexing(self, agent: str, waiting: Waiting) -> None:
-        """Queue a message for each lane in which documents of this agent wait."""
-        for lane in waiting.lanes:
+    def continue_indexing(self, agent: str) -> bool:
+        """Queue a message for each lane in which documents of this agent wait. Return False without any."""
+        lanes = self.marks.waiting(agent).lanes
+        for lane in lanes:
             self.request(INDEX_PENDING, agent, lane)
+        return bool(lanes)
 
     def epoch(self) -> str | None:
         """Return a name of the server's data, another one after a loss; None if the server does not answer.
@@ -160,29 +139,22 @@ class BrokerJobQueue:
             return None
         return f"{value.decode() if value else ''} {run}"
 
-    def started(self, actor: str, agent: str, lane: str, *, job: str) -> bool:
+    def started(self, actor: str, agent: str, lane: str, *, job: str, retried: bool = False) -> bool:
         """Record that a job begins: documents marked from now on need a new message.
 
         A redelivered message finds the documents that its first delivery held when its process died: they wait again.
         Return False if another job works on the agent's live documents: then this one has nothing to do.
         """
-        if actor == INDEX_PENDING:
-            self.marks.recover_crashed(agent, job=job)
-        live = int((actor, lane) == (INDEX_PENDING, Lane.LIVE))
-        keys = [
-            self._keys.queued(actor, agent, lane),
-            self._keys.retrying(actor, agent, lane),
-            self._keys.live_job(agent),
-        ]
-        return bool(self._begin(keys=keys, args=[job, live, LIVE_JOB_SECONDS, _QUEUED_SECONDS]))
+        queued, retrying = self._keys.queued(actor, agent, lane), self._keys.retrying(actor, agent, lane)
+        only = LIVE_JOB_SECONDS if (actor, lane) == (INDEX_PENDING, Lane.LIVE) else 0
+        return self.marks.begin(agent, job=job, queued=queued, retrying=retrying, only_seconds=only, retried=retried)
 
-    def ended(self, agent: str, lane: Lane, *, job: str) -> None:
-        """End an indexing job, and queue a message if another one came for the same live documents meanwhile."""
-        if lane is not Lane.LIVE:
-            return
-        keys = [self._keys.live_job(agent), self._keys.queued(INDEX_PENDING, agent, lane.value)]
-        if self._end_live(keys=keys, args=[job]):
-            self._broker.enqueue(message(INDEX_PENDING, Lane.LIVE.value, agent, Lane.LIVE.value))
+    def ended(self, agent: str, lane: Lane, *, job: str, failed: bool = False) -> None:
+        """End an indexing job, and queue a message for live documents that wait; a `failed` job comes again anyway."""
+        if lane is Lane.LIVE:
+            queued = self._keys.queued(INDEX_PENDING, agent, lane.value)
+            if self.marks.end(agent, job=job, queued=queued) and not failed:
+                self.request(INDEX_PENDING, agent, lane)
 
     def others_wait(self, lane: Lane) -> bool:
         """Return True if a message waits in this lane that no worker has taken."""
@@ -210,19 +182,20 @@ class BrokerJobQueue:
             if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
                 return 0
             self._mend_heartbeats()
+            marked = {agent: self.marks.waiting(agent) for agent in self.marks.agents()}
+            # Later than the marks: a message without a flag is not taken for a lost one.
             living = [
                 job for job in _messages(self._client, self._keys) if job.delayed_at <= time.time() + SKEW_SECONDS
             ]
             jobs = sorted({job.id for job in living})
             queued = {(job.actor, *job.arguments) for job in living}
             put_right = 0
-            for agent in self.marks.agents():
+            for agent, waiting in marked.items():
                 back = self.marks.recover(agent, alive=jobs, now=time.time())
                 put_right += back
-                for lane in self.marks.waiting(agent).lanes:
-                    if (INDEX_PENDING, agent, lane.value) not in queued and (back or self._doubtful(agent, lane)):
-                        flag = self._keys.queued(INDEX_PENDING, agent, lane.value)
-                        self._client.delete(flag, *([self._keys.live_job(agent)] if lane is Lane.LIVE else []))
+                for lane in self.marks.waiting(agent).lanes if back else waiting.lanes:
+                    if (INDEX_PENDING, agent, lane.value) not in queued:
+                        self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
                         self.request(INDEX_PENDING, agent, lane)
                         put_right += 1
             return put_right
@@ -233,11 +206,6 @@ class BrokerJobQueue:
         ahead = self._client.zrangebyscore(self._keys.heartbeats, (now + SKEW_SECONDS) * 1000, "+inf")
         if ahead:
             self._client.zadd(self._keys.heartbeats, dict.fromkeys(ahead, int(now * 1000)), xx=True)
-
-    def _doubtful(self, agent: str, lane: Lane) -> bool:
-        """Return True if the flag is missing, or so old, by the server's clock, that its message should be there."""
-        left = self._client.pttl(self._keys.queued(INDEX_PENDING, agent, lane.value)) / 1000
-        return bool(left < 0 or _QUEUED_SECONDS - left >= DOUBT_AFTER_SECONDS)
 
 
 @contextmanager

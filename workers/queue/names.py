@@ -33,6 +33,7 @@ class Keys:
         self.dramatiq = f"{self.prefix}:dramatiq"
         #: Dramatiq's sorted set: worker -> Unix time (milliseconds) of its last heartbeat.
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
+        #: Set: agents that may have marks.
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
         #: Set: agents with changes that producers have not queued yet.
@@ -49,12 +50,8 @@ class Keys:
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
         self.heard = f"{self.prefix}:heard"
-        #: String: Unix time (the server's) of the last finished work.
+        #: String: expires `pending.MOVED_KEPT_SECONDS` after the last finished work.
         self.moved = f"{self.prefix}:moved"
-
-    def sequence(self, agent: str) -> str:
-        """Hash: document -> "sequence number|lane" of its latest mark."""
-        return f"{self.prefix}:sequence:{agent}"
 
     def since(self, agent: str) -> str:
         """Sorted set: document -> Unix time of the oldest change that is not committed."""
@@ -65,7 +62,7 @@ class Keys:
         return f"{self.prefix}:waiting:{agent}:{lane}"
 
     def running(self, agent: str) -> str:
-        """Hash: document -> "job|sequence number" of the documents that a job has taken."""
+        """Hash: document -> "job|lane|crashes|lane of a later mark" of the documents that a job has taken."""
         return f"{self.prefix}:running:{agent}"
 
     def traces(self, agent: str) -> str:
@@ -77,12 +74,9 @@ class Keys:
         return f"{self.prefix}:deaths:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
-        """String: set while a message of this actor for this agent waits in a queue, or has to come again."""
+        """String: set while a message of this actor for this agent waits in a queue. Of live documents also while a job
+        works on them: "job:" and its id."""
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
-
-    def live_job(self, agent: str) -> str:
-        """String: the job that works on this agent's live documents."""
-        return f"{self.prefix}:live:{agent}"
 
     def retrying(self, actor: str, agent: str, lane: str) -> str:
         """String: the job of this kind that is delivered again after a pause."""
@@ -119,6 +113,10 @@ class Keys:
     def messages(self, queue: str) -> str:
         """Dramatiq's hash of a queue's messages: waiting and not yet acknowledged."""
         return f"{self.dramatiq}:{queue}.msgs"
+
+    def bell(self, queue: str) -> str:
+        """List that wakes the queue's consumers."""
+        return f"{self.queue(queue)}.bell"
 
     def taken(self, worker: str, queue: str) -> str:
         """Dramatiq's set of the messages that a worker took from a queue and did not acknowledge."""

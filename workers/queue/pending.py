@@ -1,17 +1,17 @@
 """Pending set: documents that changed and are not committed yet.
 
 Every event marks its document. A document waits once for any number of marks. A mark made while its job runs makes it
-wait once more after the job. Lua scripts make each step atomic. Lost marks lose no memory: the next comparison marks
-the documents again.
+wait once more after the job. Lua scripts make each step atomic, the message for a mark included. Lost marks lose no
+memory: the next comparison marks the documents again.
 
-Poison messages: the message of a crashed job comes back, and `recover_crashed` counts a crash for each document that
-the job held. A document with `ALONE_FROM` crashes is claimed alone, one in all processes at a
-time, so that the next crash names the culprit. Counts may be lost with the broker: then they start anew.
+Poison messages: the message of a crashed job comes back, and `begin` counts a crash for each document that the job
+held. A document with `ALONE_FROM` crashes is claimed alone, one in all processes at a time, so that the next crash
+names the culprit. Counts may be lost with the broker: then they start anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,122 +41,184 @@ SOME = 64
 #: Seconds after the last mark for which traces are kept.
 _TRACES_KEPT_SECONDS = 86_400
 
-_MARK = """
--- KEYS: sequence, since, waiting:live, waiting:backfill, running, agents
--- ARGV: now (seconds), lane, agent, place of the first document, most documents in the live lane, document...
--- Returns the lane in which the documents wait.
-local order, asked = tonumber(ARGV[4]), ARGV[2]
-if asked == 'live' and redis.call('ZCARD', KEYS[3]) + #ARGV - 5 > tonumber(ARGV[5]) then asked = 'backfill' end
-for i = 6, #ARGV do
-  local document, lane = ARGV[i], asked
-  local number = 1
-  local mark = redis.call('HGET', KEYS[1], document)
-  if mark then
-    local before, was = string.match(mark, '^(%d+)|(.*)$')
-    number = tonumber(before) + 1
-    if was == 'live' then lane = 'live' end
-  else
-    redis.call('ZADD', KEYS[2], 'NX', ARGV[1], document)
+#: Seconds for which the last finished work is known.
+MOVED_KEPT_SECONDS = 86_400
+
+_COMMON = """
+-- KEYS of every script: since, waiting:live, waiting:backfill, running, crashes, alone, agents, moved
+local SINCE, LIVE, BACKFILL, RUNNING, CRASHES, ALONE, AGENTS, MOVED = unpack(KEYS, 1, 8)
+
+-- Returns job, lane, crashes ('' for none) and the lane of a mark that was made meanwhile ('' for none).
+local function parts(claim)
+  return string.match(claim, '^([^|]*)|([^|]*)|?([^|]*)|?(.*)$')
+end
+
+local function wait(document, lane, place)
+  redis.call('ZADD', lane == 'live' and LIVE or BACKFILL, 'NX', place, document)
+end
+
+-- Gives back what jobs hold that are over, and counts their crashes. Returns how many documents.
+local function give_back(is_over, place, crashed)
+  local claims, back = redis.call('HGETALL', RUNNING), 0
+  for i = 1, #claims, 2 do
+    local document = claims[i]
+    local job, lane, _, again = parts(claims[i + 1])
+    if is_over(job) then
+      redis.call('HDEL', RUNNING, document)
+      wait(document, again == 'live' and again or lane, place + i)
+      if crashed and tonumber(redis.call('HGET', CRASHES, document) or 0) then
+        redis.call('HINCRBY', CRASHES, document, 1)
+      end
+      if redis.call('GET', ALONE) == job then redis.call('DEL', ALONE) end
+      back = back + 1
+    end
   end
-  redis.call('HSET', KEYS[1], document, string.format('%d|%s', number, lane))
-  if not mark or redis.call('HEXISTS', KEYS[5], document) == 0 then
-    if mark and lane == 'live' then redis.call('ZREM', KEYS[4], document) end
-    redis.call('ZADD', lane == 'live' and KEYS[3] or KEYS[4], 'NX', order + i, document)
+  return back
+end
+
+-- Queues the message of a `Post`, given by the places of its first key and argument, unless one of its kind waits.
+local function post(key, argument)
+  if redis.call('SET', KEYS[key], '1', 'NX', 'EX', ARGV[argument]) then
+    redis.call('HSET', KEYS[key + 1], ARGV[argument + 1], ARGV[argument + 2])
+    redis.call('RPUSH', KEYS[key + 2], ARGV[argument + 1])
+    if redis.call('RPUSH', KEYS[key + 3], 1) > 16 then redis.call('LTRIM', KEYS[key + 3], -16, -1) end
   end
 end
-redis.call('SADD', KEYS[6], ARGV[3])
+"""
+
+_MARK = """
+-- More KEYS: counters, those of a post for each lane
+-- ARGV: now (seconds), lane, agent, place of the first document, most documents in the live lane, and for each lane
+-- the field of its counter and the arguments of its post (empty without posts), document...
+-- Returns the lane in which the documents wait.
+local place, asked = tonumber(ARGV[4]), ARGV[2]
+if asked == 'live' and redis.call('ZCARD', LIVE) + #ARGV - 13 > tonumber(ARGV[5]) then asked = 'backfill' end
+for i = 14, #ARGV do
+  local document = ARGV[i]
+  local fresh = redis.call('ZADD', SINCE, 'NX', ARGV[1], document) == 1
+  local claim = not fresh and redis.call('HGET', RUNNING, document)
+  if claim then
+    local job, lane, crashes, again = parts(claim)
+    if again ~= 'live' then
+      redis.call('HSET', RUNNING, document, table.concat({job, lane, crashes, asked}, '|'))
+    end
+  elseif asked == 'live' then
+    if not fresh then redis.call('ZREM', BACKFILL, document) end
+    wait(document, asked, place + i)
+  elseif fresh or not redis.call('ZSCORE', LIVE, document) then
+    wait(document, asked, place + i)
+  end
+end
+redis.call('SADD', AGENTS, ARGV[3])
+if #KEYS > 9 then
+  local live = asked == 'live'
+  redis.call('HINCRBY', KEYS[9], live and ARGV[6] or ARGV[10], #ARGV - 13)
+  post(live and 10 or 14, live and 7 or 11)
+end
 return asked
 """
 
+_POST = """
+-- More KEYS and ARGV: those of a post
+post(9, 1)
+"""
+
+_BEGIN = """
+-- More KEYS: queued, retrying; ARGV: job, seconds for which it is the only one of its kind (0: others may run, too),
+-- it was retried (1) or not. Returns 0 when another job of its kind is at work and the only one.
+give_back(function(job) return job == ARGV[1] end, 0, true)
+local name = 'job:' .. ARGV[1]
+if ARGV[3] == '1' and redis.call('GET', KEYS[10]) == ARGV[1] then redis.call('DEL', KEYS[10]) end
+if ARGV[2] == '0' then
+  redis.call('DEL', KEYS[9])
+  return 1
+end
+local holder = redis.call('GET', KEYS[9])
+if holder and holder ~= name and string.sub(holder, 1, 4) == 'job:' then return 0 end
+redis.call('SET', KEYS[9], name, 'EX', ARGV[2])
+return 1
+"""
+
+_END = """
+-- More KEYS: queued; ARGV: job. Returns how many live documents wait.
+if redis.call('GET', KEYS[9]) == 'job:' .. ARGV[1] then redis.call('DEL', KEYS[9]) end
+return redis.call('ZCARD', LIVE)
+"""
+
 _CLAIM = """
--- KEYS: waiting, running, sequence, crashes, alone; ARGV: job, how many, crashes from which on one is claimed alone,
--- seconds for which it stays alone. Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
-local documents = redis.call('ZRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)
+-- ARGV: job, lane, how many, crashes from which on one is claimed alone, seconds for which it stays alone
+-- Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
+local most, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
+local waiting = ARGV[2] == 'live' and LIVE or BACKFILL
+local documents = redis.call('ZRANGE', waiting, 0, most - 1)
 if #documents == 0 then return {''} end
-local crashes = redis.call('HMGET', KEYS[4], unpack(documents))
-local why, taken = #documents == tonumber(ARGV[2]) and 'more' or '', {}
-for i, document in ipairs(documents) do
-  local limit = tonumber(ARGV[3])
+local crashes = redis.call('HMGET', CRASHES, unpack(documents))
+local why, taken, claims = #documents == most and 'more' or '', {}, {}
+local function take(i)
+  taken[#taken + 1] = documents[i]
+  claims[#claims + 1] = documents[i]
+  claims[#claims + 1] = table.concat({ARGV[1], ARGV[2], crashes[i] and '1' or '', ''}, '|')
+end
+for i = 1, #documents do
   if not crashes[i] or (tonumber(crashes[i]) or limit) < limit then
-    taken[#taken + 1] = document
+    take(i)
   elseif #taken > 0 then
     why = 'more'
   elseif why ~= 'busy' then
-    if redis.call('SET', KEYS[5], ARGV[1], 'NX', 'EX', ARGV[4]) or redis.call('GET', KEYS[5]) == ARGV[1] then
-      why, taken = 'alone: ' .. crashes[i], {document}
+    if redis.call('SET', ALONE, ARGV[1], 'NX', 'EX', ARGV[5]) or redis.call('GET', ALONE) == ARGV[1] then
+      why = 'alone: ' .. crashes[i]
+      take(i)
       break
     end
     why = 'busy'
   end
 end
 if #taken == 0 then return {why} end
-local marks, claims = redis.call('HMGET', KEYS[3], unpack(taken)), {}
-for i, document in ipairs(taken) do
-  claims[#claims + 1] = document
-  claims[#claims + 1] = ARGV[1] .. '|' .. (marks[i] and string.match(marks[i], '^(%d+)|') or '0')
-end
-redis.call('ZREM', KEYS[1], unpack(taken))
-redis.call('HSET', KEYS[2], unpack(claims))
+redis.call('ZREM', waiting, unpack(taken))
+redis.call('HSET', RUNNING, unpack(claims))
 return {why == 'busy' and 'more' or why, unpack(taken)}
 """
 
-_FINISH = """
--- KEYS: sequence, since, waiting:live, waiting:backfill, running, agents, crashes
--- ARGV: now, job, agent, give back (1) or done (0), document...
+_FINISH = f"""
+-- ARGV: now, job, give back (1) or done (0), document...
 -- Returns the times of the marks that are over, as strings.
-local over = {}
-local order = tonumber(ARGV[1]) * 1000000
-for i = 5, #ARGV do
+local over, place = {{}}, tonumber(ARGV[1]) * 1000000
+for i = 4, #ARGV do
   local document = ARGV[i]
-  local claim = redis.call('HGET', KEYS[5], document)
-  if claim then
-    local job, number = string.match(claim, '^(.*)|(%d+)$')
-    if job == ARGV[2] then
-      redis.call('HDEL', KEYS[5], document)
-      local mark = redis.call('HGET', KEYS[1], document)
-      if mark then
-        local latest, lane = string.match(mark, '^(%d+)|(.*)$')
-        if latest == number and ARGV[4] == '0' then
-          over[#over + 1] = redis.call('ZSCORE', KEYS[2], document)
-          redis.call('HDEL', KEYS[1], document)
-          redis.call('ZREM', KEYS[2], document)
-        else
-          redis.call('ZADD', lane == 'live' and KEYS[3] or KEYS[4], 'NX', order + i, document)
-        end
-      end
+  local job, lane, crashes, again = parts(redis.call('HGET', RUNNING, document) or '|')
+  if job == ARGV[2] then
+    redis.call('HDEL', RUNNING, document)
+    if again == '' and ARGV[3] == '0' then
+      over[#over + 1] = redis.call('ZSCORE', SINCE, document)
+      redis.call('ZREM', SINCE, document)
+    else
+      wait(document, again == 'live' and again or lane, place + i)
     end
+    if crashes ~= '' and ARGV[3] == '0' then redis.call('HDEL', CRASHES, document) end
   end
 end
-if ARGV[4] == '0' then redis.call('HDEL', KEYS[7], unpack(ARGV, 5)) end
-if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SREM', KEYS[6], ARGV[3]) end
+if #over > 0 then redis.call('SET', MOVED, '1', 'EX', {MOVED_KEPT_SECONDS}) end
 return over
 """
 
 _RECOVER = """
--- KEYS: sequence, waiting:live, waiting:backfill, running, crashes, alone
 -- ARGV: place of the documents, the jobs named are alive (1) or crashed (0), job...
--- Gives back what jobs hold that are crashed, or not alive. Counts the crashes. Returns how many documents.
-local named = {}
+local named, crashed = {}, ARGV[2] == '0'
 for i = 3, #ARGV do named[ARGV[i]] = true end
-local order, back, crashed = tonumber(ARGV[1]), 0, ARGV[2] == '0'
-local claims = redis.call('HGETALL', KEYS[4])
-for i = 1, #claims, 2 do
-  local document, job = claims[i], string.match(claims[i + 1], '^(.*)|%d+$')
-  if (named[job] or false) == crashed then
-    local mark = redis.call('HGET', KEYS[1], document)
-    redis.call('HDEL', KEYS[4], document)
-    if mark then
-      local lane = string.match(mark, '^%d+|(.*)$')
-      redis.call('ZADD', lane == 'live' and KEYS[2] or KEYS[3], 'NX', order + i, document)
-    end
-    if crashed and tonumber(redis.call('HGET', KEYS[5], document) or 0) then
-      redis.call('HINCRBY', KEYS[5], document, 1)
-    end
-    if redis.call('GET', KEYS[6]) == job then redis.call('DEL', KEYS[6]) end
-    back = back + 1
+return give_back(function(job) return (named[job] or false) == crashed end, tonumber(ARGV[1]), crashed)
+"""
+
+_AGENTS = """
+-- KEYS: agents; ARGV: begin of the keys of marks. Returns the agents that have marks, and forgets the others.
+local found = {}
+for _, agent in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  if redis.call('EXISTS', ARGV[1] .. agent) == 1 then
+    found[#found + 1] = agent
+  else
+    redis.call('SREM', KEYS[1], agent)
   end
 end
-return back
+return found
 """
 
 _END_ALONE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
@@ -203,42 +265,92 @@ class Claim:
     crashes: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Message that a script queues, unless one of its kind waits.
+
+    `queued`: key of the flag that one of its kind waits, kept for `kept_seconds`. `name` and `body`: the message as
+    Dramatiq 2.2 keeps it. `counter`: field of the counter of marked documents.
+    """
+
+    queue: str
+    queued: str
+    kept_seconds: int
+    name: str
+    body: bytes
+    counter: str = ""
+
+    @property
+    def args(self) -> tuple[int, str, bytes]:
+        """Arguments of the script."""
+        return self.kept_seconds, self.name, self.body
+
+
 class PendingSet:
     """Marks of all agents in one namespace. Raises `redis.RedisError` if the server does not answer."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client  # the client's own types mix its asynchronous twin in
         self._keys = keys
-        self._mark = client.register_script(_MARK)
-        self._claim = client.register_script(_CLAIM)
-        self._finish = client.register_script(_FINISH)
-        self._recover = client.register_script(_RECOVER)
+        self._mark, self._post, self._begin, self._end, self._claim, self._finish, self._recover = (
+            client.register_script(_COMMON + script)
+            for script in (_MARK, _POST, _BEGIN, _END, _CLAIM, _FINISH, _RECOVER)
+        )
+        self._agents = client.register_script(_AGENTS)
         self._end_alone = client.register_script(_END_ALONE)
 
-    def mark(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane, now: float) -> Lane:
+    def mark(
+        self,
+        agent: str,
+        documents: Sequence[DocumentKey],
+        *,
+        lane: Lane,
+        now: float,
+        post: Callable[[Lane], Post] | None = None,
+    ) -> None:
         """Mark documents as changed at Unix time `now`. Jobs take them in the order given.
 
-        Return their lane: with more than `LIVE_DOCUMENTS` of an agent in the live lane, they wait in the other one.
+        With more than `LIVE_DOCUMENTS` of an agent in the live lane, they wait in the other one. `post` returns the
+        message for their lane.
         """
         if len(documents) > LIVE_DOCUMENTS:
             lane = Lane.BACKFILL
         for start, part in _slices(documents):
+            # A message of its own for each slice: a job may have taken the one for the slice before.
+            posts = [post(one) for one in (Lane.LIVE, Lane.BACKFILL)] if post is not None else []
+            keys = [key for one in posts for key in self._of_post(one)]
+            args = [arg for one in posts for arg in (one.counter, *one.args)] or [""] * 8
             # Whole microseconds: with fractions of a second, the places of two slices could overlap.
             place = round(now * 1e6) + start
             raw = self._mark(
-                keys=self._all(agent),
-                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *part],
+                keys=[*self._all(agent), self._keys.counters, *keys],
+                args=[f"{now:.6f}", lane.value, agent, place, LIVE_DOCUMENTS, *args, *part],
             )
             lane = Lane(_text(raw))
-        return lane
+
+    def post(self, agent: str, message: Post) -> None:
+        """Queue a message unless one of its kind waits."""
+        self._post(keys=[*self._all(agent), *self._of_post(message)], args=message.args)
+
+    def begin(
+        self, agent: str, *, job: str, queued: str, retrying: str, only_seconds: int = 0, retried: bool = True
+    ) -> bool:
+        """Begin a job: later marks need a new message.
+
+        The documents that it held when its process crashed wait again, first in line; the crash counts for each. With
+        `only_seconds` it is the only job of its kind for so long: return False if another one is.
+        """
+        keys = [*self._all(agent), queued, retrying]
+        return bool(self._begin(keys=keys, args=[job, only_seconds, int(retried)]))
+
+    def end(self, agent: str, *, job: str, queued: str) -> int:
+        """End the only job of its kind. Return the number of live documents that wait."""
+        return int(self._end(keys=[*self._all(agent), queued], args=[job]))
 
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
         """Take up to `limit` waiting documents for a job, or a single document after several crashes."""
-        keys = self._keys
-        of = (keys.running(agent), keys.sequence(agent), keys.crashes(agent), keys.alone)
-        why, *documents = self._claim(
-            keys=[keys.waiting(agent, lane.value), *of], args=[job, limit, ALONE_FROM, ALONE_SECONDS]
-        )
+        args = [job, lane.value, limit, ALONE_FROM, ALONE_SECONDS]
+        why, *documents = self._claim(keys=self._all(agent), args=args)
         rest, _, crashes = _text(why).partition(": ")
         return Claim(tuple(DocumentKey.decode(_text(raw)) for raw in documents), rest, crashes)
 
@@ -248,19 +360,19 @@ class PendingSet:
         Return the Unix times of the oldest change of each document that is up to date now. Documents that were marked
         again meanwhile wait again.
         """
-        return self._end(agent, documents, job=job, now=now, back=0)
+        return self._end_claims(agent, documents, job=job, now=now, back=0)
 
     def give_back(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> None:
         """Let documents wait again that a job held and did not index."""
-        self._end(agent, documents, job=job, now=now, back=1)
+        self._end_claims(agent, documents, job=job, now=now, back=1)
 
     def recover(self, agent: str, *, alive: Sequence[str], now: float) -> int:
         """Give back the documents of jobs that are not `alive`. Return their number."""
-        return self._given_back(agent, f"{now * 1e6:.0f}", 1, alive)
+        return int(self._recover(keys=self._all(agent), args=[round(now * 1e6), 1, *alive]))
 
     def recover_crashed(self, agent: str, *, job: str) -> int:
         """Give back the documents of a crashed job, first in line, and count the crash. Return their number."""
-        return self._given_back(agent, "0", 0, [job])
+        return int(self._recover(keys=self._all(agent), args=[0, 0, job]))
 
     def count_crash(self, agent: str, name: str) -> int:
         """Count a crash of a document or a job, and return the number."""
@@ -317,7 +429,7 @@ class PendingSet:
     def pending(self, agent: str) -> Pending:
         """Return the agent's backlog."""
         with self._client.pipeline(transaction=False) as pipe:
-            pipe.hlen(self._keys.sequence(agent))
+            pipe.zcard(self._keys.since(agent))
             pipe.hlen(self._keys.running(agent))
             pipe.zrange(self._keys.since(agent), 0, 0, withscores=True)
             pipe.sismember(self._keys.held_back, agent)
@@ -339,24 +451,25 @@ class PendingSet:
 
     def agents(self) -> list[str]:
         """Return the agents that have marks."""
-        return sorted(_text(raw) for raw in self._client.smembers(self._keys.agents))
+        return sorted(_text(raw) for raw in self._agents(keys=[self._keys.agents], args=[self._keys.since("")]))
 
-    def _end(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float, back: int) -> list[float]:
+    def _end_claims(
+        self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float, back: int
+    ) -> list[float]:
         over: list[float] = []
-        keys = [*self._all(agent), self._keys.crashes(agent)]
         for _, part in _slices(documents):
-            over += map(float, self._finish(keys=keys, args=[f"{now:.6f}", job, agent, back, *part]))
+            over += map(float, self._finish(keys=self._all(agent), args=[f"{now:.6f}", job, back, *part]))
         return over
-
-    def _given_back(self, agent: str, place: str, alive: int, jobs: Sequence[str]) -> int:
-        sequence, _, live, backfill, running, _ = self._all(agent)
-        keys = [sequence, live, backfill, running, self._keys.crashes(agent), self._keys.alone]
-        return int(self._recover(keys=keys, args=[place, alive, *jobs]))
 
     def _all(self, agent: str) -> list[str]:
         keys = self._keys
         waiting = [keys.waiting(agent, lane) for lane in (Lane.LIVE, Lane.BACKFILL)]
-        return [keys.sequence(agent), keys.since(agent), *waiting, keys.running(agent), keys.agents]
+        of_agent = [keys.since(agent), *waiting, keys.running(agent), keys.crashes(agent)]
+        return [*of_agent, keys.alone, keys.agents, keys.moved]
+
+    def _of_post(self, post: Post) -> list[str]:
+        keys = self._keys
+        return [post.queued, keys.messages(post.queue), keys.queue(post.queue), keys.bell(post.queue)]
 
 
 def _slices(documents: Sequence[DocumentKey]) -> Iterator[tuple[int, list[str]]]:

@@ -23,7 +23,7 @@ from typing import IO, Any
 import redis
 import structlog
 
-from memory.status.local_processes import (
+from memory.status.run_files import (
     born,
     is_stopped,
     is_the_same,
@@ -37,6 +37,7 @@ from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal
 from workers.queue.names import QUEUES, Keys
+from workers.queue.pending import PendingSet
 
 log = structlog.get_logger(__name__)
 
@@ -240,7 +241,7 @@ class BrokerServer:
 def _is_idle(client: Any, keys: Keys) -> bool:
     """Return True if no document is marked, no event waits and no message is left."""
     messages = [key for queue in QUEUES for key in (keys.messages(queue), keys.delayed_messages(queue))]
-    return not client.exists(keys.agents, keys.inbox, *messages)
+    return not client.exists(keys.inbox, *messages) and not PendingSet(client, keys).agents()
 
 
 def _end(pid: int) -> None:

@@ -116,9 +116,8 @@ class BatchApi(ABC):
     file_path: ClassVar[str]
     content_path: ClassVar[str]
 
-    def __init__(self, provider: RemoteProvider, *, call_seconds: float = _CALL_SECONDS) -> None:
+    def __init__(self, provider: RemoteProvider) -> None:
         self.provider = provider
-        self._call_seconds = call_seconds
 
     # What a provider is asked
 
@@ -201,7 +200,7 @@ class BatchApi(ABC):
     def read_job(self, answer: Mapping[str, Any]) -> ProviderJob:
         try:
             return self._read(answer)
-        except (KeyError, TypeError, AttributeError) as error:
+        except NO_ANSWER as error:
             raise Transient(f"the answer of {self.provider.name}'s Batch API is no job") from error
 
     def _line_of(self, line: bytes) -> BatchLine | None:
@@ -251,7 +250,7 @@ class BatchApi(ABC):
     def call(self, method: str, path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
         """Return headers and content of an answer that is no file."""
         exchange = self.provider.exchange(
-            seconds=self._call_seconds, answer_bytes=_ANSWER_BYTES, bytes_per_second=_FILE_BYTES_PER_SECOND
+            seconds=_CALL_SECONDS, answer_bytes=_ANSWER_BYTES, bytes_per_second=_FILE_BYTES_PER_SECOND
         )
         with exchange.running():
             return self.provider.fetch(method, path, read_status=self._read_status, **options)
@@ -269,7 +268,7 @@ class BatchApi(ABC):
     def _lines(self, name: str, texts: int) -> Iterator[bytes]:
         """Return the lines of a file of results of so many texts, as they arrive: it may have 400 MB."""
         exchange = self.provider.exchange(
-            seconds=self._call_seconds,
+            seconds=_CALL_SECONDS,
             answer_bytes=self.provider.answer_bytes(texts),
             bytes_per_second=_FILE_BYTES_PER_SECOND,
             may_move=True,

@@ -205,31 +205,21 @@ class ReadConnections:
         self._path = path
         self._options = options
         self._idle: list[apsw.Connection] = []
-        #: Version of the file that idle connections belong to.
-        self._state = 0
         self._lent = 0
         self._closed = False
         self._changed = threading.Condition()
-        # Facts about a file that is read as immutable, None otherwise.
-        self._frozen: tuple[int, ...] | None = None
         self.text_reason: str | None = None
-        self._idle.append(self._open())
+        with self.borrow():
+            pass
 
     @contextmanager
     def borrow(self) -> Iterator[apsw.Connection]:
         """Lend a connection and translate apsw's errors."""
-        connection = None
         with self._changed:
             if self._closed:
                 raise StoreUnreadable(f"{self._path} was closed")
-            if self._frozen is not None and self._frozen != self._looks():
-                self._close_idle()
-                self._frozen = None
-                self._state += 1
             self._lent += 1
-            state = self._state
-            if self._idle:
-                connection = self._idle.pop()
+            connection = self._idle.pop() if self._idle else None
         try:
             with translated(self._path):
                 if connection is None:
@@ -238,10 +228,12 @@ class ReadConnections:
         finally:
             with self._changed:
                 self._lent -= 1
-                if connection is not None and state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
-                    self._idle.append(connection)
-                elif connection is not None:
-                    connection.close()
+                # A file that is read as immutable may change at any time: its connection serves one call.
+                if connection is not None:
+                    if len(self._idle) < MAX_IDLE_CONNECTIONS and not connection.open_flags & apsw.SQLITE_OPEN_URI:
+                        self._idle.append(connection)
+                    else:
+                        connection.close()
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -249,37 +241,24 @@ class ReadConnections:
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._lent == 0)
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+            while self._idle:
+                self._idle.pop().close()
 
     def _open(self) -> apsw.Connection:
-        with translated(self._path):
-            try:
-                connection = open_for_reading(self._path, self._options)
-            except _NO_SHARED_MEMORY as error:
-                connection = self._open_immutable(error)
+        try:
+            connection = open_for_reading(self._path, self._options)
+        except _NO_SHARED_MEMORY:
+            # Without its -wal and -shm files, a database is read if it is complete without them.
+            if not self._path.is_file() or bytes_of(self._path.with_name(f"{self._path.name}-wal")):
+                raise
+            connection = open_for_reading(self._path, self._options, immutable=True)
         self.text_reason = missing_keywords(connection)
         return connection
 
-    def _open_immutable(self, error: apsw.Error) -> apsw.Connection:
-        """Open a database without its -wal and -shm files, if it is complete without them."""
-        if not self._path.is_file() or self._wal_size() > 0:
-            raise in_our_words(error, self._path) or error
-        self._frozen = self._looks()
-        return open_for_reading(self._path, self._options, immutable=True)
 
-    def _looks(self) -> tuple[int, ...]:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return ()
-        return stat.st_ino, stat.st_size, stat.st_mtime_ns, self._wal_size()
-
-    def _wal_size(self) -> int:
-        try:
-            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
-        except OSError:
-            return 0
+def bytes_of(path: Path) -> int:
+    """Return the size of a file, 0 without it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -31,7 +31,7 @@ from memory.store.reader import (
     Vector,
 )
 from memory.store.sqlite import keywords, vectors
-from memory.store.sqlite.connection import ReadConnections
+from memory.store.sqlite.connection import ReadConnections, bytes_of
 from memory.store.sqlite.keywords import TermFrequencies
 from memory.store.sqlite.maintenance import findings
 from memory.store.sqlite.rows import (
@@ -345,14 +345,6 @@ class SqliteReader(StoreReader):
                 "`recalld rebuild` makes them one"
             )
         return dimensions
-
-
-def bytes_of(path: Path) -> int:
-    """Return the size of a file, 0 without it."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _schema(connection: apsw.Connection) -> int:

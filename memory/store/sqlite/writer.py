@@ -17,6 +17,7 @@ from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
 from memory.store.sqlite.connection import (
+    bytes_of,
     load_sqlite_vec,
     missing_keywords,
     open_for_writing,
@@ -30,7 +31,7 @@ from memory.store.sqlite.maintenance import (
     leave_deletions,
     merge_keywords,
 )
-from memory.store.sqlite.reader import SqliteReader, bytes_of
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import SET_META, migrate
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Maintained, Store, WriteOutcome

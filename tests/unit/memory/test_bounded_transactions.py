@@ -256,7 +256,7 @@ def test_a_transcript_is_renamed_in_one_row(world: World, watch: Watch) -> None:
     before = len(indexer.target().chunks_of(TALK))
     indexer.index([archive, TALK], lane=Lane.LIVE, on_done=lambda _: None)
     assert len(indexer.target().chunks_of(archive)) == before
-    assert sum(one["changed"] for one in watch.changed) == 0
+    assert sum(one["changed"] for one in watch.changed) <= 1, "its open end at most"
 
 
 @pytest.mark.parametrize("change", [rewrite, shrink, delete])

@@ -15,8 +15,7 @@ import pytest
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.status.home import home_sizes
-from memory.status.summary import build_status, whole_status
+from memory.status.home import build_status, home_sizes, whole_status
 from memory.status.vectors import vector_progress
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey

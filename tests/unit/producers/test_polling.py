@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,17 +83,6 @@ def test_a_folder_that_cannot_be_listed_any_more_or_again_asks_for_a_comparison(
     assert heard.paths() == []
 
 
-def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(heard: Heard, watcher: Watcher) -> None:
-    files = Listed()
-    files.now = {note("a"): FileStat(1, 1, 1, 1), note("b"): FileStat(1, 1, 1, 1)}
-    watcher.add("main", files)
-    files.now = {note("a"): FileStat(1, 1, 1, 2), note("b"): FileStat(1, 1, 1, 1)}
-    wait_until(lambda: heard.paths() == ["a.md"])
-    files.let_a_round_pass()
-    files.let_a_round_pass()
-    assert heard.paths() == ["a.md"]
-
-
 def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watcher: Watcher) -> None:
     class Restless(Listed):
         def scan(self, *, but: KnownFiles | None = None, **_: object) -> Scan:
@@ -109,18 +96,6 @@ def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watc
     assert heard.paths() == []
     files.now = Listed(a=2).now
     wait_until(lambda: heard.paths() == ["a.md"])
-
-
-def test_an_edit_that_keeps_size_and_time_is_heard_by_polling(heard: Heard, watcher: Watcher, tmp_path: Path) -> None:
-    path = tmp_path / "memory/a.md"
-    path.parent.mkdir()
-    path.write_text("one")
-    before = path.stat()
-    wait_until(lambda: time.time_ns() > before.st_ctime_ns + 20_000_000)  # a tick of the file system's clock
-    watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=tmp_path)))
-    path.write_text("two")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    wait_until(lambda: "memory/a.md" in heard.paths())
 
 
 def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard, watcher: Watcher) -> None:

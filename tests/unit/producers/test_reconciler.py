@@ -10,10 +10,10 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
-from producers.reconciler import LIVE_DOCUMENTS, ReconcileReport, reconcile
+from producers.reconciler import LIVE_DOCUMENTS, Indexes, ReconcileReport, reconcile
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
-from schemas.errors import BrokerUnavailable
+from schemas.errors import BrokerUnavailable, RecalldError
 from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
@@ -30,6 +30,8 @@ class Bench:
         self.index: RememberedFiles | None = RememberedFiles({})
         self.answering: RememberedFiles | None = None
         self.building = False
+        self.unreadable: RecalldError | None = None
+        self.older: RecalldError | None = None
 
     def write(self, path: str, text: str = "text") -> None:
         target = self.workspace / path
@@ -41,34 +43,33 @@ class Bench:
         self.index = RememberedFiles(dict(self.files.scan().documents), vectors_pending=vectors_pending)
 
     def reconcile(self) -> ReconcileReport:
-        return reconcile(
-            self.agent,
-            self.files,
-            lambda: as_reader(self.index),
-            self.queue,
-            answering=lambda: as_reader(self.answering),
-            building=lambda: self.building,
-            today=TODAY,
+        indexes = Indexes(
+            indexed=lambda _: as_reader(self.index) if self.unreadable is None else self.fail(self.unreadable),
+            answering=lambda _: as_reader(self.answering) if self.older is None else self.fail(self.older),
+            building=lambda _: self.building,
         )
+        return reconcile(self.agent, self.files, indexes, self.queue, today=TODAY)
+
+    @staticmethod
+    def fail(error: RecalldError) -> StoreReader:
+        raise error
+
+    def lanes(self) -> dict[str, Lane]:
+        return {key.path: lane for _, keys, lane in self.queue.calls for key in keys}
+
+    def give_sessions(self, **sync: bool) -> Path:
+        """Give the agent a session folder."""
+        folder = self.workspace.parent / "sessions"
+        folder.mkdir(exist_ok=True)
+        sessions = Sync(sessions=SyncSessions.model_validate(sync))
+        self.agent = self.agent.model_copy(update={"sessions": (str(folder),), "sync": sessions})
+        self.files = AgentFiles(self.agent, imports=self.workspace.parent / "imports.json")
+        return folder
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "workspace")
-
-
-def lanes(bench: Bench) -> dict[str, Lane]:
-    return {key.path: lane for _, keys, lane in bench.queue.calls for key in keys}
-
-
-def test_unchanged_files_cause_no_job(bench: Bench) -> None:
-    bench.write("MEMORY.md")
-    bench.write("memory/a.md")
-    bench.remember()
-    report = bench.reconcile()
-    assert (report.on_disk, report.marked) == (2, 0)
-    assert bench.queue.calls == []
-    assert bench.queue.vectors == bench.queue.completions == []
 
 
 def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(bench: Bench) -> None:
@@ -81,8 +82,9 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     bench.write("MEMORY.md")
     report = bench.reconcile()
     assert (report.new, report.changed, report.vanished) == (1, 1, 1)
+    assert report.on_disk == 3
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/2026-11-21.md", "memory/gone.md"]
-    assert {*lanes(bench).values()} == {Lane.LIVE}
+    assert {*bench.lanes().values()} == {Lane.LIVE}
 
 
 def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
@@ -103,7 +105,7 @@ def test_many_differences_go_to_the_backfill_queue(bench: Bench) -> None:
     for number in range(LIVE_DOCUMENTS + 1):
         bench.write(f"memory/{number}.md")
     bench.reconcile()
-    assert {*lanes(bench).values()} == {Lane.BACKFILL}
+    assert {*bench.lanes().values()} == {Lane.BACKFILL}
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -117,7 +119,7 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
     bench.write("memory/new.md")
     (bench.workspace / "memory/004.md").unlink()
     report = bench.reconcile()
-    found = lanes(bench)
+    found = bench.lanes()
     assert {path for path, lane in found.items() if lane is Lane.LIVE} == {
         "memory/003.md",
         "memory/004.md",
@@ -127,33 +129,22 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
     assert (report.new, report.changed, report.vanished) == (notes, 0, 1)
 
 
-def test_an_answering_generation_that_cannot_be_read_tells_no_edits(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("unreadable", "older"), [(None, OtherVersion("written by an older recalld")), (StoreCorrupt("damaged"), None)]
+)
+def test_a_damaged_index_and_an_answering_one_of_another_version_count_as_none(
+    bench: Bench, unreadable: RecalldError | None, older: RecalldError | None
+) -> None:
     bench.write("memory/a.md")
-
-    def unreadable() -> StoreReader | None:
-        raise OtherVersion("written by an older recalld")
-
-    report = reconcile(bench.agent, bench.files, lambda: None, bench.queue, answering=unreadable)
-    assert (report.new, lanes(bench)) == (1, {"memory/a.md": Lane.LIVE})
-
-
-def test_a_damaged_index_counts_as_none(bench: Bench) -> None:
-    bench.write("memory/a.md")
-
-    def damaged() -> StoreReader | None:
-        raise StoreCorrupt("damaged")
-
-    assert reconcile(bench.agent, bench.files, damaged, bench.queue).new == 1
+    bench.index, bench.unreadable, bench.older = None, unreadable, older
+    assert (bench.reconcile().new, bench.lanes()) == (1, {"memory/a.md": Lane.LIVE})
 
 
 def test_an_index_that_cannot_be_read_is_no_reason_to_index_everything_again(bench: Bench) -> None:
     bench.write("memory/a.md")
-
-    def unreadable() -> StoreReader | None:
-        raise StoreUnreadable("not yours")
-
+    bench.unreadable = StoreUnreadable("not yours")
     with pytest.raises(StoreUnreadable):
-        reconcile(bench.agent, bench.files, unreadable, bench.queue)
+        bench.reconcile()
     assert bench.queue.calls == []
 
 
@@ -203,19 +194,18 @@ def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_
     assert (bench.reconcile().problems, bench.reconcile().marked) == ((), 0)
 
 
-def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "workspace")
-    (tmp_path / "extra").mkdir()
-    bench.agent = AgentSettings(id="main", workspace=bench.workspace, extra_paths=(str(tmp_path / "extra"),))
+@pytest.mark.parametrize(("notes", "vanished"), [(10, 10), (11, 0)])
+def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(
+    bench: Bench, tmp_path: Path, notes: int, vanished: int
+) -> None:
+    bench.agent = bench.agent.model_copy(update={"extra_paths": (str(tmp_path / "extra"),)})
     bench.files = AgentFiles(bench.agent)
-    for many in (10, 11):
-        for number in range(many):
-            (tmp_path / "extra" / f"{number}.md").write_text("text")
-        bench.remember()
-        for note in (tmp_path / "extra").iterdir():
-            note.unlink()
-        report = bench.reconcile()
-        assert report.vanished == (10 if many == 10 else 0)
+    for number in range(notes):
+        bench.write(f"../extra/{number}.md")
+    bench.remember()
+    for note in (tmp_path / "extra").iterdir():
+        note.unlink()
+    assert bench.reconcile().vanished == vanished
 
 
 def test_a_note_that_never_could_be_read_and_is_gone_is_looked_at_once_more_for_its_letter(bench: Bench) -> None:
@@ -228,20 +218,14 @@ def test_a_note_that_never_could_be_read_and_is_gone_is_looked_at_once_more_for_
     assert bench.queue.marked("main") == ["memory/gone.md"]
 
 
-def test_vectors_that_wait_are_asked_for_whatever_else_is_found(bench: Bench) -> None:
+def test_vectors_and_a_completion_that_wait_are_asked_for_whatever_else_is_found(bench: Bench) -> None:
     bench.write("memory/a.md")
     bench.remember(vectors_pending=3)
-    bench.reconcile()
-    assert bench.queue.vectors == ["main"]
-    bench.write("memory/b.md")
-    bench.reconcile()
+    for number in (1, 2):
+        bench.reconcile()
+        assert (bench.queue.vectors, bench.queue.completions) == (["main"] * number, [])
+        bench.write("memory/b.md")
     assert bench.queue.marked("main") == ["memory/b.md"]
-    assert bench.queue.vectors == ["main", "main"]
-
-
-def test_completion_is_asked_for_while_a_generation_is_built(bench: Bench) -> None:
-    bench.reconcile()
-    assert bench.queue.completions == []
     bench.building = True
     bench.reconcile()
     assert bench.queue.completions == ["main"]
@@ -259,16 +243,6 @@ def test_the_reader_is_closed_whatever_happens(bench: Bench) -> None:
 # Transcripts -------------------------------------------------------------------------------------------
 
 
-def transcripts(bench: Bench, *, forget: bool = False) -> Path:
-    """Give the agent a session folder."""
-    folder = bench.workspace.parent / "sessions"
-    folder.mkdir(exist_ok=True)
-    sync = Sync(sessions=SyncSessions(forget_deleted=forget))
-    bench.agent = bench.agent.model_copy(update={"sessions": (str(folder),), "sync": sync})
-    bench.files = AgentFiles(bench.agent, imports=bench.workspace.parent / "imports.json")
-    return folder
-
-
 def write_at(path: Path, seconds: int) -> Path:
     path.write_text("{}\n")
     os.utime(path, (seconds, seconds))
@@ -276,18 +250,18 @@ def write_at(path: Path, seconds: int) -> Path:
 
 
 def test_transcripts_are_marked_after_the_notes_and_the_latest_first(bench: Bench) -> None:
-    folder = transcripts(bench)
+    folder = bench.give_sessions()
     bench.write("memory/a.md")
     for name, seconds in (("a", 100), ("b", 300), ("c", 200)):
         write_at(folder / f"{name}.jsonl", seconds)
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/a.md", "sessions/b.jsonl", "sessions/c.jsonl", "sessions/a.jsonl"]
-    assert (report.new, {*lanes(bench).values()}) == (4, {Lane.LIVE})
+    assert (report.new, {*bench.lanes().values()}) == (4, {Lane.LIVE})
 
 
 @pytest.mark.parametrize("forget", [False, True])
 def test_vanished_transcripts_are_marked_only_if_they_are_to_be_forgotten(bench: Bench, forget: bool) -> None:
-    folder = transcripts(bench, forget=forget)
+    folder = bench.give_sessions(forget_deleted=forget)
     write_at(folder / "a.jsonl", 100)
     bench.write("memory/a.md")
     bench.remember()
@@ -299,7 +273,7 @@ def test_vanished_transcripts_are_marked_only_if_they_are_to_be_forgotten(bench:
 
 
 def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
-    folder = transcripts(bench, forget=True)
+    folder = bench.give_sessions(forget_deleted=True)
     write_at(folder / "a.jsonl", 100)
     bench.remember()
     folder.rename(folder.parent / "aside")
@@ -309,7 +283,7 @@ def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
 
 
 def test_an_archived_session_is_marked_under_its_new_name_first(bench: Bench) -> None:
-    folder = transcripts(bench)
+    folder = bench.give_sessions()
     path = write_at(folder / "a.jsonl", 100)
     bench.remember()
     path.rename(folder / "a.jsonl.reset.2026-02-03")
@@ -318,7 +292,7 @@ def test_an_archived_session_is_marked_under_its_new_name_first(bench: Bench) ->
 
 
 def test_imports_are_looked_at_only_while_an_index_comes_into_being(bench: Bench) -> None:
-    transcripts(bench)
+    bench.give_sessions()
     old = bench.workspace.parent / "old"
     old.mkdir()
     path = write_at(old / "a.jsonl", 100)

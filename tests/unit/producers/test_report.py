@@ -74,7 +74,7 @@ def test_polling_is_a_condition_until_it_is_over_and_switched_off_watching_is_no
 def test_an_overflow_is_a_condition_until_the_comparison_and_is_counted(
     tmp_path: Path, report: FilesReport, troubles: RecordingConditions
 ) -> None:
-    report.overflow()
+    report.overflow("main")
     report.publish(now=0.0)
     assert list(troubles.open) == [(ConditionCode.WATCH_OVERFLOWED, "main")]
     report.compared("main", ())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.context.bootstrap import BOOTSTRAP_FILES, BootstrapKind, bootstrap_files
-from schemas.context_sections import Bootstrap
+from schemas.sections import Bootstrap
 
 TODAY = date(2026, 3, 1)
 

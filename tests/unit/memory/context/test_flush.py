@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.context.flush import FlushPlan, FlushSession, SilentFilter, Skip, flush_plan
-from schemas.context_sections import Flush
+from schemas.sections import Flush
 
 NOW = datetime(2026, 11, 22, 23, 30, tzinfo=UTC)
 

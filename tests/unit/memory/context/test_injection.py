@@ -19,8 +19,8 @@ from memory.context.injection import (
 )
 from memory.context.marks import MARK, marked
 from memory.search.tools import SearchableMemory
-from schemas.context_sections import Injection
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.sections import Injection
 
 MEMORY = CuratedFile("MEMORY.md", "## Rules\n- Never push on Fridays\n\n# Else\n- Vault <!-- trigger: deploy -->\n")
 USER = CuratedFile("USER.md", "- Metric units <!-- always -->\n")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory.context.messages import characters
 from memory.context.pruning import Pruned, PruningState, prune
-from schemas.context_sections import Pruning
+from schemas.sections import Pruning
 
 NOW = 1_000_000.0
 COLD = PruningState(touched_at=NOW - 3_600)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,15 @@ class Bill:
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         self.all.append(usage)
         self.agents.append(agents)
+
+
+def always(error: RecalldError) -> Callable[[Sequence[str]], None]:
+    """Return a rule that raises the error for every request."""
+
+    def rule(batch: Sequence[str]) -> None:
+        raise error
+
+    return rule
 
 
 Make = Callable[..., EmbeddingBatcher]
@@ -241,32 +251,38 @@ def test_cancel_forgets_what_was_not_sent_and_nobody_else_wants(make: Make, cach
     assert cache.entries() == 11, "what was in flight reaches the cache all the same"
 
 
-def test_one_bad_input_is_refused_and_its_neighbours_are_not(make: Make) -> None:
-    provider = Provider(concurrency=1)
-    answered: list[str] = []
+def refusing(word: str, error: RecalldError) -> Callable[[Sequence[str]], None]:
+    """Return a rule that raises the error for requests with a text that holds the word."""
 
     def rule(batch: Sequence[str]) -> None:
-        if "bad 17" in batch:
-            raise Permanent("HTTP 400", reason="too long for the model")
-        answered.extend(batch)
+        if any(word in text.split() for text in batch):
+            raise error
 
-    provider.rule = rule
-    results = done(make(provider).submit(texts("bad", 100), lane=Lane.BACKFILL))
-    refused = {key: result for key, result in results.items() if isinstance(result, Refusal)}
-    assert refused == {text_hash("bad 17"): Refusal("too long for the model")}
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Permanent("HTTP 400", reason="too long for the model"), "too long for the model"),
+        (Transient("HTTP 500: stack trace"), f"failed on it {TRIALS} times while it answered others: HTTP 500: stack"),
+    ],
+    ids=["refused", "breaks the endpoint"],
+)
+def test_one_bad_input_is_refused_and_its_neighbours_are_not(make: Make, error: RecalldError, reason: str) -> None:
+    provider = Provider(concurrency=1, rule=refusing("17", error))
+    results = done(make(provider, patience_seconds=0.01).submit(texts("bad", 100), lane=Lane.BACKFILL))
+    refused = {key: result.reason for key, result in results.items() if isinstance(result, Refusal)}
+    assert list(refused) == [text_hash("bad 17")]
+    assert reason in refused[text_hash("bad 17")]
     assert len(results) == 100
-    mine = [text for text in answered if text.startswith("bad")]
-    assert len(mine) == len(set(mine)) == 99, "no neighbour is paid twice"
-    assert provider.requests <= 20
+    answered = [text for batch in provider.batches if "bad 17" not in batch for text in batch if text != "memory"]
+    assert len(answered) == len(set(answered)) == 99, "no neighbour is paid twice"
+    assert provider.requests - provider.batches.count(["memory"]) <= 20
 
 
 def test_an_endpoint_that_refuses_every_text_is_not_asked_for_each_of_them(make: Make) -> None:
-    provider = Provider(concurrency=1)
-
-    def rule(batch: Sequence[str]) -> None:
-        raise Permanent("the service refused the text")
-
-    provider.rule = rule
+    provider = Provider(concurrency=1, rule=always(Permanent("the service refused the text")))
     ticket = make(provider).submit(texts("any", 200), lane=Lane.BACKFILL)
     assert done(ticket) == {}
     assert isinstance(ticket.error(), Terminal)
@@ -281,13 +297,21 @@ def test_a_passing_failure_is_retried_within_the_request(make: Make) -> None:
     assert [len(batch) for batch in provider.batches] == [5, 5, 5]
 
 
-def test_retries_have_a_bound(make: Make) -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [[Transient("HTTP 503")] * 100, [np.zeros((5, 64), dtype=np.float32)] * 50, [RuntimeError("a defect")]],
+    ids=["an endpoint that is down", "only unusable vectors", "a defect of the provider"],
+)
+def test_failures_of_the_endpoint_end_in_a_passing_failure_and_refuse_no_text(make: Make, answers: list[Any]) -> None:
     provider = Provider()
-    provider.answer_next(*[Transient("HTTP 503")] * 100)
-    ticket = make(provider, patience_seconds=1.0).submit(texts("any", 5), lane=Lane.LIVE)
+    provider.answer_next(*answers)
+    batcher = make(provider, patience_seconds=0.2)
+    ticket = batcher.submit(texts("any", 5), lane=Lane.LIVE)
     assert done(ticket) == {}
     assert isinstance(ticket.error(), Transient)
-    assert 1 < provider.requests <= 16
+    assert provider.requests <= 16
+    if len(answers) == 1:
+        vectors_of(batcher.submit(texts("any", 5), lane=Lane.LIVE))
 
 
 def test_a_short_retry_after_is_waited_for_by_everybody(make: Make) -> None:
@@ -341,39 +365,20 @@ def test_after_a_refusal_for_good_nothing_leaves_for_a_minute(make: Make) -> Non
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0])
-def test_an_unusable_vector_among_good_ones_is_asked_again_alone(make: Make, value: float) -> None:
+@pytest.mark.parametrize("times", [1, 10])
+def test_an_unusable_vector_among_good_ones_is_asked_again_alone_once(make: Make, value: float, times: int) -> None:
     provider = Provider(concurrency=1)
 
     def spoilt(batch: Sequence[str]) -> Matrix:
-        matrix = provider._embed(batch)
-        matrix[2] = value
+        matrix = StubProvider().embed_documents(batch).vectors
+        matrix[[text == "any 3" for text in batch]] = value
         return matrix
 
-    provider.answer_next(spoilt)
-    vectors_of(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
-    assert provider.batches[1:] == [[provider.batches[0][2]]]
-
-
-def test_a_text_that_never_gets_a_usable_vector_is_refused_and_its_neighbours_are_not(make: Make) -> None:
-    provider = Provider(concurrency=1)
-
-    def spoilt(batch: Sequence[str]) -> Matrix:
-        matrix = provider._embed(batch)
-        matrix[[text == "any 3" for text in batch]] = np.nan
-        return matrix
-
-    provider.answer_next(*[spoilt] * 10)
+    provider.answer_next(*[spoilt] * times)
     results = done(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
-    assert [isinstance(results[text_hash(f"any {i}")], Refusal) for i in range(5)] == [False, False, False, True, False]
-    assert provider.requests == 2
-
-
-def test_only_unusable_vectors_are_the_endpoint_s_failure_and_nobody_s_refusal(make: Make) -> None:
-    provider = Provider()
-    provider.answer_next(*[np.zeros((2, 64), dtype=np.float32)] * 50)
-    ticket = make(provider, patience_seconds=0.2).submit(texts("any", 2), lane=Lane.LIVE)
-    assert done(ticket) == {}
-    assert isinstance(ticket.error(), Transient)
+    assert provider.batches == [[f"any {i}" for i in range(5)], ["any 3"]]
+    refused = [key for key, result in results.items() if isinstance(result, Refusal)]
+    assert refused == ([text_hash("any 3")] if times > 1 else [])
 
 
 def test_text_without_anything_in_it_is_refused_without_asking(make: Make) -> None:
@@ -401,16 +406,6 @@ def test_a_full_disk_loses_no_vector_that_was_paid_for(make: Make, tmp_path: Pat
     cache.full = False
     vectors_of(batcher.submit(texts("second", 5), lane=Lane.LIVE))
     assert cache.entries() == 15
-
-
-def test_a_defect_in_a_provider_leaves_nobody_waiting(make: Make) -> None:
-    provider = Provider(concurrency=1)
-    provider.answer_next(RuntimeError("a defect"))
-    batcher = make(provider)
-    ticket = batcher.submit(texts("any", 3), lane=Lane.LIVE)
-    assert done(ticket) == {}
-    assert "a defect" in str(ticket.error())
-    vectors_of(batcher.submit(texts("any", 3), lane=Lane.LIVE))
 
 
 def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
@@ -462,11 +457,6 @@ def test_the_estimate_follows_the_backlog_and_the_measured_rate(make: Make) -> N
 # Beside other processes: claims, limits a minute, outages, and who pays
 
 
-def settled(ticket: Ticket) -> Ticket:
-    assert ticket.wait(60)
-    return ticket
-
-
 def two(make: Make, tmp_path: Path) -> tuple[Provider, EmbeddingBatcher, Provider, EmbeddingBatcher, dict[str, str]]:
     """Two batchers with a provider and a cache connection each, which share the cache file and the claims."""
     owners: dict[str, str] = {}
@@ -488,8 +478,8 @@ def test_two_processes_that_want_the_same_texts_at_once_pay_once(make: Make, tmp
     theirs = other.submit(more, lane=Lane.BACKFILL)
     wait_until(lambda: len(theirs.results()) == 5, what="the unclaimed texts are sent at once")
     first.open.set()
-    assert len(settled(mine).results()) == 20
-    assert len(settled(theirs).results()) == 25
+    assert len(done(mine)) == 20
+    assert len(done(theirs)) == 25
     assert (first.inputs, second.inputs) == (20, 5)
     wait_until(lambda: not owners, what="claims are given back")
 
@@ -502,7 +492,7 @@ def test_texts_whose_claim_ends_without_vectors_are_embedded_by_who_waits(make: 
     assert not ticket.wait(0.1)
     assert second.requests == 0
     owners.clear()
-    assert len(settled(ticket).results()) == 3
+    assert len(done(ticket)) == 3
     assert second.inputs == 3
 
 
@@ -514,7 +504,7 @@ def test_a_ticket_that_is_cancelled_leaves_no_claimed_text_behind(make: Make, tm
     assert not ticket.wait(0.1)
     ticket.cancel()
     owners.clear()
-    assert len(settled(other.submit(texts("next", 1), lane=Lane.LIVE)).results()) == 1
+    assert len(done(other.submit(texts("next", 1), lane=Lane.LIVE))) == 1
     assert second.inputs == 1
 
 
@@ -523,21 +513,7 @@ def test_nobody_waits_for_claims_where_there_is_no_cache_to_find_vectors_in(make
     wanted = texts("alone", 3)
     claims = SharedClaims("me", dict.fromkeys(wanted, "another process"))
     batcher = make(provider, coordination=Coordination(RateLimiter(), claims))
-    assert len(settled(batcher.submit(wanted, lane=Lane.LIVE)).results()) == 3
-
-
-def test_a_text_that_breaks_the_endpoint_is_refused_alone(make: Make) -> None:
-    def rule(batch: Sequence[str]) -> None:
-        if "poison 7" in batch:
-            raise Transient("HTTP 500: stack trace")
-
-    provider = Provider(inputs=64, rule=rule)
-    ticket = settled(make(provider, patience_seconds=0.01).submit(texts("poison", 30), lane=Lane.BACKFILL))
-    assert len(ticket.results()) == 30, "its neighbours got their vectors"
-    refusal = ticket.results()[text_hash("poison 7")]
-    assert isinstance(refusal, Refusal)
-    assert f"failed on it {TRIALS} times while it answered others: HTTP 500: stack trace" in refusal.reason
-    assert provider.inputs - provider.batches.count(["memory"]) < 30 + 2 * 32 + TRIALS
+    assert len(done(batcher.submit(wanted, lane=Lane.LIVE))) == 3
 
 
 def test_a_text_that_breaks_the_endpoint_for_a_while_is_not_refused(make: Make) -> None:
@@ -547,21 +523,7 @@ def test_a_text_that_breaks_the_endpoint_for_a_while_is_not_refused(make: Make) 
         if batch != ["memory"] and errors:
             raise errors.pop()
 
-    ticket = settled(
-        make(Provider(inputs=64, rule=rule), patience_seconds=0.0).submit(texts("fine", 1), lane=Lane.LIVE)
-    )
-    assert not isinstance(ticket.results()[text_hash("fine 0")], Refusal)
-
-
-def test_an_endpoint_that_fails_for_every_text_refuses_none(make: Make) -> None:
-    def down(batch: Sequence[str]) -> None:
-        raise Transient("HTTP 502")
-
-    provider = Provider(inputs=64, rule=down)
-    batcher = make(provider, patience_seconds=0.01)
-    for _ in range(5):
-        ticket = settled(batcher.submit(texts("fine", 1), lane=Lane.LIVE))
-        assert ticket.results() == {}
+    vectors_of(make(Provider(rule=rule), patience_seconds=0.0).submit(texts("fine", 1), lane=Lane.LIVE))
 
 
 def test_an_endpoint_that_is_down_is_asked_every_few_seconds(make: Make) -> None:
@@ -577,12 +539,12 @@ def test_an_endpoint_that_is_down_is_asked_every_few_seconds(make: Make) -> None
     limiter = RateLimiter(clock=lambda: now[0])
     batcher = make(provider, patience_seconds=0.0, coordination=Coordination(limiter))
     for number in range(100):
-        settled(batcher.submit(texts(f"try {number}", 3), lane=Lane.LIVE))
+        done(batcher.submit(texts(f"try {number}", 3), lane=Lane.LIVE))
         now[0] += 0.1
     assert provider.requests < 15, "100 texts in ten seconds"
     broken.clear()
     now[0] += 60
-    assert len(settled(batcher.submit(texts("back", 3), lane=Lane.LIVE)).results()) == 3
+    assert len(done(batcher.submit(texts("back", 3), lane=Lane.LIVE))) == 3
 
 
 def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> None:
@@ -595,7 +557,7 @@ def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> Non
         batcher.submit({text_hash(f"{n}/{i}"): f"{n}/{i}" for i in range(64)}, lane=Lane.BACKFILL) for n in range(46)
     ]
     for ticket in tickets:
-        assert len(settled(ticket).results()) == 64
+        assert len(done(ticket)) == 64
         assert ticket.error() is None
     took = time.monotonic() - begun
     assert provider.requests == 46
@@ -607,8 +569,8 @@ def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -
     batcher = make(provider, linger_seconds=0.05, coordination=Coordination(RateLimiter(), usage=bill))
     mine = batcher.submit(texts("mine", 6), lane=Lane.BACKFILL, agent="me")
     yours = batcher.submit(texts("yours", 2), lane=Lane.BACKFILL, agent="you")
-    settled(mine)
-    settled(yours)
+    done(mine)
+    done(yours)
     assert bill.all == [Usage("stub", provider.model, requests=1, inputs=8, tokens=24)]
     (agents,) = bill.agents
     assert (agents["me"].inputs, agents["you"].inputs) == (6, 2)
@@ -620,7 +582,7 @@ def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -
 def test_a_count_of_tokens_that_cannot_be_is_replaced_by_the_estimate(make: Make, billed: int) -> None:
     provider, bill = Provider(inputs=64, billed=billed), Bill()
     batcher = make(provider, coordination=Coordination(RateLimiter(), usage=bill))
-    settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
+    done(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
     assert [one.requests for one in bill.all] == [1]
     assert 0 < bill.all[0].tokens == bill.agents[0]["me"].tokens < 100
 
@@ -634,6 +596,6 @@ def test_failed_requests_are_counted_and_cost_nothing(make: Make) -> None:
 
     provider, bill = Provider(inputs=64, rule=rule), Bill()
     batcher = make(provider, coordination=Coordination(RateLimiter(), usage=bill))
-    settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
+    done(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
     assert [(one.requests, one.failed, one.inputs) for one in bill.all] == [(1, 1, 0), (1, 1, 0), (1, 0, 4)]
     assert [one.tokens > 0 for one in bill.all] == [False, False, True]

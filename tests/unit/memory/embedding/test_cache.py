@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -42,10 +43,8 @@ def test_identities_do_not_see_each_other_s_vectors(tmp_path: Path) -> None:
     one, two = vectors(1, 3), vectors(1, 3, dimensions=32)
     cache.put_many("model a", one)
     cache.put_many("model b", two)
-    assert cache.get_many("model c", list(one)) == {}
-    assert {v.shape for v in cache.get_many("model a", list(one)).values()} == {(64,)}
-    assert {v.shape for v in cache.get_many("model b", list(one)).values()} == {(32,)}
-    assert cache.entries() == 6
+    for model, width in (("model a", {(64,)}), ("model b", {(32,)}), ("model c", set())):
+        assert {vector.shape for vector in cache.get_many(model, list(one)).values()} == width
 
 
 def test_a_vector_takes_two_bytes_a_dimension_on_disk(tmp_path: Path) -> None:
@@ -199,20 +198,16 @@ def test_a_lock_that_is_held_for_too_long_is_a_passing_failure(tmp_path: Path) -
     assert wait_until(cache.entries) == 1
 
 
-def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "cache.sqlite"
-    foreign = apsw.Connection(str(path))
-    foreign.execute("PRAGMA user_version = 99")
-    foreign.close()
-    with pytest.raises(StoreUnreadable, match="another version"):
-        EmbeddingCache(path)
-    assert path.exists()
-
-
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "words"), [("new", "another version"), ("file/in/the/way", "permissions")])
+def test_what_cannot_be_opened_is_one_sentence_and_left_alone(tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StoreUnreadable, match="permissions"):
-        EmbeddingCache(tmp_path / "file" / "cache" / "cache.sqlite")
+    if place == "new":
+        with closing(apsw.Connection(str(tmp_path / place))) as foreign:
+            foreign.execute("PRAGMA user_version = 99")
+    before = (tmp_path / "file").read_text(), (tmp_path / place).exists()
+    with pytest.raises(StoreUnreadable, match=words):
+        EmbeddingCache(tmp_path / place)
+    assert ((tmp_path / "file").read_text(), (tmp_path / place).exists()) == before
 
 
 def test_maintenance_keeps_to_a_bound_that_was_lowered_and_empties_the_log(tmp_path: Path) -> None:

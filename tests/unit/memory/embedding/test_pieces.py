@@ -14,7 +14,7 @@ from memory.embedding.coordination import Item, alone
 from memory.embedding.providers.provider import Embeddings
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import Urgency
-from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces, mean_of
+from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces
 from memory.store.writer import Refusal
 from schemas.errors import Permanent, TooLarge
 
@@ -56,11 +56,6 @@ def test_pieces_put_together_are_the_text_but_for_what_is_empty(text: str) -> No
         before *= 2
 
 
-def test_pieces_end_between_words() -> None:
-    for pieces in cut_in_pieces(item(LONG)):
-        assert {word for piece in pieces for word in piece.text.split()} == set(LONG.split())
-
-
 def test_a_text_that_is_too_long_gets_the_mean_of_its_pieces_and_its_neighbours_their_own() -> None:
     provider = Short(most=300)
     outcomes = sent(provider, "one short text", LONG, "another one")
@@ -70,11 +65,6 @@ def test_a_text_that_is_too_long_gets_the_mean_of_its_pieces_and_its_neighbours_
     assert float(vectors[1] @ whole[0]) > 0.95
     assert abs(float(vectors[1] @ whole[1])) < 0.4
     assert abs(float(np.linalg.norm(vectors[1])) - 1) < 1e-5
-
-
-def test_the_mean_is_weighted_by_length() -> None:
-    pieces = [Item("long", 9.0), Item("short", 1.0)]
-    assert np.allclose(mean_of(pieces, np.eye(2, dtype=np.float32)), [[0.9, 0.1]])
 
 
 def test_a_text_that_is_refused_in_any_pieces_is_refused_after_a_few_requests() -> None:

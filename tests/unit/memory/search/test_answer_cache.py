@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from memory.index.generation_writer import GenerationWriter
 from memory.search import manager as searching
 from memory.search.answers import AnswerCache, KeptAnswer, Question, question_of
 from memory.search.manager import SearchManager
+from memory.search.ranking.ranker import Wanted
 from memory.search.resources import SearchResources
-from memory.search.retrieval import Wanted
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.writer import DocumentDelete, Store
@@ -30,7 +29,6 @@ from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key
-from tests.waiting import wait_until
 from tests.written_index import write_index
 
 PROVIDER = StubProvider()
@@ -232,29 +230,6 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
     assert resources.answers.hits == 0
 
 
-def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_answered_before(
-    settings: Settings, resources: SearchResources, notes: Path
-):
-    class HealthStore(QuietBoard):
-        looks = 0
-
-        def pending(self, agent: str) -> Pending | None:
-            self.looks += 1
-            if self.looks == 20:
-                (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
-                write_index(settings).close()
-            return Pending(documents=int(10 < self.looks < 20))
-
-    board = HealthStore()
-    manager = SearchManager(settings, settings.agents[0], resources=resources, pending=board)
-    for _ in range(2):
-        assert not manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
-    assert resources.answers.hits == 1
-    board.looks = 10
-    assert manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
-    manager.close()
-
-
 def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypatch):
     def down(self, text):
         raise Transient("connection refused")
@@ -267,43 +242,6 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
     assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
     manager.close()
     resources.close()
-
-
-def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResources, notes: Path, monkeypatch):
-    agent = settings.agents[0]
-    hurried = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 60})})
-    manager = SearchManager(settings, hurried, resources=resources)
-    retrieve = searching.retrieve
-    begun, ended = [], []
-    answered = threading.Event()
-
-    def slowly(*arguments):
-        begun.append(1)
-        found = retrieve(*arguments)
-        assert answered.wait(60)
-        ended.append(found)
-        return found
-
-    monkeypatch.setattr(searching, "retrieve", slowly)
-    [late] = manager.search(SearchRequest(query="dentist")).conditions
-    assert late.code in {ConditionCode.SEARCH_LATE, ConditionCode.SEARCH_LATE_KEYWORDS}
-    answered.set()
-    # On a busy machine a search may be late before it retrieves.
-    wait_until(lambda: len(ended) == len(begun))
-    manager.close()
-    resources.close()
-    assert resources.answers.kept_bytes == 0
-
-
-def test_answers_that_age_are_not_kept(settings: Settings, resources: SearchResources, notes: Path):
-    aging = settings.agents[0].query.model_copy(
-        update={"hybrid": Hybrid(temporal_decay=TemporalDecay(enabled=True, half_life_days=1))}
-    )
-    manager = SearchManager(settings, settings.agents[0].model_copy(update={"query": aging}), resources=resources)
-    for _ in range(2):
-        assert manager.search(SearchRequest(query="dentist")).results
-    assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
-    manager.close()
 
 
 def test_agents_settings_and_providers_never_share_an_answer(
@@ -338,14 +276,10 @@ def answer(text: str) -> KeptAnswer:
     return KeptAnswer(((result,),), "keyword")
 
 
-def test_another_revision_is_no_answer_and_is_forgotten():
-    cache = AnswerCache()
-    question = asked()
-    cache.put(question, ("a.sqlite", "1"), answer("x"))
-    assert cache.get(question, ("a.sqlite", "1")) == answer("x")
-    assert cache.get(question, ("b.sqlite", "1")) is None
-    assert cache.kept_bytes == 0
-    assert (cache.hits, cache.misses) == (1, 1)
+def test_answers_that_age_are_not_kept():
+    hybrid = Hybrid(temporal_decay=TemporalDecay(enabled=True, half_life_days=1))
+    wanted = Wanted(query="q", max_results=6, min_score=0.35, sources=("memory",), hybrid=hybrid)
+    assert question_of("main", wanted, max_snippet_chars=700, embedding=None) is None
 
 
 def test_the_answers_used_longest_ago_make_room():

@@ -18,17 +18,6 @@ def result(snippet: str, citation: str | None = "memory/a.md#L1-L9") -> SearchRe
     )
 
 
-def test_a_cited_snippet_ends_with_its_source():
-    [shown] = injected([result("  - The gateway.\n")], max_chars=4000)
-
-    assert shown.snippet == "  - The gateway.\n\nSource: memory/a.md#L1-L9"
-    assert shown.citation == "memory/a.md#L1-L9"
-
-
-def test_without_citations_snippets_are_themselves():
-    assert [shown.snippet for shown in injected([result(PROSE, None)], max_chars=4000)] == [PROSE]
-
-
 def test_the_last_one_is_shortened_between_words_and_keeps_its_source_and_lines():
     bound = len(PROSE) + len(footer("memory/a.md#L1-L9")) * 2 + 45
     shown = injected([result(PROSE), result(PROSE), result("one more")], max_chars=bound)
@@ -57,12 +46,6 @@ def test_a_crumb_of_a_snippet_is_left_out():
     bound = len(PROSE) + len(footer("memory/a.md#L1-L9")) * 2 + LEAST_CHARACTERS - 1
 
     assert len(injected([result(PROSE), result(PROSE)], max_chars=bound)) == 1
-
-
-def test_what_follows_a_result_that_did_not_fit_is_left_out_though_it_would():
-    shown = injected([result("first", None), result("x " * 40, None), result("b", None)], max_chars=30)
-
-    assert [one.snippet for one in shown] == ["first"]
 
 
 def test_the_first_result_is_shown_even_where_its_source_leaves_no_room():

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
@@ -24,7 +22,6 @@ from tests.written_index import write_index
 GROUP = "agent:main:telegram:group:42"
 CHANNEL = "agent:main:slack:channel:general"
 SUBAGENT = "agent:main:subagent:3f1c"
-PRIVATE = [None, "agent:main:main", "agent:main:telegram:direct:ada", "cron:nightly"]
 SECRET = "Basalt"
 
 
@@ -205,15 +202,6 @@ def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: SearchMa
     monkeypatch.setattr("memory.documents.agent_files.AgentFiles.stat", busy)
     assert get(manager, "memory/vault-1.md", GROUP).text == ""
     assert get(manager, "memory/vault-1.md", None).text
-
-
-@given(
-    folder=st.sampled_from(["", "memory/", "/elsewhere/notes/"]), name=st.sampled_from(["memory.md"]), data=st.data()
-)
-def test_upper_and_lower_case_name_the_same_memory(folder: str, name: str, data: st.DataObject):
-    spelled = "".join(data.draw(st.sampled_from([letter, letter.upper()])) for letter in name)
-
-    assert is_long_term(DocumentKey("memory", folder + spelled))
 
 
 @pytest.mark.parametrize("path", ["memory/my-memory.md", "memory.md/x.md", "memory/memory.md.md", "memory"])

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,37 +155,6 @@ def test_a_transcripts_snippets_stand_in_the_messages_of_their_lines_and_show_no
     assert max(words_of(answer).values(), default=0) <= 1
 
 
-FILLER = "".join(f"Line w{number}q is about the weather and says nothing else.\n" for number in range(70))
-
-
-def test_neighbours_that_both_match_show_both_matches_and_their_common_text_once():
-    lines = FILLER.splitlines(keepends=True)
-    rows = rows_of("".join(lines))
-    common = rows[1].text[: rows[1].text.index("\n")]
-    assert common in rows[0].text, "neighbours overlap"
-    edge = "".join(lines).replace(common, f"{common} The dentist called.").replace("Line w40q", "The dentist wrote.")
-    rows = rows_of(edge)
-
-    first, second = shown(rows[:2], "dentist")
-
-    assert "The dentist called." in first.snippet
-    assert "The dentist called." not in second.snippet
-    assert "The dentist wrote." in second.snippet
-
-
-def test_a_neighbour_whose_only_match_was_shown_goes_on_after_it():
-    rows = rows_of(FILLER)
-    common = next(line for line in rows[1].text.splitlines() if line)
-    word = common.split()[1]
-
-    first, second = shown(rows[:2], word)
-
-    assert word in first.snippet
-    last = max(int(number) for number in re.findall(r"w(\d+)q", first.snippet))
-    assert second.snippet.startswith(f"Line w{last + 1}q ")
-    assert (second.start_line, second.end_line) == (rows[1].start_line, rows[1].end_line)
-
-
 def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
     text = "one two\nthree four\nfive six\n"
     whole = ChunkRow(id=1, key=NOTE, ordinal=1, start_line=1, end_line=3, text=text)
@@ -208,15 +176,3 @@ def test_the_same_words_of_another_file_are_shown_again():
     )
 
     assert [passage.snippet for passage in shown([row, other], "dentist")] == ["The dentist called."] * 2
-
-
-@pytest.mark.parametrize(("tokens", "overlap"), [(400, 80), (100, 50)])
-def test_parts_of_one_long_message_show_none_of_it_twice(tokens: int, overlap: int):
-    text = " ".join(f"w{number}q" for number in range(1200))
-    rows = rows_of_talk([(7, text)], tokens=tokens, overlap=overlap)
-    assert len(rows) > 3
-
-    answer = shown(rows, "w100q", max_chars=20_000)
-
-    assert sum(words_of(answer).values()) == 1200
-    assert max(words_of(answer).values()) == 1

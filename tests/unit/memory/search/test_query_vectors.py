@@ -101,15 +101,6 @@ def test_a_query_is_embedded_once_and_normalised(warm: Warm):
     assert provider.asked == ["hello"]
 
 
-def test_the_cache_forgets_the_query_that_was_not_asked_for_longest(warm: Warm):
-    provider = Provider()
-    vectors = warm(provider, capacity=2)
-    for query in ("one", "two", "one", "three", "one", "two"):
-        got(vectors, query)
-
-    assert provider.asked == ["one", "two", "three", "two"]
-
-
 def test_the_same_query_in_flight_is_one_request(warm: Warm):
     provider = Provider()
     vectors = warm(provider)
@@ -131,14 +122,6 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
     assert early == "the embedding model of 'fake' is still loading"
     provider.loaded.set()
     wait_until(lambda: not isinstance(got(vectors, "hello"), str))
-
-
-def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(made: Warm):
-    provider = Provider()
-    provider.account = "a key"
-    provider.loaded.clear()
-    assert got(made(provider), "hello") == "the client of 'fake' is still loading"
-    provider.loaded.set()
 
 
 def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
@@ -169,16 +152,6 @@ def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(warm: Warm
     got(warm(provider), "数据" * 1000)
 
     assert provider.asked == ["数据" * 16 + "数"]
-
-
-def test_a_probe_asks_even_after_a_failure(warm: Warm):
-    provider = Provider()
-    vectors = warm(provider)
-    provider.failure = Transient("down")
-    assert vectors.probe(5) == "down"
-
-    provider.failure = None
-    assert vectors.probe(5) is None
 
 
 def test_a_model_that_cannot_be_loaded_is_tried_again_later(made: Warm):

@@ -135,36 +135,3 @@ def test_a_shared_place_is_never_private_whatever_else_a_key_says(before, place,
 
     assert not session.is_private
     assert session.is_shared
-
-
-@given(key=KEYS)
-def test_upper_and_lower_case_are_the_same(key):
-    assert session_of(key.upper()) == session_of(f" {key} ")
-
-
-RULES = st.builds(
-    ScopeRule,
-    action=st.sampled_from(["allow", "deny"]),
-    channel=st.sampled_from([None, "telegram", "slack"]),
-    chat_type=st.sampled_from([None, "direct", "group"]),
-    key_prefix=st.sampled_from([None, "", "main", "tele", "agent:main:"]),
-    raw_key_prefix=st.sampled_from([None, "", "main", "agent:main:", "agent:main:tele"]),
-)
-
-
-@given(key=KEYS, rules=st.lists(RULES, max_size=4), more=st.lists(RULES, max_size=3), rule=RULES)
-def test_rules_behind_the_one_that_decides_change_nothing(key, rules, more, rule):
-    session = session_of(f"agent:main:{key}")
-
-    def decided(*chosen: ScopeRule, default: str) -> bool:
-        return allows(Scope(default=default, rules=chosen), session, agent="main")
-
-    if decided(*rules, default="allow") == decided(*rules, default="deny"):
-        assert decided(*rules, rule, *more, default="allow") == decided(*rules, default="deny")
-    else:  # no rule was about it
-        assert decided(*rules, rule, *more, default="deny") == decided(rule, *more, default="deny")
-
-
-@given(key=KEYS, rules=st.lists(RULES, max_size=4))
-def test_no_rule_lets_another_agents_session_in(key, rules):
-    assert not allows(Scope(rules=tuple(rules)), session_of(f"agent:other:{key}"), agent="main")

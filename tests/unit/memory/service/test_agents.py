@@ -102,7 +102,7 @@ def test_a_status_tells_sizes_of_the_home_as_the_background_found_them(several: 
 
 
 def test_metrics_count_answers_from_the_cache_and_open_indexes(agents: ServedAgents):
-    manager = agents.served("ada").manager
+    manager = agents.served["ada"].manager
     assert manager is not None
     wait_until(lambda: manager.search(SearchRequest(query="warm up")).mode == "hybrid")
     for _ in range(3):

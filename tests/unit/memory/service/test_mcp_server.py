@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from memory.service.mcp_server import SESSION_KEY_META, ToolCall, build_server
-from tests.mcp_clients import ERAS, calling, connected, found, protocol_error, refusal
+from tests.mcp_clients import ERAS, calling, connected, protocol_error, refusal
 
 
 class Answering:
@@ -23,19 +23,6 @@ class Answering:
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_an_answer_comes_as_an_object_and_as_text(era: str):
-    answering = Answering({"results": [], "note": "面包 für alle"})
-
-    result = connected(build_server(answering), calling("memory_search", query="bread", maxResults=3), era=era)
-
-    assert found(result) == {"results": [], "note": "面包 für alle"}
-    assert "面包 für alle" in result.content[0].text
-    [call] = answering.calls
-    assert (call.name, call.arguments) == ("memory_search", {"query": "bread", "maxResults": 3})
-    assert (call.session_key, call.request) == (None, None)
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -39,12 +39,6 @@ def test_the_latest_year_is_shown_where_none_is_asked_for() -> None:
     assert [day.date for day in timeline_of("main", CHUNKS, year=2025).days] == ["2025-12-31"]
 
 
-def test_a_year_without_notes_and_a_memory_without_days_are_empty() -> None:
-    assert timeline_of("main", CHUNKS, year=2024).days == ()
-    empty = timeline_of("main", {}, year=None)
-    assert (empty.years, empty.year, empty.days) == ((), None, ())
-
-
 @given(st.dictionaries(st.dates(), st.integers(0, 5), max_size=40))
 def test_years_add_up_to_what_their_days_hold(noted: dict[date, int]) -> None:
     notes = {f"memory/{day.isoformat()}.md": chunks for day, chunks in noted.items()}

@@ -9,8 +9,8 @@ import pytest
 
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import begun_at
+from memory.status.home import build_status
 from memory.status.index import build_progress, seconds_left
-from memory.status.summary import build_status
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts
 from recalld.runs.status import status_lines

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import string
-import time
 from typing import Any
 
 import pytest
 
 from memory.status.condition_texts import TEXTS, duration, part_of, remedy_of, text_of, what_happened
 from schemas.conditions import Condition, ConditionCode, Param
-
-#: Codes whose first half, an error or another part's sentence, says what to do.
-_SELF_EXPLAINING = {code for code, text in TEXTS.items() if not text.remedy}
 
 
 def condition(code: ConditionCode, subject: str = "it", **params: Param) -> Condition:
@@ -40,11 +36,6 @@ def test_every_code_has_words_for_all_that_it_shows(code: ConditionCode) -> None
     assert what_happened(found)
     assert part_of(found)
     assert text_of(found).startswith(what_happened(found))
-
-
-def test_only_what_quotes_others_or_is_about_one_search_has_no_remedy_of_its_own() -> None:
-    quoting = [code for code in _SELF_EXPLAINING if TEXTS[code].part != "search"]
-    assert all("{reason}" in TEXTS[code].happened or "{error}" in TEXTS[code].happened for code in quoting)
 
 
 def test_the_sentence_shows_the_params() -> None:
@@ -88,12 +79,6 @@ def test_the_part_is_the_one_that_has_the_trouble() -> None:
 )
 def test_values_are_shown_as_people_say_them(found: Condition, said: str) -> None:
     assert said in text_of(found)
-
-
-def test_a_time_of_today_is_shown_without_its_day() -> None:
-    now = time.time()
-    found = condition(ConditionCode.SETTINGS_CHANGED, "/r.toml", changed_at=now, read_at=now, commands="`recalld up`")
-    assert time.strftime("%H:%M:%S", time.localtime(now)) in text_of(found) or "-" in text_of(found)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
-from memory.status.pulses import Pulses
+from memory.status.processes import Pulses
 
 
 class Clock:
@@ -41,24 +39,6 @@ def test_what_takes_long_is_told_before_it_is_a_problem():
     assert (pulses.long_steps(), pulses.problems()) == (["index_pending of main for 34 s"], [])
     pulse.idle()
     assert pulses.long_steps() == []
-
-
-def test_a_thread_that_waits_for_work_may_wait_for_ever():
-    clock = Clock()
-    pulses = Pulses(stalled_after_seconds=10, clock=clock)
-    with pulses.of("tail").at("looks"):
-        clock.now += 5
-    clock.now += 1_000_000
-    assert pulses.problems() == []
-
-
-def test_a_step_that_failed_is_over():
-    clock = Clock()
-    pulses = Pulses(stalled_after_seconds=10, clock=clock)
-    with pytest.raises(ZeroDivisionError), pulses.of("tail").at("looks"):
-        _ = 1 / 0
-    clock.now += 60
-    assert pulses.problems() == []
 
 
 def test_a_thread_that_ended_is_missed_until_the_process_ends():

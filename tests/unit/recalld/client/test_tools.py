@@ -22,16 +22,6 @@ def test_definitions_have_the_form_of_either_of_openais_interfaces(client: Clien
         assert flat == {"type": "function", "strict": False, **function}
 
 
-def test_each_request_may_change_its_definitions() -> None:
-    Client().tools()[0]["function"]["name"] = "renamed"
-    assert Client().tools()[0]["function"]["name"] == "memory_search"
-
-
-def test_another_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="'chat' or 'responses'"):
-        Client().tools("completions")  # type: ignore[arg-type] - what is tested
-
-
 def called(url: str, name: str, arguments: Any) -> str:
     """What a loop would put before the model."""
     with Client(url=url) as client:
@@ -90,9 +80,3 @@ def test_without_a_service_the_model_reads_that_memory_is_unavailable(
     nothing = {"results": []} if path is None else {"path": path, "status": "error", "text": ""}
     assert said == {**nothing, **unavailable(said["error"], action=said["action"])}
     assert "no recalld service answers" in said["error"]
-
-
-def test_a_service_that_fails_is_unavailable_too() -> None:
-    with raw_server([answer(b"<html>", status="502 Bad Gateway")]) as server:
-        said = json.loads(called(server.url, "memory_search", "{}"))
-    assert (said["unavailable"], said["error"]) == (True, "the service answered with status 502")

@@ -84,9 +84,7 @@ def test_everything_that_has_a_counterpart_is_taken_over() -> None:
             "set RECALLD_REMOTE__API_KEY",
         ),
         ({"remote": {"headers": {"X-Token": "sk-secret"}}}, "X-Token"),
-        ({"remote": {"headers": "sk-secret"}}, "headers"),
         ({"remote": {"baseUrl": "https://user:sk-secret@host/v1"}}, "a key may be in it"),
-        ({"remote": {"baseUrl": "https://host/v1?key=sk-secret"}}, "a key may be in it"),
         ({"remote": {"baseUrl": "${URL}"}}, "the variable URL"),
         ({"remote": {"baseUrl": "sk-secret"}}, "remote.baseUrl"),
         ({"local": {"modelPath": "hf:org/repo/sk-secret.gguf"}}, "bundled model"),
@@ -99,7 +97,6 @@ def test_everything_that_has_a_counterpart_is_taken_over() -> None:
         ({"provider": "sk-secret and more"}, "the provider"),
         ({"provider": "local", "model": "sk-secret"}, "local.model_path"),
         ({"store": {"fts": {"tokenizer": "trigram"}}}, "store.fts.tokenizer"),
-        ({"sync": {"embeddingBatchTimeoutSeconds": 30}}, "sync.embeddingBatchTimeoutSeconds"),
         ({"rememberAcrossConversations": "sk-secret"}, "rememberAcrossConversations"),
         ({"credentials": {"openai": "sk-secret"}}, "credentials.openai"),
         ({"store": {"url": "postgresql://me:sk-secret@host"}}, "store.url"),
@@ -218,11 +215,13 @@ def test_a_path_is_left_out_rather_than_read_whole_when_its_pattern_cannot_be_ha
         ),
     ],
 )
-def test_sources_are_those_that_todays_openclaw_searches(
+def test_sources_are_those_that_openclaw_searches(
     tree: dict[str, Any], isolates_chats: bool, sources: list[str], private: bool
 ) -> None:
     done = translate(tree, is_current=True, isolates_chats=isolates_chats)
     assert (done.values["sources"], done.private_sessions) == (sources, private)
+    without = {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": False}}
+    assert translate(without).values["sources"] == ["memory"]
 
 
 def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:
@@ -243,17 +242,6 @@ def test_the_provider_that_is_not_named_is_openai_where_something_was_set_for_it
     tree = {**provider, "model": "text-embedding-3-large"}
     assert translated(tree, is_current=True)[0]["provider"] == "openai"
     assert translated(tree)[0].get("provider") == provider.get("provider")
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": False}},
-        {"experimental": {"sessionMemory": False}, "sources": ["memory", "sessions"]},
-    ],
-)
-def test_sessions_are_no_source_where_their_experiment_is_off(tree: dict[str, Any]) -> None:
-    assert translated(tree)[0]["sources"] == ["memory"]
 
 
 def test_values_that_recalld_refuses_are_left_out_and_said() -> None:

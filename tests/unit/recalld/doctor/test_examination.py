@@ -1,87 +1,16 @@
-"""Findings: each reason for which status is not ok, what agents have in common, patterns that are tried."""
+"""Findings: those that agents have in common, patterns that are tried, messages that look alike."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from memory.status.agent import trouble_of
-from recalld.doctor.examination import condition_findings, pattern_findings
+from memory.transcripts.packing import beginnings
+from recalld.doctor.examination import pattern_findings
 from recalld.doctor.finding import Finding, Level, in_common
-from schemas.conditions import Condition, ConditionCode
+from recalld.doctor.home import alike_condition
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
-from schemas.status import (
-    AgentStatus,
-    Availability,
-    BrokerState,
-    CacheState,
-    DiskState,
-    DiskUse,
-    IndexState,
-    QueueState,
-    Status,
-    VectorState,
-    Versions,
-)
-
-_FAILS = Condition(ConditionCode.PROVIDER_FAILS, "openai", 1.0, {"error": "out of order (HTTP 501)"})
-_TROUBLE = trouble_of(_FAILS, now=1.0)
-
-
-def status(*, ok: bool = False, **parts: Any) -> Status:
-    """Of one agent."""
-    works = Availability(available=True)
-    whole: dict[str, Any] = {
-        "disk": DiskState(files=0),
-        "index": IndexState(),
-        "queue": QueueState(),
-        "vectors": VectorState(),
-        **parts,
-    }
-    agent = AgentStatus(
-        agent="main",
-        ok=ok,
-        workspace="/notes",
-        provider="openai",
-        requested_provider="openai",
-        model="small",
-        vector_search=works,
-        text_search=works,
-        **whole,
-    )
-    return Status(
-        ok=ok,
-        version="1",
-        home="/home",
-        agents=(agent,),
-        cache=CacheState(enabled=False),
-        broker=BrokerState(reachable=True, private=True),
-        disk_use=DiskUse(),
-        versions=Versions(recalld="1", python="3.11", sqlite="3.54"),
-    )
-
-
-def test_every_reason_is_a_problem_with_what_to_do() -> None:
-    elsewhere = Finding("hooks", Level.PROBLEM, "a hook calls what is not there", "install it")
-    said = [Finding.fine("index", "main: 0 documents"), elsewhere]
-    [found] = condition_findings(status(troubles=(_TROUBLE,)), said)
-    assert (found.level, found.agent) == (Level.PROBLEM, "main")
-    assert found.condition == _FAILS
-    assert found.action
-
-
-def test_an_agent_that_is_ok_gives_nothing_to_say() -> None:
-    assert list(condition_findings(status(ok=True), [])) == []
-
-
-def test_what_a_check_covers_is_not_said_twice_unless_it_called_it_no_problem() -> None:
-    told, covers = status(troubles=(_TROUBLE,)), frozenset({ConditionCode.PROVIDER_FAILS})
-    assert list(condition_findings(told, [Finding("provider", Level.PROBLEM, "x", "do", "main", covers=covers)])) == []
-    assert len(list(condition_findings(told, [Finding("provider", Level.WARNING, "x", "do", covers=covers)]))) == 1
-    other = Finding("provider", Level.PROBLEM, "x", "do", "another", covers=covers)
-    assert len(list(condition_findings(told, [other]))) == 1
-
 
 REFUSED = partial(Finding, "provider", Level.PROBLEM, "the key is refused", "correct it")
 
@@ -122,3 +51,20 @@ def test_a_slow_pattern_is_told_by_its_place_and_each_list_once(tmp_path: Path) 
     assert [one.level for one in findings.values()] == [Level.OK, Level.WARNING]
     assert findings["a"].message.startswith("pattern 2 of redaction.patterns of a takes more than 0.2 s")
     assert "bird" not in findings["a"].message
+
+
+def test_more_than_a_quarter_of_messages_that_begin_alike_is_told_with_its_beginning() -> None:
+    said = [f"User: question {'abcdefghij'[number % 10]} of {number}" for number in range(75)]
+    machine = [f"User: [Job {number} of a program that nobody knows] run {number}" for number in range(26)]
+    condition = alike_condition("main", said + machine)
+    assert condition is not None
+    assert (condition.code, condition.subject) == (ConditionCode.MESSAGES_ALIKE, "main")
+    assert condition.params == {"beginning": "User: [Job 0 of a program that nobody kn", "percent": 26, "messages": 101}
+    assert alike_condition("main", said + machine[:25]) is None
+    assert alike_condition("main", ["User: hi"] * 39) is None, "a few messages are not judged"
+
+
+def test_the_beginnings_of_messages_are_taken_from_chunks_and_what_chunks_repeat_counts_once() -> None:
+    first = "[2026-02-03 09:00] User: one\n[2026-02-03 09:01] Assistant: two\nand more: of it"
+    second = "[2026-02-03 09:01] Assistant: two\nand more: of it\n[2026-02-03 09:02] User: one"
+    assert list(beginnings([first, second])) == ["User: one", "Assistant: two", "User: one"]

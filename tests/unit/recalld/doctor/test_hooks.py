@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from recalld.doctor.finding import Finding, Level
+from recalld.doctor.finding import Level
 from recalld.doctor.machine import hook_findings
 from recalld.hooks.installation import openclaw_hook
 from recalld.settings.program_folders import ProgramFolders
@@ -26,78 +28,78 @@ def folders(tmp_path: Path) -> ProgramFolders:
     )
 
 
-def hooked(folders: ProgramFolders, command: str) -> list[Finding]:
+def claude_code(folders: ProgramFolders, command: str) -> None:
     folders.claude_code.mkdir(parents=True, exist_ok=True)
     body = {"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": command}]}]}}
     (folders.claude_code / "settings.json").write_text(json.dumps(body))
-    return list(hook_findings(folders))
 
 
-def test_without_hooks_nothing_is_said(folders: ProgramFolders):
-    assert list(hook_findings(folders)) == []
-    assert hooked(folders, "echo hello") == []
-
-
-def test_hooks_that_call_a_recalld_that_is_there_are_fine(folders: ProgramFolders):
-    [found] = hooked(folders, f"{sys.executable} -m recalld hook claude-code")
-    assert found.level is Level.OK
-
-
-def test_hooks_that_call_a_recalld_that_was_moved_are_a_problem_with_its_remedy(folders: ProgramFolders):
-    [found] = hooked(folders, "/nowhere/recalld hook claude-code")
-    assert found.level is Level.PROBLEM
-    assert found.action == "`recalld hook install claude-code` corrects it"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"hooks": []}', '{"hooks": {"Stop": [3]}}', "\xff"])
-def test_settings_that_a_program_could_not_read_are_told(folders: ProgramFolders, text: str):
+def codex(folders: ProgramFolders, text: str) -> None:
     folders.codex.mkdir()
     (folders.codex / "hooks.json").write_bytes(text.encode("latin-1"))
-    [found] = hook_findings(folders)
-    assert found.level is Level.WARNING
 
 
-def openclaw_hook_of(folders: ProgramFolders, command: str, *, enabled: bool | None = True) -> Path:
+def openclaw(
+    folders: ProgramFolders, command: str, *, enabled: bool | None = True, files: Mapping[str, str | None] = {}
+) -> None:
+    """Write the hook; `files` replace its own, None: they are not there."""
     folder = folders.openclaw[0] / "hooks" / "recalld"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in openclaw_hook(command).items():
-        (folder / name).write_text(content)
+    for name, content in {**openclaw_hook(command), **files}.items():
+        if content is not None:
+            (folder / name).write_text(content)
     if enabled is not None:
         internal = {"enabled": True, "entries": {"recalld": {"enabled": enabled}}}
         (folders.openclaw[0] / "openclaw.json").write_text(json.dumps({"hooks": {"internal": internal}}))
-    return folder
 
 
-def test_a_hook_of_openclaw_that_is_enabled_and_calls_a_recalld_that_is_there_is_fine(folders: ProgramFolders):
-    openclaw_hook_of(folders, f"{sys.executable} -m recalld hook openclaw")
-    [found] = hook_findings(folders)
-    assert found.level is Level.OK
+HERE = f"{sys.executable} -m recalld hook"
+MOVED = shlex.join(['/nowhere/my "own" recalld', "hook", "openclaw"])
 
 
-def test_a_hook_of_openclaw_that_calls_a_recalld_that_was_moved_is_a_problem_with_its_remedy(folders: ProgramFolders):
-    openclaw_hook_of(folders, shlex.join(['/nowhere/my "own" recalld', "hook", "openclaw"]))
-    [found] = hook_findings(folders)
-    assert (found.level, found.action is not None) == (Level.PROBLEM, True)
-    assert '/nowhere/my "own" recalld' in found.message
-    assert "`recalld hook install openclaw`" in str(found.action)
-
-
-@pytest.mark.parametrize("enabled", [None, False])
-def test_a_hook_that_openclaw_is_not_told_to_run_is_a_warning(folders: ProgramFolders, enabled: bool | None):
-    openclaw_hook_of(folders, f"{sys.executable} -m recalld hook openclaw", enabled=enabled)
-    [found] = hook_findings(folders)
-    assert found.level is Level.WARNING
-    assert "openclaw hooks enable recalld" in str(found.action)
-
-
-@pytest.mark.parametrize("damage", ["missing", "other", "events"])
-def test_a_hook_of_openclaw_that_is_not_whole_is_told(folders: ProgramFolders, damage: str):
-    folder = openclaw_hook_of(folders, f"{sys.executable} -m recalld hook openclaw")
-    if damage == "missing":
-        (folder / "HOOK.md").unlink()
-    elif damage == "other":
-        (folder / "handler.ts").write_text("export default () => {};")
-    else:
-        (folder / "HOOK.md").write_text("---\nname: recalld\n---\n")
-    [found] = hook_findings(folders)
-    assert found.level is (Level.WARNING if damage == "events" else Level.PROBLEM)
+@pytest.mark.parametrize(
+    ("write", "level", "says"),
+    [
+        pytest.param(partial(claude_code, command="echo hello"), None, "", id="none of ours"),
+        pytest.param(partial(claude_code, command=f"{HERE} claude-code"), Level.OK, "calls recalld", id="claude-code"),
+        pytest.param(
+            partial(claude_code, command="/nowhere/recalld hook claude-code"),
+            *(Level.PROBLEM, "`recalld hook install claude-code` corrects it"),
+            id="claude-code calls a recalld that was moved",
+        ),
+        *(
+            pytest.param(partial(codex, text=text), Level.WARNING, "mend it", id=f"codex could not read {text}")
+            for text in ("{", "[]", '{"hooks": []}', '{"hooks": {"Stop": [3]}}', "\xff")
+        ),
+        pytest.param(partial(openclaw, command=f"{HERE} openclaw"), Level.OK, "calls recalld", id="openclaw"),
+        pytest.param(partial(openclaw, command=MOVED), Level.PROBLEM, '/nowhere/my "own" recalld', id="openclaw moved"),
+        *(
+            pytest.param(
+                partial(openclaw, command=f"{HERE} openclaw", enabled=enabled),
+                *(Level.WARNING, "openclaw hooks enable recalld"),
+                id=f"openclaw enabled {enabled}",
+            )
+            for enabled in (None, False)
+        ),
+        *(
+            pytest.param(
+                partial(openclaw, command=f"{HERE} openclaw", files=files),
+                *(level, "`recalld hook install openclaw`"),
+                id=f"openclaw with {files}",
+            )
+            for files, level in (
+                ({"HOOK.md": None}, Level.PROBLEM),
+                ({"handler.ts": "export default () => {};"}, Level.PROBLEM),
+                ({"HOOK.md": "---\nname: recalld\n---\n"}, Level.WARNING),
+            )
+        ),
+    ],
+)
+def test_hooks_are_looked_at_and_what_is_wrong_is_told_with_its_remedy(
+    folders: ProgramFolders, write: Callable[[ProgramFolders], None], level: Level | None, says: str
+) -> None:
+    assert list(hook_findings(folders)) == []
+    write(folders)
+    found = list(hook_findings(folders))
+    assert [one.level for one in found] == ([level] if level is not None else [])
+    assert all(says in f"{one.message}; {one.action}" for one in found)

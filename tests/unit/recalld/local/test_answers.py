@@ -12,7 +12,7 @@ from recalld.cli import run
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.local.answers import Absence, Answer
-from recalld.settings.load import load, remember_workspace
+from recalld.settings.load import load
 from tests.written_index import write_index
 
 SAMPLE = Path(__file__).parents[4] / "deploy" / "sample-workspace"
@@ -47,19 +47,9 @@ def test_words_are_found_and_the_lack_of_meaning_is_remarked_on(indexed: Path) -
     assert answer["results"][0]["path"] == "MEMORY.md"
     assert answer["degraded"] == [REMARK]
     assert search(indexed, "zzzzqqqq")["results"] == []
-
-
-def test_keywords_chosen_on_purpose_are_nothing_to_remark_on(indexed: Path) -> None:
     file = indexed / "recalld.toml"
     file.write_text(file.read_text("utf-8").replace("stub", "none"), "utf-8")
-    assert search(indexed, "sourdough")["degraded"] == []
-
-
-def test_without_an_index_the_answer_says_so(home: Path, workspace: Path) -> None:
-    remember_workspace(home, "main", workspace)
-    answer = search(home, "anything")
-    assert answer["results"] == []
-    assert any("no index yet" in reason for reason in answer["degraded"])
+    assert search(indexed, "sourdough")["degraded"] == [], "it was chosen on purpose"
 
 
 def test_a_damaged_index_is_no_answer_and_no_crash(indexed: Path) -> None:

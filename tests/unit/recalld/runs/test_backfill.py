@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill import is_behind
-from recalld.runs.backfill_plan import Found, find_transcripts
+from recalld.runs.backfill import Found, find_transcripts, is_behind
 from schemas.documents import FileStat
 
 
@@ -25,31 +24,21 @@ def names(found: Found) -> list[str]:
     return [Path(path).name for path in found.transcripts]
 
 
-def test_a_folder_gives_all_transcripts_below_it_newest_first(tmp_path: Path) -> None:
+def test_a_folder_gives_all_transcripts_below_it_newest_first_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", at=100)
     write(tmp_path / "2026/02/b.jsonl", at=300)
     write(tmp_path / "c.jsonl.reset.2026-02-03T09-00-00.000Z", at=200)
-    found = find_transcripts([tmp_path])
-    assert names(found) == ["b.jsonl", "c.jsonl.reset.2026-02-03T09-00-00.000Z", "a.jsonl"]
-    assert found.folders == (ImportedFolder(str(tmp_path), None, None),)
-    assert found.problems == ()
-
-
-def test_what_is_no_transcript_is_not_found(tmp_path: Path) -> None:
     for name in ("a.json", "a.jsonl.bak", ".a.jsonl", "a.checkpoint.1.jsonl", ".git/a.jsonl", "node_modules/a.jsonl"):
         write(tmp_path / name)
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")
-    assert find_transcripts([tmp_path]).transcripts == {}
-
-
-def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
-    outside = write(tmp_path / "outside/a.jsonl")
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "file.jsonl").symlink_to(outside)
-    (inside / "folder").symlink_to(outside.parent)
-    assert find_transcripts([inside]).transcripts == {}
+    outside = write(tmp_path.parent / f"{tmp_path.name}-outside" / "x.jsonl")
+    (tmp_path / "link.jsonl").symlink_to(outside)
+    (tmp_path / "link").symlink_to(outside.parent)
+    found = find_transcripts([tmp_path])
+    assert names(found) == ["b.jsonl", "c.jsonl.reset.2026-02-03T09-00-00.000Z", "a.jsonl"]
+    assert found.folders == (ImportedFolder(str(tmp_path), None, None),)
+    assert found.problems == ()
 
 
 def test_a_named_path_may_be_a_link_and_a_hidden_folder(tmp_path: Path) -> None:
@@ -62,17 +51,14 @@ def test_a_named_path_may_be_a_link_and_a_hidden_folder(tmp_path: Path) -> None:
         assert list(find_transcripts([named]).transcripts) == [str(real)]
 
 
-def test_a_single_file_is_remembered_by_its_name(tmp_path: Path) -> None:
-    write(tmp_path / "other.jsonl")
-    found = find_transcripts([write(tmp_path / "a.jsonl")], format="plain")
-    assert names(found) == ["a.jsonl"]
-    assert found.folders == (ImportedFolder(str(tmp_path), "plain", ("a.jsonl",)),)
-
-
-def test_many_files_of_a_folder_are_one_import(tmp_path: Path) -> None:
+def test_named_files_are_remembered_by_their_names_unless_their_folder_is_named_too(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{number}.jsonl") for number in range(3)]
-    assert find_transcripts(files).folders == (ImportedFolder(str(tmp_path), None, ("0.jsonl", "1.jsonl", "2.jsonl")),)
-    assert find_transcripts([*files, tmp_path]).folders == (ImportedFolder(str(tmp_path), None, None),)
+    found = find_transcripts(files[:2], format="plain")
+    assert sorted(names(found)) == ["0.jsonl", "1.jsonl"]
+    assert found.folders == (ImportedFolder(str(tmp_path), "plain", ("0.jsonl", "1.jsonl")),)
+    both = find_transcripts([*files, tmp_path])
+    assert both.folders == (ImportedFolder(str(tmp_path), None, None),)
+    assert len(names(both)) == 3
 
 
 def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path) -> None:
@@ -83,11 +69,6 @@ def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path)
     assert names(found) == ["b.jsonl", "a.jsonl"]
     assert [stat.inode for stat in found.transcripts.values()] == [alone.stat().st_ino, plain.stat().st_ino]
     assert found.left_out == 0
-
-
-def test_paths_that_overlap_give_each_transcript_once(tmp_path: Path) -> None:
-    inner = write(tmp_path / "inner/a.jsonl")
-    assert names(find_transcripts([tmp_path, inner.parent, inner])) == ["a.jsonl"]
 
 
 def test_dates_bound_the_last_write_and_the_limit_keeps_the_newest(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memory.status.local_processes import born, is_stopped, is_the_same
+from memory.status.run_files import born, is_stopped, is_the_same
 from schemas.status import OutdatedState, ProcessState
 from tests.waiting import wait_until
 from workers.health.heartbeat import GONE_SECONDS, SILENT_SECONDS, Beat, process_states

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,17 +66,10 @@ def test_several_threads_load_the_model_once_and_agree() -> None:
             return super()._load(module)
 
     provider = Counting()
-    found: list[np.ndarray] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(provider.embed_documents(["one note"]).vectors)) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: provider.embed_documents(["one note"]).vectors, range(4)))
     assert loads == [1]
     assert all(np.allclose(matrix, found[0], atol=1e-5) for matrix in found)
-    assert len(found) == 4
 
 
 def test_requests_are_small_so_that_live_texts_get_in_between(use: UseProvider) -> None:
@@ -118,3 +112,40 @@ def test_e5_survives_what_trips_c_code_up(e5: E5Provider) -> None:
 def test_the_identities_of_local_models_differ() -> None:
     assert UseProvider().identity == '{"dimensions":512,"model":"multilingual-use-v3","provider":"local","revision":1}'
     assert E5Provider().identity != UseProvider().identity
+
+
+# The bundled model's weights, shared by the processes of a host
+
+
+TEXTS = ["The gateway listens on port 8443.", "数据库迁移推迟到下个月", "naïve café — déjà vu"]
+
+
+@pytest.fixture(scope="module")
+def plain(use: UseProvider) -> np.ndarray:
+    return use.embed_documents(TEXTS).vectors
+
+
+def test_mapped_weights_give_the_same_numbers_as_the_wheels_own(tmp_path: Path, plain: np.ndarray) -> None:
+    first = UseProvider(model_cache_dir=tmp_path / "models").embed_documents(TEXTS).vectors
+    (folder,) = (path for path in (tmp_path / "models").iterdir() if path.is_dir())
+    assert (folder / "table.npy").stat().st_size > 60_000_000
+    second = UseProvider(model_cache_dir=tmp_path / "models").embed_documents(TEXTS).vectors
+    assert np.array_equal(first, plain)
+    assert np.array_equal(second, plain)
+
+
+@pytest.mark.long
+def test_a_damaged_file_is_made_again(tmp_path: Path, plain: np.ndarray) -> None:
+    UseProvider(model_cache_dir=tmp_path).warm_up()
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    (folder / "proj_W.npy").write_bytes(b"not an array")
+    assert np.array_equal(UseProvider(model_cache_dir=tmp_path).embed_documents(TEXTS).vectors, plain)
+    assert not folder.exists(), "what is damaged goes"
+    assert np.array_equal(UseProvider(model_cache_dir=tmp_path).embed_documents(TEXTS).vectors, plain)
+    assert (folder / "proj_W.npy").stat().st_size > 1000
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_the_model(tmp_path: Path, plain: np.ndarray) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert np.array_equal(UseProvider(model_cache_dir=blocked / "models").embed_documents(TEXTS).vectors, plain)

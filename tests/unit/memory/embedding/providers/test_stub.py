@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from schemas.errors import Transient
 
 
 def test_texts_that_share_words_are_near_each_other() -> None:
@@ -38,16 +36,6 @@ print(StubProvider().embed_query("a note 笔记").vectors.tobytes().hex())
         for seed in ("1", "2")
     }
     assert outputs == {StubProvider().embed_query("a note 笔记").vectors.tobytes().hex().encode() + b"\n"}
-
-
-def test_answers_can_be_scripted_and_requests_are_counted() -> None:
-    stub = StubProvider(dimensions=8, script=[Transient("busy")])
-    stub.answer_next(None, lambda texts: np.ones((len(texts), 8), dtype=np.float32))
-    with pytest.raises(Transient, match="busy"):
-        stub.embed_documents(["one"])
-    assert not np.array_equal(stub.embed_documents(["one"]).vectors, np.ones((1, 8)))
-    assert np.array_equal(stub.embed_documents(["one", "two"]).vectors, np.ones((2, 8)))
-    assert (stub.requests, stub.inputs, stub.batches) == (3, 4, [["one"], ["one"], ["one", "two"]])
 
 
 def test_text_without_words_has_a_vector_too() -> None:

@@ -45,44 +45,34 @@ def test_more_evidence_is_never_a_lower_score(one, more):
         assert score(replace(one, cosine=max(one.cosine, more))) >= score(one)
 
 
-def test_words_and_meaning_have_to_agree_in_one_script():
-    assert score(place(0.40, 0.7))[0] > 0.9
-    assert score(place(0.25, 0.15))[0] < 0.35
-    assert score(place(0.05, 0.30))[0] < 0.35
+#: A usual bound for what is shown.
+BOUND = 0.35
 
 
-def test_across_scripts_a_place_has_to_stand_out():
-    [stands_out] = score(place(0.30, 0.0, same_script=False), crowd=0.15)
-    [one_of_many] = score(place(0.30, 0.0, same_script=False), crowd=0.28)
-
-    assert one_of_many < 0.35 < stands_out
-    # Where no word of the question is anywhere, it may be of another language of the same script.
-    assert score(place(0.35, 0.0), chunks=1000)[0] > 0.35
-    assert score(place(0.35, 0.0), place(0.05, 0.2), chunks=1000)[0] < 0.35
-
-
-def test_the_nearest_of_a_few_that_are_nothing_to_a_query_is_no_answer():
-    assert max(score(place(0.0, 0.0), place(-0.2, 0.0), place(-0.1, 0.0), crowd=-0.1, chunks=3)) < 0.35
+@pytest.mark.parametrize(
+    ("places", "crowd", "chunks", "shown"),
+    [
+        pytest.param([place(0.40, 0.7)], 0.15, 100, True, id="words and meaning agree in one script"),
+        pytest.param([place(0.25, 0.15)], 0.15, 100, False, id="little of either"),
+        pytest.param([place(0.05, 0.30)], 0.15, 100, False, id="some words without the meaning"),
+        pytest.param([place(0.30, 0.0, same_script=False)], 0.15, 100, True, id="across scripts it stands out"),
+        pytest.param([place(0.30, 0.0, same_script=False)], 0.28, 100, False, id="across scripts it is one of many"),
+        pytest.param([place(0.35, 0.0)], 0.15, 1000, True, id="no word anywhere: perhaps of another language"),
+        pytest.param([place(0.35, 0.0), place(0.05, 0.2)], 0.15, 1000, False, id="a word elsewhere: of this language"),
+        pytest.param([place(0.0, 0.0), place(-0.2, 0.0)], -0.1, 3, False, id="the nearest of a few is no answer"),
+        pytest.param([place(0.2, 0.2)], 0.15, 100, False, id="a weak place alone"),
+        pytest.param([place(0.2, 0.2), place(0.5, 0.9)], 0.15, 100, True, id="a weak place beside a clear answer"),
+        pytest.param([place(-0.1, 0.6)], 0.15, 10**5, True, id="most of the words need no vector near"),
+        pytest.param([place(-0.1, 0.05, exact=True)], 0.15, 10**5, True, id="what is meant exactly needs nothing else"),
+    ],
+)
+def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, chunks: int, shown: bool):
+    assert (score(*places, crowd=crowd, chunks=chunks)[0] > BOUND) is shown
 
 
 def test_the_larger_a_memory_the_more_it_takes():
     assert score(place(0.3, 0.2), chunks=10) > score(place(0.3, 0.2), chunks=100) > score(place(0.3, 0.2), chunks=1000)
     assert score(place(0.3, 0.2), chunks=1000) == score(place(0.3, 0.2), chunks=10**6)
-
-
-def test_a_clear_answer_speaks_for_what_is_found_beside_it():
-    alone = score(place(0.2, 0.2))[0]
-    beside = score(place(0.5, 0.9), place(0.2, 0.2))[1]
-
-    assert alone < 0.35 < beside
-
-
-def test_most_of_the_words_need_no_vector_near():
-    assert score(place(-0.1, 0.6), chunks=10**5)[0] > 0.35
-
-
-def test_what_is_meant_exactly_needs_nothing_else():
-    assert score(place(-0.1, 0.05, exact=True), chunks=10**5)[0] > 0.35
 
 
 def test_what_is_near_to_a_name_that_nobody_wrote_has_to_be_nearer():

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from memory.search.ranking.rerank import age_factor, age_in_days
+from memory.search.ranking.rerank import age_in_days
 
-DAYS = st.floats(0, 20_000, allow_nan=False)
-HALF_LIVES = st.floats(0.01, 5_000, allow_nan=False)
 NOON = datetime(2026, 11, 21, 12).timestamp()  # local time, as notes are dated
 
 
@@ -52,14 +48,3 @@ def test_days_are_those_of_local_time(far_east: None) -> None:
     early = 1_795_195_800.0  # 2026-11-20 17:30 in London, 2026-11-21 01:30 in Shanghai
     assert age_in_days("memory/2026-11-20.md", None, now=early) == 1.0
     assert age_in_days("memory/2026-11-21.md", None, now=early) == 0.0
-
-
-@given(young=DAYS, old=DAYS, half_life=HALF_LIVES)
-def test_what_is_older_never_counts_more(young: float, old: float, half_life: float) -> None:
-    young, old = sorted((young, old))
-    assert 0 <= age_factor(old, half_life_days=half_life) <= age_factor(young, half_life_days=half_life) <= 1
-
-
-def test_an_absurd_half_life_leaves_a_number() -> None:
-    assert age_factor(1e5, half_life_days=1e-300) == 0.0
-    assert age_factor(1e5, half_life_days=1e300) == 1.0

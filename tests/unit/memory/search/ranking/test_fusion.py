@@ -59,13 +59,6 @@ def test_a_chunk_that_waits_for_its_vector_is_judged_by_its_keywords():
     assert fused[0].vector is None
 
 
-def test_a_lift_beyond_all_that_a_rank_can_be_comes_first():
-    cosines, bm25 = {1: 0.9, 2: 0.1, 3: 0.0}, {1: 9.0, 2: 1.0, 3: 0.5}
-    fused = fuse_minmax(cosines, bm25, {1: 0.9, 2: 0.1, 3: 0.1}, lift={3: 1.5, 2: 0.5}, **WEIGHTS)
-
-    assert fused[0].id == 3
-
-
 def test_the_reference_formula_is_cosine_and_keyword_position():
     fused = fuse_weighted({1: 0.5, 2: 0.4}, {2: 12.0, 3: 5.0}, vector_weight=0.7, text_weight=0.3)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,6 @@ from memory.redaction import redact
 from memory.search.manager import SearchManager
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
 from memory.search.resources import SearchResources
-from memory.search.tools import SEARCH, call_tool
 from schemas.conditions import ConditionCode
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
@@ -80,13 +78,6 @@ def test_the_answer_says_what_was_searched_and_finds_it(manager: SearchManager):
     assert [one.code for one in answer.conditions] == [ConditionCode.QUERY_CUT]
     assert (answer.mode, answer.fallback, answer.error) == ("hybrid", False, None)
     assert manager.search(SearchRequest(query="dentist")).degraded == ()
-
-
-def test_an_agent_that_pastes_a_file_is_answered_too(manager: SearchManager):
-    answer = asyncio.run(call_tool(manager, SEARCH, {"query": LONG}, session_key=None))
-
-    assert answer["results"][0]["path"] == "memory/a.md"
-    assert "its first" in answer["degraded"][0]
 
 
 @pytest.mark.parametrize("query", ["dentist \ud83d", "\udd8a dentist", "dentist \ud83e\udd8a"])

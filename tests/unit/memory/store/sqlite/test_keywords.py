@@ -67,12 +67,6 @@ def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
     assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
 
 
-def test_a_rare_word_that_enough_chunks_hold_leaves_the_common_ones_aside() -> None:
-    counts = [(366, 5.61), (804, 4.81), (9_701, 2.23), (31_961, 0.76), (32_358, 0.74)]
-    terms = [keywords._Term(str(count), count, idf) for count, idf in counts]
-    assert keywords._first_cut(terms, 24) == 2
-
-
 def test_the_number_of_chunks_is_read_and_not_counted(index: apsw.Connection) -> None:
     plan = list(index.execute(f"EXPLAIN QUERY PLAN {keywords.SELECT_AVERAGES}"))
 

@@ -1,0 +1,260 @@
+"""Coordination of embedding between the processes of a home, through the broker: rate limits, claims and usage.
+
+A claim is a key with the name of the process that embeds a text, so that a text that two processes want is paid once.
+It holds for as long as that process is connected to the broker: it subscribes to a channel of its name, and the server
+counts the subscribers. A process that dies loses its connection at once, and its claims with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import redis
+import structlog
+
+from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.rate_limit import AccountState, RateLimiter
+from schemas.errors import BrokerUnavailable
+from schemas.settings import Settings
+from workers.health.account_state import Account
+from workers.queue.connection import IMPATIENT_SECONDS, connect, in_words, namespace, refusal
+from workers.queue.counters import FleetCounters
+from workers.queue.names import Keys
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds without requests after the broker did not answer: each request may take a second to fail.
+REST_SECONDS = 2.0
+
+
+class CircuitBreaker:
+    """Circuit breaker of one process: after a failure, requests to the broker fail at once for a while. Thread-safe."""
+
+    def __init__(self, *, rest_seconds: float = REST_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rest_seconds = rest_seconds
+        self._clock = clock
+        self._away_until: float | None = None
+
+    def ask(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which asks the broker.
+
+        Raises:
+            BrokerUnavailable: the broker did not answer, now or a moment ago.
+        """
+        if self._away_until is not None and self._clock() < self._away_until:
+            raise BrokerUnavailable("the broker did not answer a moment ago")
+        try:
+            answer = work()
+        except redis.RedisError as error:
+            first, self._away_until = self._away_until is None, self._clock() + self._rest_seconds
+            # Status shows a server that is away. A server that answers with an error needs the operator.
+            if first and (isinstance(error, redis.ResponseError) or refusal(error) is not None):
+                log.warning("broker_refuses", error=str(error))
+            elif first:
+                log.debug("broker_away", error=str(error))
+            raise BrokerUnavailable(in_words(error)) from error
+        self._away_until = None
+        return answer
+
+
+#: Seconds after which a claim ends in any case, for frozen processes and lost machines. A request takes at most 120.
+KEPT_SECONDS: Final = 180
+
+#: Seconds to wait for the server to confirm the subscription.
+_CONFIRMED_SECONDS = 1.0
+
+_TAKE: Final = """
+-- KEYS: claims; ARGV: name, seconds kept. Returns the places (from 0) of the claims of other living processes.
+local denied, alive = {}, {}
+for i, key in ipairs(KEYS) do
+  if not redis.call('SET', key, ARGV[1], 'NX', 'EX', ARGV[2]) then
+    local holder = redis.call('GET', key)
+    if holder ~= ARGV[1] and alive[holder] == nil then
+      alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
+    end
+    if holder ~= ARGV[1] and alive[holder] then
+      denied[#denied + 1] = i - 1
+    else
+      redis.call('SET', key, ARGV[1], 'EX', ARGV[2])
+    end
+  end
+end
+return denied
+"""
+
+
+class Presence:
+    """Name of this process, which the broker knows for as long as the process is connected. Thread-safe."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self.name = f"{keys.prefix}:process:{secrets.token_hex(8)}"
+        self._client: Any = client
+        self._lock = threading.Lock()
+        self._subscription: Any = None
+
+    def ensure(self) -> None:
+        """Connect, or connect again after a loss. Raises `redis.RedisError`."""
+        with self._lock:
+            if self._subscription is not None:
+                try:
+                    # A connection that was lost shows in reading.
+                    self._subscription.get_message(timeout=0)
+                except redis.RedisError:
+                    self._subscription.close()
+                    self._subscription = None
+            if self._subscription is None:
+                subscription = self._client.pubsub()
+                subscription.subscribe(self.name)
+                subscription.get_message(timeout=_CONFIRMED_SECONDS)
+                self._subscription = subscription
+
+    def close(self) -> None:
+        """Disconnect: the claims of this process end."""
+        with self._lock:
+            if self._subscription is not None:
+                self._subscription.close()
+
+
+class BrokerClaims(Claims):
+    """Claims on texts for one cache and identity. While the broker does not answer, every claim is granted.
+
+    A text that this process holds is granted again: its batcher sends a text only once.
+    """
+
+    def __init__(
+        self, client: redis.Redis, breaker: CircuitBreaker, keys: Keys, presence: Presence, *, scope: str
+    ) -> None:
+        self._client: Any = client
+        self._breaker = breaker
+        self._keys = keys
+        self._presence = presence
+        self._scope = scope
+        self._said = False
+        self._script: Any = client.register_script(_TAKE)
+
+    def take(self, hashes: Collection[str]) -> set[str]:
+        wanted = list(hashes)
+        try:
+            denied = self._breaker.ask(lambda: self._take(wanted)) if wanted else ()
+        except BrokerUnavailable:
+            denied = ()  # `CircuitBreaker` logs it once
+        return set(wanted).difference(wanted[place] for place in denied)
+
+    def release(self, hashes: Collection[str]) -> None:
+        if hashes:
+            try:
+                self._breaker.ask(lambda: self._client.delete(*map(self._key, hashes)))
+            except BrokerUnavailable:
+                return  # they end with this process, or after `KEPT_SECONDS`
+
+    def _take(self, hashes: Sequence[str]) -> Sequence[int]:
+        try:
+            self._presence.ensure()
+        except redis.exceptions.NoPermissionError as error:
+            if not self._said:
+                log.warning("claims_need_channels", error=str(error))
+            self._said = True
+            return ()
+        denied: Sequence[int] = self._script(
+            keys=[self._key(text_hash) for text_hash in hashes], args=[self._presence.name, KEPT_SECONDS]
+        )
+        return denied
+
+    def _key(self, text_hash: str) -> str:
+        return self._keys.claim(self._scope, text_hash)
+
+
+def shared_limiter(
+    client: redis.Redis,
+    breaker: CircuitBreaker,
+    *,
+    account: str,
+    model: str,
+    limits: ProviderLimits | None = None,
+    clock: Callable[[], float] | None = None,
+) -> RateLimiter:
+    """Return a rate limiter with its state in the broker: `acquire` is one round trip, `report` of a failure another.
+
+    `clock` replaces the server's clock, for tests.
+    """
+    state = Account(client, account, model, clock=clock)
+
+    def step(name: str, *arguments: object) -> AccountState:
+        return breaker.ask(lambda: state.step(name, *arguments))
+
+    return RateLimiter(limits, shared=step, clock=clock or time.monotonic)
+
+
+class BrokerCoordination:
+    """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
+
+    A provider without an account has a rate limiter of this process alone. `cache_scope` names the cache that the
+    processes share. Without a cache there are no claims: a process could not read the vectors that another one paid
+    for.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        *,
+        cache_scope: str | None,
+        breaker: CircuitBreaker | None = None,
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._cache_scope = cache_scope
+        #: Requests of this process in flight.
+        self.asking = InFlightRequests()
+        self._breaker = breaker or CircuitBreaker()
+        #: Counts of this process; its owner flushes them at intervals.
+        self.counters = FleetCounters(client, keys)
+        self._presence = Presence(client, keys)
+        self._lock = threading.Lock()
+        self._limiters: dict[tuple[str, str], RateLimiter] = {}
+
+    def __call__(self, provider: EmbeddingProvider) -> Coordination:
+        """Return the coordination of a provider: the same rate limiter for the same account and model."""
+        key = (provider.account, provider.model)
+        with self._lock:
+            if not provider.account:
+                limiter = RateLimiter(provider.limits)
+            elif key in self._limiters:
+                limiter = self._limiters[key]
+            else:
+                limiter = self._limiters[key] = shared_limiter(
+                    self._client, self._breaker, account=key[0], model=key[1], limits=provider.limits
+                )
+        if self._cache_scope is None:
+            return Coordination(limiter, NoClaims(), self.counters, self.asking)
+        scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
+        claims = BrokerClaims(self._client, self._breaker, self._keys, self._presence, scope=scope)
+        return Coordination(limiter, claims, self.counters, self.asking)
+
+    def close(self) -> None:
+        """Publish the counts, and end all claims. The client stays open."""
+        self.counters.flush()
+        self._presence.close()
+
+
+@contextmanager
+def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
+    """Yield the coordination of this home's processes, over a connection of its own with short timeouts."""
+    keys = Keys(namespace(settings))
+    scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
+    with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
+        coordination = BrokerCoordination(client, keys, cache_scope=scope)
+        try:
+            yield coordination
+        finally:
+            coordination.close()
