@@ -11,8 +11,8 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, WatchRoot
 from memory.documents.comparison import forgets
+from memory.documents.content import DocumentGone, DocumentRefused
 from memory.documents.imports import ImportedFolder
-from memory.documents.safe_open import DocumentGone, DocumentRefused
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, file_stat
 from memory.store.reader import IndexedFile
 from schemas.conditions import ConditionCode
