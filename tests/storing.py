@@ -9,11 +9,13 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
+import apsw
 import numpy as np
 
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptMark, Vector
+from memory.store.reader import Hit, TranscriptMark, Vector
+from memory.store.sqlite.connection import load_sqlite_vec
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentTouch, DocumentWrite, KeptChunk, NewChunk, Store
 from schemas.documents import DocumentKey, FileStat
@@ -139,3 +141,21 @@ def touch(store: Store, document_key: DocumentKey, stat: FileStat) -> None:
     known = store.file(document_key)
     assert known is not None
     store.write([DocumentTouch(document_key, stat, known.content_hash)])
+
+
+def with_sqlite_vec(path: Path) -> apsw.Connection:
+    """Another program's connection, which has sqlite-vec."""
+    connection = apsw.Connection(str(path))
+    assert load_sqlite_vec(connection, None) is None
+    return connection
+
+
+def by_sqlite_vec(path: Path, query: Vector, k: int) -> list[Hit]:
+    """What sqlite-vec itself says."""
+    connection = with_sqlite_vec(path)
+    rows = connection.execute(
+        "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",
+        (query.tobytes(), k),
+    ).fetchall()
+    connection.close()
+    return [Hit(int(rowid), 1 - distance**2 / 2) for rowid, distance in rows]

@@ -42,7 +42,8 @@ def cut_point(text: str, start: int, end: int, room: int) -> int:
             best = match.end()
         if best > start:
             return best
-    return _before_cluster(text, start + fitting, max(start + 1, start + fitting - _MAX_CLUSTER))
+    full = start + fitting
+    return next((at for at in range(full, max(start, full - _MAX_CLUSTER - 1), -1) if not _joins(text, at)), full)
 
 
 def tail_point(text: str, start: int, end: int, room: int) -> int:
@@ -59,10 +60,7 @@ def tail_point(text: str, start: int, end: int, room: int) -> int:
         match = pattern.search(text, max(start, earliest - 1), earliest + fitting // 2)
         if match and match.end() >= earliest:
             return match.end()
-    for point in range(earliest, min(end, earliest + _MAX_CLUSTER)):
-        if not _joins(text, point):
-            return point
-    return earliest
+    return next((at for at in range(earliest, min(end, earliest + _MAX_CLUSTER)) if not _joins(text, at)), earliest)
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
@@ -77,14 +75,6 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle
     return low
-
-
-def _before_cluster(text: str, point: int, lowest: int) -> int:
-    """Return the last place at or before `point` that separates no combining mark or joined emoji from its base."""
-    for candidate in range(point, lowest - 1, -1):
-        if not _joins(text, candidate):
-            return candidate
-    return point
 
 
 def _joins(text: str, point: int) -> bool:

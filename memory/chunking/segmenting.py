@@ -43,36 +43,16 @@ MAX_QUERY_CHARACTERS = 4_000
 #: Longest run that is also one phrase of the query, which ranks the exact wording first.
 MAX_PHRASE_CHARACTERS = 8
 
-# First and last code point, ascending. NFKC comes first, so half-width kana and Hangul jamo have become
-# full characters by then.
-_CJK_RANGES = (
-    (0x3005, 0x3005),  # the ideographic repetition mark
-    (0x3007, 0x3007),  # zero
-    (0x3021, 0x3029),  # Hangzhou numerals
-    (0x3041, 0x3096),  # Hiragana
-    (0x309D, 0x309F),
-    (0x30A1, 0x30FA),  # Katakana
-    (0x30FC, 0x30FF),
-    (0x3105, 0x312F),  # Bopomofo
-    (0x3131, 0x318E),  # Hangul letters
-    (0x31A0, 0x31BF),
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),  # Han, extension A
-    (0x4E00, 0x9FFF),  # Han
-    (0xA960, 0xA97C),
-    (0xAC00, 0xD7A3),  # Hangul syllables
-    (0xF900, 0xFAFF),  # Han, compatibility
-    (0x1AFF0, 0x1B16F),  # Kana supplements
-    (0x20000, 0x3FFFD),  # Han, extensions B and up
+# First and last characters of ranges, ascending: the repetition mark, zero, Hangzhou numerals, Hiragana, Katakana,
+# Bopomofo, Hangul letters, Han, Hangul syllables, supplements. NFKC comes first, so half-width kana and Hangul jamo
+# have become full characters by then. The class is made of the gaps: the first decides ASCII, most of a text.
+_CJK_EDGES = (
+    "々々〇〇〡〩ぁゖゝゟァヺーヿㄅㄯㄱㆎㆠㆿㇰㇿ㐀䶿一\u9fff\ua960\ua97c가힣"
+    "\uf900\ufaff\U0001aff0\U0001b16f\U00020000\U0003fffd"
 )
-
-
-def _everything_but(ranges: tuple[tuple[int, int], ...]) -> str:
-    """Return a regular expression class by its complement: the first range decides ASCII, most of a text."""
-    edges = [-1, *(edge for first, last in ranges for edge in (first, last)), 0x110000]
-    gaps = zip(edges[::2], edges[1::2], strict=True)
-    return "[^" + "".join(f"{chr(last + 1)}-{chr(first - 1)}" for last, first in gaps if first - last > 1) + "]"
-
+_AFTER = ["\0", *(chr(ord(last) + 1) for last in _CJK_EDGES[1::2])]
+_GAPS = (f"{first}-{chr(ord(edge) - 1)}" for first, edge in zip(_AFTER, _CJK_EDGES[::2], strict=False) if first < edge)
+_CJK_RUN = re.compile(f"[^{''.join(_GAPS)}{_AFTER[-1]}-\U0010ffff]+")
 
 # Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words, and code points for
 # private use for letters. Marks therefore become such code points.
@@ -87,7 +67,6 @@ _UNIT = re.compile(f"[เ-ไເ-ໄ]?[^{_MARKS}](?:[\u1039\u17d2][^{_MARKS}]|[{
 _NO_WIDTH = re.compile("[\u200b-\u200d\u2060]*")
 _RING_FIRST = re.compile("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])")
 
-_CJK_RUN = re.compile(_everything_but(_CJK_RANGES) + "+")
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:{_NO_WIDTH.pattern}[{_UNSPACED}])*")
 _UNSPACED_SIGN = re.compile(f"[{_UNSPACED}]")
 _RUN = re.compile(f"{_CJK_RUN.pattern}|{_UNSPACED_RUN.pattern}")

@@ -164,7 +164,7 @@ def _stands_for(files: AgentFiles, archive: DocumentKey, key: DocumentKey, reade
 def left_out(reader: StoreReader, files: AgentFiles) -> set[DocumentKey]:
     """Return the documents that a user left out, and whose files have not changed since.
 
-    They could not be read, and the user dropped their dead letters (`recalld.runs.dead_letters`). A new index, made
+    They could not be read, and the user dropped their dead letters (`recalld dead drop`). A new index, made
     with other settings, may be able to read them: it has no note of them.
     """
     return {key for key, state in noted(reader).items() if state == file_state(files, key)}

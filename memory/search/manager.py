@@ -21,9 +21,10 @@ from memory.search.answers import KeptAnswer, Passage, Question, passages, quest
 from memory.search.freshness import Freshness, GuardedPendingReader, Moment, on_thread, wait_seconds
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
+from memory.search.ranking.ranker import Wanted
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
-from memory.search.retrieval import Candidates, Found, QuerySide, Wanted, by_keywords, retrieve
+from memory.search.retrieval import Candidates, Found, QuerySide, by_keywords, retrieve
 from memory.search.scope import Session, allows, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status

@@ -22,9 +22,7 @@ from typing import Any
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
-    COMPACTED,
     HELD,
-    KNOWN,
     SUBAGENT,
     USER,
     Entry,
@@ -118,7 +116,7 @@ class ClaudeCodeFormat(TranscriptFormat):
     def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
         kind = kind_of(entry)
         if str(entry.get("agentId")).startswith(_COPYING_AGENTS):
-            return KNOWN
+            return Wordless.KNOWN
         if kind in ("user", "assistant"):
             return _message(entry, facts, by_user=kind == "user")
         if kind == "attachment":
@@ -126,8 +124,8 @@ class ClaudeCodeFormat(TranscriptFormat):
         if kind == "queue-operation":
             return _queue_operation(entry, facts)
         if kind == "system" and entry.get("subtype") == "compact_boundary":
-            return COMPACTED
-        return KNOWN if kind in _KNOWN else None
+            return Wordless.COMPACTED
+        return Wordless.KNOWN if kind in _KNOWN else None
 
     def needs(self, line: bytes, facts: Facts) -> bool:
         return bool(facts) or b'"queue-operation"' in line
@@ -136,7 +134,7 @@ class ClaudeCodeFormat(TranscriptFormat):
 def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict) or not _is_genuine(entry):
-        return KNOWN
+        return Wordless.KNOWN
     content = message.get("content")
     aside = entry.get("isSidechain") is True
     at = time_of(entry.get("timestamp"))
@@ -145,7 +143,7 @@ def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Wordless:
         return Said(AGENT, text, at) if aside else _typed(text, at, facts)
     # What the program answers itself, such as that nothing was asked.
     if message.get("model") == "<synthetic>":
-        return KNOWN
+        return Wordless.KNOWN
     text = "\n".join(filter(None, map(ASSISTANT_WRAPPERS.words, texts_of(content))))
     return Said(SUBAGENT if aside else ASSISTANT, text, at)
 
@@ -174,9 +172,9 @@ def _answers(result: Any) -> list[str]:
 def _queued_command(entry: Entry, facts: Facts) -> Said | Wordless:
     queued = entry.get("attachment")
     if not isinstance(queued, dict) or queued.get("type") != "queued_command" or queued.get("commandMode") != "prompt":
-        return KNOWN
+        return Wordless.KNOWN
     if not _is_genuine(entry) or not _is_genuine(queued):
-        return KNOWN
+        return Wordless.KNOWN
     text = "\n".join(filter(None, map(_user_text, texts_of(queued.get("prompt")))))
     return _typed(text, time_of(entry.get("timestamp")), facts)
 
@@ -190,14 +188,14 @@ def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Wordless:
     if operation == "popAll":
         facts.pop(HELD, None)
     if operation not in ("dequeue", "remove") or not (held := facts.get(HELD)):
-        return KNOWN
+        return Wordless.KNOWN
     # Without content, the operation is about the words that have waited longest.
     mark = mark_of(text)
     said, at, own = held.pop(next((place for place, each in enumerate(held) if text and each[2] == mark), 0))
     if not held:
         del facts[HELD]
     if operation == "dequeue" or not said:
-        return KNOWN
+        return Wordless.KNOWN
     facts[_GIVEN] = [*facts.get(_GIVEN, []), own][-_MOST_HELD:]
     return Said(USER, said, at)
 
@@ -212,7 +210,7 @@ def _typed(text: str, at: float | None, facts: Facts) -> Said | Wordless:
         given.remove(mark)
         if given:
             facts[_GIVEN] = given
-        return KNOWN
+        return Wordless.KNOWN
     for each in facts.get(HELD, ()):
         if each[2] == mark:
             each[0] = ""

@@ -19,8 +19,6 @@ from typing import Any
 
 from memory.transcripts.transcript_format import (
     ASSISTANT,
-    COMPACTED,
-    KNOWN,
     USER,
     Entry,
     Facts,
@@ -111,14 +109,14 @@ class CodexFormat(TranscriptFormat):
         if not isinstance(payload, dict):
             if kind == "message" or kind in _KNOWN_ITEMS:
                 return _item(entry, entry, facts)
-            return KNOWN if _is_bare_meta(entry) or "record_type" in entry else None
+            return Wordless.KNOWN if _is_bare_meta(entry) or "record_type" in entry else None
         if kind == _ITEMS:
             return _item(payload, entry, facts)
         if kind == _EVENTS:
             return _event(payload, entry, facts)
         if kind == "compacted":
-            return COMPACTED
-        return KNOWN if kind in _KNOWN_LINES else None
+            return Wordless.COMPACTED
+        return Wordless.KNOWN if kind in _KNOWN_LINES else None
 
     def kind(self, entry: Entry) -> str:
         payload = entry.get("payload")
@@ -131,19 +129,19 @@ class CodexFormat(TranscriptFormat):
 
 def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Wordless | None:
     if item.get("type") != "message":
-        return KNOWN if kind_of(item) in _KNOWN_ITEMS else None
+        return Wordless.KNOWN if kind_of(item) in _KNOWN_ITEMS else None
     # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
     if facts.setdefault(_LOG, _ITEMS) != _ITEMS:
-        return KNOWN
+        return Wordless.KNOWN
     return _said(item.get("role"), item.get("content"), entry)
 
 
 def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Wordless:
     kind = event.get("type")
     if kind not in ("user_message", "agent_message"):
-        return KNOWN
+        return Wordless.KNOWN
     if facts.setdefault(_LOG, _EVENTS) != _EVENTS:
-        return KNOWN
+        return Wordless.KNOWN
     return _said("user" if kind == "user_message" else "assistant", event.get("message"), entry)
 
 
@@ -154,7 +152,7 @@ def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
     elif role == "assistant":
         speaker, text = ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
     else:
-        return KNOWN
+        return Wordless.KNOWN
     return Said(speaker, text, time_of(entry.get("timestamp")))
 
 

@@ -15,9 +15,7 @@ from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
-    COMPACTED,
     HELD,
-    KNOWN,
     SUBAGENT,
     USER,
     Entry,
@@ -57,7 +55,7 @@ class PlainFormat(TranscriptFormat):
             return None
         speaker = _SPEAKERS.get(role.lower())
         if speaker is None:
-            return KNOWN
+            return Wordless.KNOWN
         name = entry.get("name")
         if isinstance(name, str) and name.strip():
             speaker = " ".join(clean(name).split())[:_NAME_CHARACTERS].rstrip()
@@ -74,20 +72,6 @@ FORMATS: Mapping[str, TranscriptFormat] = {
 def recognised_format(entry: Entry) -> TranscriptFormat | None:
     """Return the only format that this line can be of, None without one."""
     return next((each for each in FORMATS.values() if each.recognises(entry)), None)
-
-
-def is_compaction_line(line: bytes) -> bool:
-    """Return True if the line is a program's own mark of a compaction, not a conversation about compactions."""
-    if b"compact" not in line:
-        return False
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(entry, dict):
-        return False
-    found = recognised_format(entry)
-    return found is not None and found.read(entry, {}) is COMPACTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +139,10 @@ class Interpreter:
         if isinstance(reading, Held):
             said = self._redacted(reading.said)
             self.facts.setdefault(HELD, []).append([said.text, said.said_at, mark_of(reading.said.text)])
-            return KNOWN
+            return Wordless.KNOWN
         if isinstance(reading, Said):
             said = self._redacted(reading)
-            return said if said.text and not said.text.isspace() else KNOWN
+            return said if said.text and not said.text.isspace() else Wordless.KNOWN
         return reading
 
     def _redacted(self, said: Said) -> Said:
@@ -175,6 +159,11 @@ def parsed(data: bytes) -> Entry | Wordless:
         return Wordless.OVERFULL
     entry = parse(data)
     return Wordless.BROKEN if entry is None else entry
+
+
+def is_compaction_line(line: bytes) -> bool:
+    """Return True if the line is a program's own mark of a compaction, not a conversation about compactions."""
+    return b"compact" in line and Interpreter(None).read(line) is Wordless.COMPACTED
 
 
 def parse(data: bytes) -> Entry | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from schemas.errors import Permanent
 
@@ -38,6 +40,8 @@ _BLOCK_BYTES = 1024 * 1024
 #: Bytes of a line's and of a transcript's digest.
 DIGEST_BYTES = 16
 
+_new_digest = partial(hashlib.blake2b, digest_size=DIGEST_BYTES)
+_PART_OF_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 #: Remedy for a compressed file that is not whole.
 _AGAIN = "write or copy the file again to have the rest"
@@ -155,63 +159,28 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
         TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
     """
     limit = MAX_LINE_BYTES if longest is None else longest
-    beginning = _Beginning(limit)
+    size, kept, digest = 0, list[bytes](), _new_digest()
     for block in blocks:
-        start = 0
-        while (at := block.find(b"\n", start)) >= 0:
-            piece = block[start : at + 1]
-            start = at + 1
-            if beginning.size:
-                beginning.add(piece)
-                yield beginning.line(ended=True)
-                beginning = _Beginning(limit)
-            else:
-                yield RawLine(_content(piece, limit), len(piece), _digest(piece), ended=True)
-        if start < len(block):
-            beginning.add(block[start:] if start else block)
-    if beginning.size:
-        yield beginning.line(ended=False)
+        for part in _PART_OF_LINE.finditer(block):
+            piece = part[0]
+            size += len(piece)
+            if size > HOPELESS_LINE_BYTES:
+                raise TranscriptDamaged(
+                    f"the transcript has more than {HOPELESS_LINE_BYTES / 1e6:.0f} MB without a line end",
+                    remedy="write the file again without them to have the rest",
+                )
+            digest.update(piece)
+            # Of what is kept, two bytes may turn out to be the line's end.
+            kept = [*kept, piece] if size <= limit + 2 else []
+            if piece.endswith(b"\n"):
+                yield _line(kept, size, digest.digest(), limit, ended=True)
+                size, kept, digest = 0, [], _new_digest()
+    if size:
+        yield _line(kept, size, digest.digest(), limit, ended=False)
 
 
-class _Beginning:
-    """Beginning of a line whose end has not come yet: kept while short enough, else only counted and hashed."""
-
-    def __init__(self, limit: int) -> None:
-        self.size = 0
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
-
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        if self.size > HOPELESS_LINE_BYTES:
-            raise TranscriptDamaged(
-                f"the transcript has more than {HOPELESS_LINE_BYTES / 1e6:.0f} MB without a line end",
-                remedy="write the file again without them to have the rest",
-            )
-        self._hash.update(piece)
-        # Of what is kept, two bytes may turn out to be the line's end.
-        if self.size <= self._limit + 2:
-            self._pieces.append(piece)
-        else:
-            self._pieces.clear()
-
-    def line(self, *, ended: bool) -> RawLine:
-        data: bytes | None = None
-        if self.size <= self._limit + 2:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            data = _content(data, self._limit) if ended else _bounded(data, self._limit)
-        return RawLine(data, self.size, self._hash.digest(), ended)
-
-
-def _content(line: bytes, limit: int) -> bytes | None:
-    return _bounded(line[:-2] if line.endswith(b"\r\n") else line[:-1], limit)
-
-
-def _bounded(data: bytes, limit: int) -> bytes | None:
-    return data if len(data) <= limit else None
-
-
-def _digest(line: bytes) -> bytes:
-    return hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest()
+def _line(kept: list[bytes], size: int, digest: bytes, limit: int, *, ended: bool) -> RawLine:
+    data = b"".join(kept)
+    if ended:
+        data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
+    return RawLine(data if kept and len(data) <= limit else None, size, digest, ended)

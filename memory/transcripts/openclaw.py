@@ -14,8 +14,6 @@ import re
 
 from memory.transcripts.transcript_format import (
     ASSISTANT,
-    COMPACTED,
-    KNOWN,
     USER,
     Entry,
     Facts,
@@ -163,10 +161,10 @@ class OpenClawFormat(TranscriptFormat):
     def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
         kind = entry.get("type")
         if kind == "message":
-            return KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
+            return Wordless.KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
         if kind == "compaction":
-            return COMPACTED
-        return KNOWN if kind_of(entry) in _KNOWN or _TRAJECTORY in entry else None
+            return Wordless.COMPACTED
+        return Wordless.KNOWN if kind_of(entry) in _KNOWN or _TRAJECTORY in entry else None
 
     def needs(self, line: bytes, facts: Facts) -> bool:
         return b'"heartbeat"' in line or (_HEARTBEAT in facts and b'"user"' in line)
@@ -185,7 +183,7 @@ def _answers_heartbeat(entry: Entry, facts: Facts) -> bool:
 def _message(entry: Entry) -> Said | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict):
-        return KNOWN
+        return Wordless.KNOWN
     role = message.get("role")
     text = "\n".join(texts_of(message.get("content")))
     if role == "user" and not {_provenance(entry), _provenance(message)} & _NOT_A_PERSON:
@@ -193,7 +191,7 @@ def _message(entry: Entry) -> Said | Wordless:
     elif role == "assistant" and not (message.get("provider") == "openclaw" and message.get("model") in _NO_MODELS):
         speaker, text = ASSISTANT, _assistant_text(text)
     else:
-        return KNOWN
+        return Wordless.KNOWN
     return Said(speaker, text, time_of(message.get("timestamp"), entry.get("timestamp")))
 
 

@@ -28,9 +28,6 @@ _SLACK = SLACK_TOKENS * 8
 #: Least weight that a message can be cut to: 16 tokens are the smallest target of `chunk_text`.
 _LEAST = 16 * 8 + _SLACK
 
-#: Characters of a message that are cut at a time, for each eighth of a token that a piece may have: bounds memory.
-_WINDOW = 64
-
 #: The smallest `max_bytes` of `chunk_text`.
 _LEAST_BYTES = 160
 
@@ -140,22 +137,10 @@ class Packer:
         first = room - self._weight_before_next
         begun = self._cut(text[:first], first)
         self._append(_part(line, said_at, label + begun[0].text))
-        for piece in self._pieces(text, begun[1].start, room):
-            if not piece.isspace():
+        for piece in self._cut(text[begun[1].start :], room):
+            if not piece.text.isspace():
                 self._begin_next(repeat=0)
-                self._append(_part(line, said_at, label + piece))
-
-    def _pieces(self, text: str, start: int, room: int) -> Iterator[str]:
-        """Yield pieces of the text from `start` on, each of weight `room` at most; a window of the text at a time."""
-        window = room * _WINDOW
-        while True:
-            pieces = self._cut(text[start : start + window], room)
-            if start + window >= len(text):
-                yield from (piece.text for piece in pieces)
-                return
-            # The last piece might have gone on.
-            yield from (piece.text for piece in pieces[:-1])
-            start += pieces[-1].start
+                self._append(_part(line, said_at, label + piece.text))
 
     def _cut(self, text: str, room: int) -> list[Chunk]:
         tokens = (room - _SLACK) // 8

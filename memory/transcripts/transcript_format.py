@@ -59,10 +59,6 @@ class Wordless(Enum):
     OVERFULL = auto()
 
 
-COMPACTED = Wordless.COMPACTED
-KNOWN = Wordless.KNOWN
-
-
 class TranscriptFormat(ABC):
     """The transcripts of one program. Stateless: the facts hold what one line says about later ones."""
 

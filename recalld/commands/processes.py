@@ -18,7 +18,7 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from memory.status.processes import Pulses
-    from recalld.up.settings_age import SettingsAge
+    from recalld.up.lifecycle import SettingsAge
     from schemas.settings import Settings
 
 
@@ -155,7 +155,7 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     """Set up logs, signals, spans and watchdog for one process."""
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
-    from recalld.up.settings_age import SettingsAge
+    from recalld.up.lifecycle import SettingsAge
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)

@@ -15,7 +15,7 @@ from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of
 from memory.status.condition_texts import part_of
 from memory.status.home import build_status
-from recalld.doctor import home, machine, services
+from recalld.doctor import home, machine
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
 from recalld.settings.load import program_folders
@@ -66,7 +66,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield Finding("home", Level.PROBLEM, str(error), "see above")
         return
     with side:
-        yield machine.clock(broker_seconds_ahead=services.seconds_ahead(side))
+        yield machine.clock(broker_seconds_ahead=machine.seconds_ahead(side))
         # Before anything is healed: the findings below are of this state.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
@@ -95,13 +95,13 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
 def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
     """Yield the findings of checks that know more than status does."""
     settings = invocation.settings
-    yield from services.broker_findings(settings, status)
-    yield from services.process_findings(settings, side, status)
+    yield from machine.broker_findings(settings, status)
+    yield from machine.process_findings(settings, side, status)
     now = time.time()
     yield from in_common(
         found
         for agent in settings.agents
-        for found in services.provider_findings(settings, agent, side, online=online, now=now)
+        for found in machine.provider_findings(settings, agent, side, online=online, now=now)
     )
     if settings.agents:
         yield from home.index_findings(invocation, status)

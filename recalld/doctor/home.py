@@ -21,7 +21,7 @@ from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level, of_check
 from recalld.invocation import Invocation
-from recalld.up.lock import daemon_pid, pids_of
+from recalld.up.lock import RUN_FILES, daemon_pid, pids_of
 from schemas.conditions import OF_FILES, Condition, ConditionCode, Param
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -208,9 +208,10 @@ def _age(path: Path) -> float:
 def leftovers(settings: Settings) -> Iterator[Finding]:
     """Yield a finding on each stale file of the home; healing removes the file."""
     warning, _ = of_check("leftovers")
-    stale = dict(_stale(settings))
-    for path, what in stale.items():
-        yield warning(f"{path} is {what}", "`recalld doctor --fix` removes it", heal=partial(_remove, settings, path))
+    stale = list(_stale(settings))
+    for path in stale:
+        message = f"{path} is of a process that is gone"
+        yield warning(message, "`recalld doctor --fix` removes it", heal=partial(_remove, settings, path))
     aside = settings.home / "spool" / "damaged"
     kept = len(list(aside.glob("*.json")))
     if kept:
@@ -220,24 +221,17 @@ def leftovers(settings: Settings) -> Iterator[Finding]:
         yield Finding.fine("leftovers", "no stale locks, sockets or drafts")
 
 
-def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
-    run, broker = settings.home / "run", settings.home / "broker"
-    for name, what in (
-        ("service.json", "of a query service that is gone"),
-        ("watch.json", "of a watcher that is gone"),
-        ("hooks.json", "of producers that are gone"),
-    ):
-        pids = pids_of(run / name)
-        if pids and not any(map(is_alive, pids)):
-            yield run / name, what
-    if settings.broker.url is None and broker.is_dir():
-        path = socket_path(settings.home)
+def _stale(settings: Settings) -> Iterator[Path]:
+    home, run = settings.home, settings.home / "run"
+    for entry in (run / name for name in RUN_FILES):
+        if (pids := pids_of(entry)) and not any(map(is_alive, pids)):
+            yield entry
+    if settings.broker.url is None and (home / "broker").is_dir():
+        path = socket_path(home)
         if path.is_socket() and not _listens(path):
-            yield path, "a socket without a listener"
-    for folder, pattern in ((run, ".*.json.*"), (settings.home / "spool", ".*.json"), (settings.home, "namespace.*")):
-        for draft in sorted(folder.glob(pattern)):
-            if _age(draft) > _ABANDONED_SECONDS:
-                yield draft, "a draft of a process that died"
+            yield path
+    drafts = [*run.glob(".*.json.*"), *(home / "spool").glob(".*.json"), *home.glob("namespace.*")]
+    yield from (draft for draft in sorted(drafts) if _age(draft) > _ABANDONED_SECONDS)
 
 
 def _listens(path: Path) -> bool:
@@ -253,7 +247,7 @@ def _listens(path: Path) -> bool:
 
 
 def _remove(settings: Settings, path: Path) -> str:
-    if path not in dict(_stale(settings)):
+    if path not in _stale(settings):
         return f"left {path}: it is in use again"
     path.unlink(missing_ok=True)
     return f"removed {path}"

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from memory.documents.imports import imports_path, remember_import
+from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import ImportedFolder, imported_folders, imports_path, remember_import
+from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
+from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
+from memory.embedding.selection import ProviderChoice
+from memory.index.estimate import Estimate
 from memory.index.provider_fallback import provider_of
-from memory.status.condition_texts import counted
+from memory.index.transcript_slices import is_read_otherwise
+from memory.status.condition_texts import counted, text_of
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation
-from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill
+from recalld.runs.estimate import cost_body, cost_sentence, estimates, provider_body
 from recalld.runs.outcome import Report
 from recalld.runs.run import running
+from recalld.runs.status import size
 from recalld.terminal_text import ProgressLine, printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import closed, fingerprint_of, generations_of
-from schemas.documents import FileStat, Lane
-from schemas.errors import RecalldError, UserError
+from schemas.conditions import ConditionCode
+from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.errors import Permanent, RecalldError, Transient, UserError
 from schemas.settings import AgentSettings, Settings
 
 
@@ -169,3 +180,201 @@ def _nothing(paths: Sequence[Path], found: Found) -> str:
         return "\n".join(found.problems)
     named = ", ".join(map(str, paths))
     return f"no transcripts (*.jsonl, *.jsonl.zst) below {named}; `recalld discover` lists what is on this machine"
+
+
+#: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
+_TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Transcripts of a backfill, newest first: absolute paths (without `.zst`) with the stat of the file that is read.
+
+    `folders` hold them. `left_out` transcripts are excluded by dates or limit. `problems` are sentences for the user.
+    """
+
+    transcripts: Mapping[str, FileStat]
+    folders: tuple[ImportedFolder, ...]
+    left_out: int
+    problems: tuple[str, ...]
+
+
+def find_transcripts(
+    paths: Sequence[Path],
+    *,
+    format: str | None = None,  # noqa: A002 - the name of the flag
+    since: float | None = None,
+    until: float | None = None,
+    limit: int | None = None,
+) -> Found:
+    """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
+    files: dict[str, FileStat] = {}
+    whole: dict[str, None] = {}
+    named: dict[str, dict[str, None]] = {}
+    problems: list[str] = []
+    for given in paths:
+        path, shown = os.path.realpath(given), printable(str(given))
+        try:
+            result = os.stat(path)  # noqa: PTH116 - a plain string
+        except FileNotFoundError:
+            problems.append(f"{shown} is not there")
+            continue
+        except OSError as error:
+            problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
+            continue
+        folder, name = os.path.split(path)
+        if not is_utf8(path):
+            problems.append(f"{shown} is left out: its name is not UTF-8; rename it")
+        elif stat.S_ISDIR(result.st_mode):
+            whole[path] = None
+            conditions = ScanProblems()
+            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, conditions)
+            files.update((path, file_stat(result)) for path, result in below)
+            found = conditions.conditions()
+            problems += [text_of(one) for one in found if {one.code, one.params.get("kind")} & _TOLD]
+        elif stat.S_ISREG(result.st_mode) and is_transcript_name(name):
+            named.setdefault(folder, {})[name] = None
+            files[path] = file_stat(result)
+        else:
+            problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
+    # A plain file and its compressed twin are one transcript, and the plain one is read.
+    transcripts = {
+        document_name(path): stat
+        for path, stat in files.items()
+        if not (path.endswith(COMPRESSED) and document_name(path) in files)
+    }
+    first, last = since or 0.0, float("inf") if until is None else until
+    wanted = [path for path, stat in transcripts.items() if first <= stat.mtime_ns / 1e9 < last]
+    wanted.sort(key=lambda path: (-transcripts[path].mtime_ns, path))
+    folders = [ImportedFolder(folder, format, None) for folder in whole]
+    folders += [ImportedFolder(one, format, tuple(names)) for one, names in named.items() if one not in whole]
+    chosen = {path: transcripts[path] for path in wanted[:limit]}
+    return Found(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """Plan of a backfill.
+
+    `wanted` are the transcripts to index, newest first, as they are now; the index has the `unchanged` ones already.
+    `others` are the agent's other documents: an index of the present settings that does not exist yet is built with
+    them. `not_wanted` counts the transcripts that the settings leave out, as `Scan.left_out` does. `problems` are
+    sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
+    """
+
+    agent: AgentSettings
+    found: Found
+    wanted: Mapping[DocumentKey, FileStat]
+    others: Sequence[DocumentKey]
+    unchanged: int
+    problems: Sequence[str]
+    not_wanted: Mapping[str, int]
+    choice: ProviderChoice
+    estimate: Estimate
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the wanted transcripts on the disk."""
+        return sum(stat.size for stat in self.wanted.values())
+
+    def sentence(self) -> str:
+        """Return the plan in one line."""
+        cost = self.estimate
+        parts = [f"{counted(len(self.wanted), 'transcript')} to index ({size(self.size)})"]
+        parts += [f"{self.unchanged:,} indexed already"] if self.unchanged else []
+        parts += [f"{self.found.left_out:,} left out"] if self.found.left_out else []
+        parts += [f"{count:,} {kind} left out by the settings" for kind, count in sorted(self.not_wanted.items())]
+        parts += [f"{counted(len(self.others), 'other document')} as the index is new"] if self.others else []
+        parts += [f"{cost.failed:,} cannot be read"] if cost.failed else []
+        if not (self.wanted or self.others or cost.to_embed):
+            return f"{self.agent.id}: {', '.join(parts)}"
+        parts += [counted(cost.messages, "message"), counted(cost.chunks, "chunk")]
+        return f"{self.agent.id}: {', '.join(parts)}; {cost_sentence(self.choice, cost)}"
+
+    def body(self) -> dict[str, Any]:
+        """Return the plan as JSON."""
+        return {
+            "agent": self.agent.id,
+            "problems": list(self.problems),
+            "transcripts": len(self.wanted),
+            "unchanged": self.unchanged,
+            "leftOut": self.found.left_out,
+            "notWanted": dict(self.not_wanted),
+            "others": len(self.others),
+            "bytes": self.size,
+            **provider_body(self.choice),
+            "estimate": {"messages": self.estimate.messages, **cost_body(self.estimate)},
+        }
+
+
+def plan_backfill(
+    settings: Settings, agent: AgentSettings, found: Found, *, on_look: Callable[[int, int], None]
+) -> BackfillPlan:
+    """Compare the transcripts with the index and estimate the cost of the rest. Nothing is written.
+
+    `on_look` is called before each document is read, with the numbers of documents read and of all.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
+        UserError: the list of imports is damaged.
+    """
+    imported_folders(imports_path(settings.home, agent.id))  # workers ignore a damaged list
+    files = AgentFiles.of(settings, agent, drafted=found.folders)
+    stats, problems, not_wanted = _documents_of(files, found)
+    wanted, others = _missing(settings, agent, files, stats)
+
+    def documents() -> Iterator[DocumentKey]:
+        for number, key in enumerate([*wanted, *others]):
+            on_look(number, len(wanted) + len(others))
+            yield key
+
+    with estimates(settings) as estimate_for:
+        choice, cost = estimate_for(agent, files, documents())
+    unchanged = len(stats) - len(wanted)
+    return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, choice, cost)
+
+
+def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+    """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
+    stats: dict[DocumentKey, FileStat] = {}
+    problems: list[str] = []
+    out: Counter[str] = Counter()
+    for path, seen in found.transcripts.items():
+        key = files.key_of(path)
+        if key is None and (reason := files.reason_of(path)) is not None:
+            out[reason] += 1
+        elif key is None or key in stats:
+            problems.append(f"{printable(path)} is left out: it cannot be told from another transcript; rename it")
+        else:
+            try:
+                stat = files.stat(key) or seen
+            except (Permanent, Transient):
+                stat = seen  # reading it will say why
+            if stat.inode == seen.inode:
+                stats[key] = stat
+                continue
+            first = files.path_of(key)
+            problems.append(f"{printable(path)} is left out: {first} has the same name ({key.path}); rename one")
+    return stats, problems, out
+
+
+def _missing(
+    settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
+) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
+    """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
+    generations = generations_of(settings, agent)
+    with closed(generations.target_reader(fingerprint_of(settings, agent).digest)) as target:
+        if target is not None:
+            known = {file.key: file.stat for file in target.files()}
+            return {
+                key: stat
+                for key, stat in stats.items()
+                if key not in known
+                or not known[key].agrees_with(stat)
+                or is_read_otherwise(key, files=files, store=target)
+            }, []
+    with closed(generations.open_reader()) as answering:
+        before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()
+    imported = files.scan(imported=True).documents if before else {}
+    others = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
+    return dict(stats), [key for key in others if key not in stats]

@@ -13,6 +13,9 @@ from typing import IO
 from memory.status.run_files import is_alive, read_derived
 from schemas.errors import UserError
 
+#: Files of `run` that name the processes that wrote them.
+RUN_FILES = ("service.json", "watch.json", "hooks.json")
+
 #: Tries to get a taken lock, and the seconds between two.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
@@ -77,8 +80,7 @@ def anybody_runs(home: Path) -> bool:
     """Return True if `up`, a watcher, a query service or producers of this home run on this machine."""
     if daemon_pid(home) is not None:
         return True
-    files = (home / "run" / name for name in ("service.json", "watch.json", "hooks.json"))
-    return any(is_alive(pid) for file in files for pid in pids_of(file))
+    return any(is_alive(pid) for name in RUN_FILES for pid in pids_of(home / "run" / name))
 
 
 def pids_of(path: Path) -> list[int]:

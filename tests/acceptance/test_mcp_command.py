@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -164,9 +164,9 @@ def test_a_request_without_an_id_is_answered_with_an_error(config: Path, home: P
     assert {answer["id"] for answer in answers} == {1, None, 2}
 
 
-def started(config: Path, home: Path, *, program: Sequence[str] = ("-m", "recalld")) -> subprocess.Popen[str]:
+def started(config: Path, home: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *program, *arguments(config, home)[2:]],
+        [sys.executable, *arguments(config, home)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -184,42 +184,6 @@ def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
         process.stdin.close()
         assert process.wait(60) == 141
         assert process.stderr.read() == ""
-
-
-_PRINTING = """
-import sys
-from recalld import cli
-from recalld.local import answers
-read = answers.get
-def printing(*arguments, **named):
-    print("a stray line")
-    return read(*arguments, **named)
-answers.get = printing
-sys.exit(cli.run(sys.argv[1:]))
-"""
-
-
-def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
-    settings: Settings, config: Path, monkeypatch: pytest.MonkeyPatch
-):
-    write_index(settings)
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it, nothing is left to be flushed at the end
-    call = {"name": "memory_get", "arguments": {"path": "MEMORY.md"}}
-    with started(config, settings.home, program=("-c", _PRINTING)) as process:
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
-        for message in (
-            _HELLO,
-            {"jsonrpc": "2.0", "method": "notifications/initialized"},
-            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
-        ):
-            process.stdin.write(json.dumps(message) + "\n")
-        process.stdin.flush()
-        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
-        process.stdin.close()
-        assert process.stdout.read() == ""
-        assert process.wait(60) == 0
-        assert process.stderr.read() == "a stray line\n"
-    assert answers[1]["result"]["structuredContent"]["text"] == "The build server is called Basalt."
 
 
 def test_what_is_wrong_with_its_start_is_said_at_once(

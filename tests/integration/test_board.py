@@ -14,17 +14,15 @@ from memory.status.home import build_status
 from memory.status.processes import Pulses
 from recalld.runs.estimate import Spending
 from schemas.conditions import OF_FILES, Condition, ConditionCode
-from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
 from tests.working import ready
 from workers.health import health_store as board_module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.queue.connection import broker_facts, connect, namespace
+from workers.queue.connection import connect, namespace
 from workers.queue.counters import today_utc
 from workers.queue.names import Keys
-from workers.queue.pending import PendingSet
 
 
 @pytest.fixture
@@ -63,18 +61,6 @@ def test_a_condition_began_when_it_was_first_reported(board: HealthStore, monkey
     assert (found.params, found.since) == ({"error": "the disk is still full"}, 1000.0)
     assert board.conditions("main", reported_since=2000.0) == [found]
     assert board.conditions("main", reported_since=2000.1) == []
-
-
-def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
-    board: HealthStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for moment, (subject, agent) in enumerate(
-        [("old", "main"), ("shared", "*"), ("strange", "other"), ("new", "main")]
-    ):
-        at(monkeypatch, 1000.0 + moment)
-        board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error="failed")
-    assert [one.subject for one in board.conditions("main")] == ["new", "shared", "old"]
-    assert [one.subject for one in board.conditions("other")] == ["strange", "shared"]
 
 
 def test_all_conditions_of_some_codes_are_replaced_each_with_its_own_beginning(
@@ -136,23 +122,6 @@ def test_the_rate_begins_with_the_first_measurement_and_follows_the_later_ones(
     at(monkeypatch, 9000.0)
     board.record_vectors("main", count=5, seconds=1.0)
     assert board.vector_progress("main").rate == 5.0, "what was before a pause says nothing of now"
-
-
-def test_the_rate_is_that_of_all_who_work_on_it(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for turn in range(200):  # two workers in turns, each two seconds at its hundred
-        at(monkeypatch, 1000.0 + turn)
-        board.record_vectors("main", count=100, seconds=2.0)
-    assert board.vector_progress("main").rate == pytest.approx(100, rel=0.01)
-
-
-def test_the_board_tells_how_far_an_agent_is_behind(board: HealthStore, client: redis.Redis, keys: Keys) -> None:
-    marks = PendingSet(client, keys)
-    for moment, name in ((50.0, "a"), (60.0, "b")):
-        marks.mark("main", [DocumentKey("memory", f"memory/{name}.md")], lane=Lane.LIVE, now=moment)
-    marks.claim("main", lane=Lane.LIVE, job="j", limit=1)
-    pending = board.pending("main")
-    assert pending is not None
-    assert (pending.documents, pending.running, pending.oldest_at) == (2, 1, 50.0)
 
 
 def spent(requests: int = 1, *, failed: int = 0, inputs: int = 0, tokens: int = 0, model: str = "small") -> Usage:
@@ -259,22 +228,6 @@ def test_nobody_is_called_silent_who_cannot_be_heard(
         asked.config_set("maxmemory", "1mb")
         assert list(board.processes()) == []
         asked.config_set("maxmemory", "0")
-
-
-def test_a_broker_that_cannot_write_its_file_takes_nothing_new(client: redis.Redis) -> None:
-    class Full:
-        def info(self, section: str) -> dict[str, Any]:
-            asked: Any = client
-            failed = {"aof_last_write_status": "err"} if section == "persistence" else {}
-            return {**asked.info(section), **failed}
-
-        def config_get(self, name: str) -> dict[str, str]:
-            return {name: "everysec"}
-
-    full: Any = Full()
-    facts = broker_facts(full)
-    assert (facts.writable, "free space on its disk" in str(facts.warning)) == (False, True)
-    assert broker_facts(client).writable
 
 
 def test_what_searches_cost_is_told_with_the_rest_and_is_none_of_an_indexing_commands(

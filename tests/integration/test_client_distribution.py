@@ -165,34 +165,23 @@ def test_a_program_that_uses_it_passes_strict_type_checks(
 ) -> None:
     environment.install(wheels["recalld_client"])
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM, "utf-8")
-    assert _mypy(environment, program) == (0, "Success: no issues found in 1 source file")
-    program.write_text(PROGRAM.replace('result["path"]', 'result["file"]').replace("max_results=1", "max_results='1'"))
-    code, said = _mypy(environment, program)
+    options = ["--strict", "--config-file", "", "--python-executable", str(environment.python), "--cache-dir", "cache"]
+
+    def checked(text: str) -> tuple[int, str]:
+        program.write_text(text, "utf-8")
+        command = [sys.executable, "-m", "mypy", *options, program.name]
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=120
+        )
+        return ended.returncode, ended.stdout.strip() + ended.stderr
+
+    assert checked(PROGRAM) == (0, "Success: no issues found in 1 source file")
+    code, said = checked(
+        PROGRAM.replace('result["path"]', 'result["file"]').replace("max_results=1", "max_results='1'")
+    )
     assert code == 1
     assert '"SearchResult" has no key "file"' in said
     assert 'Argument "max_results" to "search"' in said
-
-
-def _mypy(environment: Environment, program: Path) -> tuple[int, str]:
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "mypy", "--strict", "--config-file", ""),
-            *(
-                "--python-executable",
-                str(environment.python),
-                "--cache-dir",
-                str(program.parent / "cache"),
-                program.name,
-            ),
-        ],
-        cwd=program.parent,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return ended.returncode, ended.stdout.strip() + ended.stderr
 
 
 @pytest.mark.long
@@ -213,14 +202,10 @@ def test_beside_recalld_neither_is_in_the_others_way(
         assert left == both
 
 
-def test_no_file_is_in_both(wheels: dict[str, Path]) -> None:
+def test_it_needs_nothing_has_recallds_version_and_no_file_of_it(wheels: dict[str, Path]) -> None:
     mine, theirs = (set(zipfile.ZipFile(wheels[name]).namelist()) for name in ("recalld_client", "recalld"))
     assert mine & theirs == set()
     assert {"recalld/client/py.typed", "recalld/client/tools.json"} <= theirs
-    assert not any("__pycache__" in name for name in mine)
-
-
-def test_it_needs_nothing_and_has_recallds_version(wheels: dict[str, Path]) -> None:
     with zipfile.ZipFile(wheels["recalld_client"]) as wheel:
         [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
         metadata = wheel.read(name).decode()

@@ -131,6 +131,13 @@ def test_the_copy_that_is_cited_is_there_also_where_the_answer_is_kept(desk: Des
         assert others(result) == (2, {f"sessions/{name}.jsonl" for name in "abc" if name != "abc"[left]})
         files[left].unlink()
     assert desk.search().results[0].path == "sessions/c.jsonl", "of what is gone the newest is as good as any"
+    moved = desk.talk("d.jsonl", QUESTION, KEY, written=9).rename(desk.sessions / "e.jsonl")
+    desk.index()
+    assert desk.search().results[0].path == f"sessions/{moved.name}"
+    for place, where in enumerate(("chest", "window")):
+        desk.talk(f"{place}.jsonl", QUESTION + "?", f"The harbour key is in the {where}.")
+    desk.index()
+    assert len(desk.search("Where is the harbour key: door, chest or window").results) == 3, "other words"
 
 
 def test_the_same_text_in_two_notes_is_one_result_with_the_lines_of_the_one_that_is_shown(desk: Desk) -> None:
@@ -144,14 +151,9 @@ def test_the_same_text_in_two_notes_is_one_result_with_the_lines_of_the_one_that
         assert others(shown[0]) == (1, {f"memory/{gone.name}"})
         assert (shown[0].snippet_start_line, shown[0].snippet_end_line) == (1, 3)
         new.unlink(missing_ok=True)
-
-
-def test_of_equal_notes_the_one_whose_name_is_asked_for_is_shown(desk: Desk) -> None:
-    desk.note("boathouse.md", KEY, written=1)
-    desk.note("copy.md", KEY, written=2)
+    desk.note("boathouse.md", f"# Keys\n\n{KEY}\n", written=1)
     desk.index()
-    assert desk.search("door").results[0].path == "memory/copy.md"
-    assert desk.search("boathouse door").results[0].path == "memory/boathouse.md"
+    assert desk.search("boathouse door").results[0].path == "memory/boathouse.md", "its name is asked for"
 
 
 def test_a_source_that_is_not_searched_is_not_named(desk: Desk) -> None:
@@ -167,20 +169,3 @@ def test_a_source_that_is_not_searched_is_not_named(desk: Desk) -> None:
     ):
         [result] = desk.search(sources=(source,)).results
         assert {result.path, *others(result)[1]} == paths
-
-
-def test_forks_that_answer_in_different_words_are_different_results(desk: Desk) -> None:
-    for place, where in enumerate(("door", "chest", "window")):
-        desk.talk(f"{place}.jsonl", QUESTION + "?", f"The harbour key is in the {where}.")
-    desk.index()
-    assert len(desk.search("Where is the harbour key: door, chest or window").results) == 3
-
-
-def test_a_transcript_that_moved_is_cited_where_it_is(desk: Desk) -> None:
-    path = desk.talk("a.jsonl", QUESTION, KEY)
-    desk.index()
-    (desk.sessions / "archived").mkdir()
-    path.rename(desk.sessions / "archived" / "b.jsonl")
-    desk.index()
-    [result] = desk.search().results
-    assert (result.path, result.also_in) == ("sessions/archived/b.jsonl", None)

@@ -67,18 +67,6 @@ def test_a_changed_file_is_tried_again(workers: Workers) -> None:
     assert letters(workers) == []
 
 
-def test_a_document_waits_while_another_job_tries_one_alone(workers: Workers) -> None:
-    marks = workers.queue.marks
-    assert marks.begin_alone("another process's job")
-    workers.write("memory/bad.md", "The lynx hides.\n")
-    marks.note_crashes("main", BAD, ALONE_FROM)
-    workers.mark("memory/bad.md")
-    wait_until(lambda: workers.client.hlen(workers.keys.delayed_messages("live")) == 1, what="a job comes back later")
-    assert not workers.finds("lynx")
-    marks.end_alone("another process's job")
-    wait_until(lambda: workers.finds("lynx") and workers.settled())
-
-
 def test_texts_of_a_job_that_crashed_three_times_are_embedded_alone_and_the_culprit_is_refused_after_five(
     client: redis.Redis, keys: Keys
 ) -> None:

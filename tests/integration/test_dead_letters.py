@@ -13,10 +13,10 @@ from recalld.settings.load import load
 from recalld.up.lock import only_daemon
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
-from tests.commanding import CommandLine, command_line
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from tests.written_index import write_index
 
 FINE = "# Fine\n\n" + "harmless words " * 100
@@ -31,16 +31,10 @@ def server() -> Iterator[EmbeddingServer]:
 
 
 @pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
+def commands(commands: CommandLine, workspace: Path) -> CommandLine:
     (workspace / "memory" / "mixed.md").write_text(f"{FINE}\n\n{BAD}\n\n{TALL}\n")
     (workspace / "memory" / "good.md").write_text("Nothing wrong here.\n")
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
+    return commands
 
 
 def indexed(commands: CommandLine) -> tuple[int, int]:
@@ -95,11 +89,7 @@ def test_a_retry_beside_a_daemon_is_done_at_once(
     server: EmbeddingServer,
     broker_server: object,
 ) -> None:
-    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
-    remote = Settings.model_validate(
-        {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
-    )
-    with Workers(remote) as workers, only_daemon(home):
+    with Workers(asking(settings, server.url)) as workers, only_daemon(home):
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
         before = server.requests
@@ -115,7 +105,7 @@ def test_a_retry_beside_a_daemon_is_done_at_once(
 def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     commands: CommandLine,
     home: Path,
-    workspace: Path,
+    settings: Settings,
     server: EmbeddingServer,
     broker_server: object,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,13 +113,7 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
     monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
 
-    def with_key(key: str) -> Settings:
-        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": key}}
-        return Settings.model_validate(
-            {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
-        )
-
-    with Workers(with_key("a-secret-key")) as workers:
+    with Workers(asking(settings, server.url)) as workers:
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
         # Whose refusal it is was noted; what was refused before that is asked for once more.
@@ -137,23 +121,10 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
         wait_until(lambda: counts(home) == (4, 3, 0, 1) and len(commands.json("dead", "list")["deadLetters"]) == 1)
     server.poison = None
     paid = server.inputs
-    with Workers(with_key("a-better-key")):
+    with Workers(asking(settings, server.url, key="a-better-key")):
         wait_until(lambda: counts(home) == (4, 4, 0, 0))
     assert commands.json("dead", "list") == {"deadLetters": []}
     assert server.inputs - paid == 1
-
-
-def test_an_edit_that_keeps_the_refused_part_keeps_the_letter_and_one_that_mends_it_ends_it(
-    commands: CommandLine, workspace: Path, home: Path
-) -> None:
-    note = workspace / "memory" / "mixed.md"
-    assert indexed(commands) == (1, 1)
-    note.write_text(f"# New\n\n{'aardvark ' * 200}\n\n{FINE}\n\n{BAD}\n\n{TALL}\n")
-    assert indexed(commands) == (1, 1)
-    assert "memory/mixed.md" in commands.say("search", "aardvark"), "the edit was indexed"
-    assert commands.json("dead", "list")["deadLetters"][0]["reason"].startswith("lines 9-")
-    note.write_text(f"{FINE}\n\n{TALL}\n")
-    assert indexed(commands) == (0, 0)
 
 
 def test_refused_parts_do_not_hold_up_a_rebuild_and_are_listed_by_the_new_index(
@@ -233,17 +204,6 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
     assert indexed(commands) == (0, 0), "what is gone does not fail any more"
 
 
-def test_a_new_index_tries_again_what_was_left_out(
-    commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands.say("dead", "drop", "memory/large.md")
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000_000)
-    assert indexed(commands) == (0, 0)
-    assert commands.run("rebuild", "--json")[0] == 0
-    assert commands.json("status")["agents"][0]["disk"]["leftOut"] == 0
-    assert "large.md" in commands.say("search", "okapi")
-
-
 def test_letters_of_several_agents_are_told_apart(
     commands: CommandLine, home: Path, workspace: Path, tmp_path: Path
 ) -> None:
@@ -283,13 +243,6 @@ def test_a_path_that_nothing_failed_at_is_one_sentence_with_what_was_meant(comma
     assert (code, out) == (3, "")
     assert err == "recalld: nothing failed at memory/mixde.md; did you mean memory/mixed.md?\n"
     assert len(commands.json("dead", "list")["deadLetters"]) == 1
-
-
-def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
-    code, _, err = commands.run("dead", "retry")
-    assert code == 2
-    assert "PATH..., or --all" in err
-    assert "nothing to retry" in commands.say("dead", "retry", "--all")
 
 
 def meta(home: Path, name: str) -> str | None:

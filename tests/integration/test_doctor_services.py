@@ -15,7 +15,7 @@ import redis
 from memory.status.home import build_status
 from memory.status.processes import Pulses
 from memory.status.run_files import is_stopped, server_pid
-from recalld.doctor import services
+from recalld.doctor import machine
 from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import only_daemon
@@ -44,11 +44,11 @@ def worst(findings: Iterator[Finding]) -> Finding:
 
 
 def processes(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
-    return services.process_findings(settings, side, build_status(settings, side.board))
+    return machine.process_findings(settings, side, build_status(settings, side.board))
 
 
 def broker(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
-    return services.broker_findings(settings, build_status(settings, side.board))
+    return machine.broker_findings(settings, build_status(settings, side.board))
 
 
 def test_a_private_broker_that_is_not_needed_is_fine_and_one_that_up_misses_is_not(
@@ -67,7 +67,7 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
     found = worst(broker(elsewhere, side))
     unknown = worst(processes(elsewhere, side))
     assert (unknown.check, unknown.level) == ("processes", Level.WARNING)
-    assert services.seconds_ahead(side) is None
+    assert machine.seconds_ahead(side) is None
     side.client.close()
     assert (found.level, "REDIS_URL" in found.message) == (Level.PROBLEM, True)
 
@@ -81,8 +81,8 @@ def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_
     try:
         wait_until(lambda: is_stopped(pid))
         status = build_status(settings, side.board)
-        broker_findings = list(services.broker_findings(settings, status))
-        [unknown] = services.process_findings(settings, side, status)
+        broker_findings = list(machine.broker_findings(settings, status))
+        [unknown] = machine.process_findings(settings, side, status)
     finally:
         os.kill(pid, signal.SIGCONT)
     [found] = condition_findings(status, broker_findings)
@@ -111,7 +111,7 @@ def test_a_broker_that_may_throw_keys_away_or_keeps_nothing_is_a_warning_until_i
 ) -> None:
     asked: Any = client
     assert worst(broker(settings, side)).level is Level.OK
-    assert abs(services.seconds_ahead(side) or 60.0) < 5.0
+    assert abs(machine.seconds_ahead(side) or 60.0) < 5.0
     for name, value in set_so.items():
         asked.config_set(name, value)
     found = worst(broker(settings, side))
@@ -173,7 +173,7 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
         remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
 
         def found(*, online: bool = False) -> Finding:
-            return worst(services.provider_findings(remote, remote.agents[0], side, online=online, now=time.time()))
+            return worst(machine.provider_findings(remote, remote.agents[0], side, online=online, now=time.time()))
 
         assert (found().level, "was not asked" in found().message) == (Level.OK, True)
         assert "answered in" in found(online=True).message
@@ -202,7 +202,7 @@ def test_a_provider_that_cannot_be_had_is_a_problem_and_none_on_purpose_is_fine(
 ) -> None:
     def found(provider: str) -> Finding:
         agent = settings.agents[0].model_copy(update={"provider": provider})
-        return worst(services.provider_findings(settings, agent, side, online=False, now=time.time()))
+        return worst(machine.provider_findings(settings, agent, side, online=False, now=time.time()))
 
     assert found("openai").level is Level.PROBLEM
     assert found("none").level is Level.OK

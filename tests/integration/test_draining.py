@@ -11,13 +11,13 @@ import pytest
 import redis
 
 from memory.documents.agent_files import AgentFiles, SourceText
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from tests.working import Workers
-from workers.queue.names import VECTORS_QUEUE, Keys
+from tests.working import Workers, asking
+from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
 COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
@@ -33,19 +33,6 @@ AgentFiles.read = lambda *_: threading.Event().wait()
 def no_lease_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one process held reaches another because it was given back, or never."""
     monkeypatch.setattr("workers.queue.broker.HEARTBEAT_TIMEOUT_MS", 3_600_000)
-
-
-def asking(settings: Settings, url: str) -> Settings:
-    """These settings with an endpoint to ask for vectors."""
-    remote = {"base_url": url, "api_key": "k"}
-    return Settings.model_validate(
-        {
-            "home": settings.home,
-            "agents": [
-                {"id": "main", "workspace": settings.agents[0].workspace, "provider": "openai", "remote": remote}
-            ],
-        }
-    )
 
 
 @pytest.mark.parametrize(
@@ -72,30 +59,6 @@ def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
 def taken(client: redis.Redis, keys: Keys) -> list[str]:
     """The sets of messages that somebody took and did not acknowledge."""
     return [key.decode() for key in client.keys(f"{keys.dramatiq}:__acks__.*")]
-
-
-@pytest.mark.long
-def test_a_call_about_a_batch_job_that_is_never_answered_holds_the_end_no_longer_than_it_may(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.run.DRAIN_SECONDS", 1.0)
-    with EmbeddingServer() as server:
-        server.fail_next(Failure(wire="silent"), times=100)
-        asked = asking(settings, server.url)
-        agent = asked.agents[0]
-        batch = agent.remote.batch.model_copy(update={"enabled": True})
-        agent = agent.model_copy(update={"remote": agent.remote.model_copy(update={"batch": batch})})
-        workers = Workers(asked.model_copy(update={"agents": (agent,)}))
-        with workers:
-            paths = [f"memory/{number}.md" for number in range(300)]
-            for path in paths:
-                workers.write(path, f"The heron of {path} stands in the reeds.\n")
-            workers.mark(*paths, lane=Lane.BACKFILL)
-            wait_until(lambda: any(request.path.endswith("/files") for request in server.log))
-            workers.asked_to_stop.set()
-            workers.stop()
-        assert taken(workers.client, workers.keys) == []
-        assert workers.client.llen(f"{workers.keys.dramatiq}:{VECTORS_QUEUE}") == 1, "another one goes on with it"
 
 
 def test_what_was_asked_and_not_answered_is_asked_by_the_next_one_at_once_and_by_nobody_else(

@@ -102,27 +102,6 @@ def test_a_broker_that_is_away_is_told_as_that(settings: Settings, client: redis
     assert "recalld_search_seconds" in text
 
 
-def test_what_is_counted_while_the_broker_is_away_is_counted_when_it_is_back(client: redis.Redis, keys: Keys):
-    class Flaky:
-        away = True
-
-        def __getattr__(self, name: str):
-            if self.away:
-                raise redis.ConnectionError("away")
-            return getattr(client, name)
-
-    flaky = Flaky()
-    counters = FleetCounters(flaky, keys)  # type: ignore[arg-type]
-    counters.add(metrics.CHANGES, 2, "live")
-    counters.flush()
-    counters.add(metrics.CHANGES, 3, "live")
-    flaky.away = False
-    counters.flush()
-    counters.flush()
-    [count] = FleetCounters(client, keys).read()
-    assert (count.metric, count.labels, count.number) == ("recalld_changes", ("live",), 5)
-
-
 def test_what_the_broker_does_not_take_is_left_out_and_the_rest_is_counted_once(client: redis.Redis, keys: Keys):
     counters = FleetCounters(client, keys)
     counters.add(metrics.CHANGES, 10**30, "live")  # more than a number of the broker can be
@@ -176,13 +155,6 @@ def server() -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60) as client:
         yield client
     made.stop()
-
-
-def test_other_routes_can_be_mounted_beside_a_workers_metrics(server: httpx.Client):
-    answer = server.get("/readyz")
-    assert (answer.status_code, answer.json()) == (503, {"status": "not ready"})
-    assert server.get("/elsewhere").status_code == 404
-    assert "/metrics, /readyz" in server.get("/elsewhere").json()["error"]
 
 
 def test_a_route_that_fails_is_said_without_its_reason(server: httpx.Client):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.watching.watcher import Watcher, WatchMode
+from producers.report import WatchMode
+from producers.watcher import Watcher
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 from tests.recording import Heard
@@ -446,32 +447,6 @@ def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
     assert desk.watcher.state("main").reason is None
     write(desk.memory / "a.md")
     desk.wait_for("memory/a.md")
-
-
-def test_a_folder_that_may_not_be_watched_is_named_and_the_rest_is_watched(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = inotify_c.inotify_add_watch
-
-    def guarded(descriptor: int, path: bytes, mask: int) -> int:
-        if b"locked" in path:
-            ctypes.set_errno(errno.EACCES)
-            return -1
-        return real(descriptor, path, mask)
-
-    (desk.memory / "locked").mkdir()
-    (desk.memory / "locked2").mkdir()
-    (desk.memory / "open").mkdir()
-    with monkeypatch.context() as denied:
-        denied.setattr(inotify_c, "inotify_add_watch", guarded)
-        desk.watch()
-    state = desk.watcher.state("main")
-    assert state.mode is WatchMode.EVENTS
-    assert state.reason == f"{desk.memory / 'locked'} and 1 more cannot be watched: permission denied"
-    write(desk.memory / "open/a.md")
-    desk.wait_for("memory/open/a.md")
-    desk.watcher.refresh("main")
-    assert desk.watcher.state("main").reason is None
 
 
 def test_other_permissions_and_times_of_a_document_are_heard(desk: Desk) -> None:

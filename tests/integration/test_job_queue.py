@@ -15,7 +15,6 @@ import redis
 
 from memory.status.run_files import born, is_the_same
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from workers.queue import job_queue
@@ -47,13 +46,6 @@ def test_a_thousand_changes_of_one_agent_are_one_message(
     assert [(m["actor_name"], m["args"]) for m in messages(client, keys, "live")] == [(INDEX_PENDING, ["main", "live"])]
 
 
-def test_agents_take_turns_in_the_queue(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
-    queue.mark_changed("noisy", [DocumentKey("memory", f"memory/{i}.md") for i in range(1000)], lane=Lane.BACKFILL)
-    queue.mark_changed("quiet", [A], lane=Lane.BACKFILL)
-    order = [client.hget(keys.messages("backfill"), raw) for raw in client.lrange(f"{keys.dramatiq}:backfill", 0, -1)]
-    assert [json.loads(raw)["args"][0] for raw in order if raw] == ["noisy", "quiet"]
-
-
 def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_next(
     queue: BrokerJobQueue, client: redis.Redis, keys: Keys
 ) -> None:
@@ -64,8 +56,7 @@ def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_
     assert not queue.started(INDEX_PENDING, "main", "live", job="second")
     queue.mark_changed("main", [A], lane=Lane.LIVE)
     assert not queue.others_wait(Lane.LIVE), "nothing that would be in vain"
-    queue.ended("main", Lane.LIVE, job="second")
-    queue.ended("main", Lane.LIVE, job="first")
+    queue.ended("main", seconds=1.0)
     assert len(messages(client, keys, "live")) == 1
     assert queue.started(INDEX_PENDING, "main", "live", job="long")
     assert 0 < client.ttl(keys.queued(INDEX_PENDING, "main", "live")) <= job_queue.LIVE_JOB_SECONDS
@@ -73,10 +64,11 @@ def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_
     queue.mark_changed("main", [B], lane=Lane.LIVE)
     assert len(messages(client, keys, "live")) == 2
     assert queue.started(INDEX_PENDING, "main", "live", job="next")
-    queue.ended("main", Lane.LIVE, job="long")
-    queue.ended("main", Lane.LIVE, job="next", failed=True)
+    queue.ended("main", seconds=20.0, failed=True)
+    assert not queue.started(INDEX_PENDING, "main", "live", job="long"), "another one is at work"
+    queue.ended("main", seconds=1.0, failed=True)
     queue.marks.claim("main", lane=Lane.LIVE, job="other", limit=2)
-    queue.ended("main", Lane.LIVE, job="next")
+    queue.ended("main", seconds=1.0)
     assert len(messages(client, keys, "live")) == 2, "a failed job comes again, and nothing waits after another one"
 
 
@@ -140,27 +132,11 @@ def test_documents_of_a_living_job_are_left_to_it(queue: BrokerJobQueue, client:
     assert queue.marks.waiting("main").running == 1
 
 
-def test_two_homes_on_one_server_do_not_disturb_each_other(
-    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
-) -> None:
-    other = BrokerJobQueue(client, Keys("other"))
-    queue.mark_changed("main", [A], lane=Lane.LIVE)
-    assert other.marks.agents() == []
-    assert other.marks.claim("main", lane=Lane.LIVE, job="j", limit=1).documents == ()
-    assert messages(client, Keys("other"), "live") == []
-
-
 def test_the_epoch_changes_when_the_server_lost_its_data(queue: BrokerJobQueue, client: redis.Redis) -> None:
     before = queue.epoch()
     assert before == queue.epoch()
     client.flushall()
     assert queue.epoch() not in {before, None}
-
-
-def test_an_absent_broker_is_said_so_and_nothing_is_pretended(settings: Settings, keys: Keys) -> None:
-    queue = BrokerJobQueue(connect(settings), keys)
-    with pytest.raises(BrokerUnavailable):
-        queue.mark_changed("main", [A], lane=Lane.LIVE)
 
 
 def test_the_private_server_keeps_its_marks_over_a_restart(

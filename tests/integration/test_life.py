@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import Any
 
 import pytest
 import redis
@@ -16,7 +15,7 @@ from memory.status.run_files import born
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, vectors_job
+from workers import actors
 from workers.health import heartbeat as module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat, forget_dead, read_beats
@@ -124,30 +123,6 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
         wait_until(lambda: not board.processes()[0].stuck)
 
 
-def test_a_job_that_waits_for_the_provider_says_so(
-    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
-    settings = settings.model_copy(
-        update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 0.5})}
-    )
-    answers = threading.Event()
-    fill = vectors_job.fill_vectors
-
-    def hanging(*arguments: Any, **options: Any) -> Any:
-        answers.wait()
-        return fill(*arguments, **options)
-
-    monkeypatch.setattr(vectors_job, "fill_vectors", hanging)
-    with Workers(settings) as workers:
-        workers.queue.request_vectors("main")
-        said = wait_until(
-            lambda: next((one for sign in board.processes() for one in sign.stuck if one.startswith("its job")), None)
-        )
-        answers.set()
-    assert "its job thread has been at the same step (embed_pending of main: waits for the vectors of stub) for" in said
-
-
 def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
     settings: Settings, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,17 +143,6 @@ def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
         monkeypatch.setattr(actors, "TIME_LIMIT_MS", 600_000)
         wait_until(workers.complete)
     assert len(attempts) == 2
-
-
-def test_without_a_broker_nobody_is_known(settings: Settings) -> None:
-    from workers.queue.connection import connect, namespace
-
-    with connect(settings, answer_seconds=1.0) as client:
-        board = HealthStore(client, Keys(namespace(settings)))
-        assert list(board.processes()) == []
-        assert board.broker() is None
-        with Heartbeat(settings, "watch", Pulses(), beat_seconds=0.05):
-            pass
 
 
 def test_the_private_broker_says_what_it_keeps(board: HealthStore) -> None:

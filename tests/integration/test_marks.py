@@ -23,14 +23,6 @@ def marks(client: redis.Redis, keys: Keys) -> PendingSet:
     return PendingSet(client, keys)
 
 
-def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingSet) -> None:
-    for _ in range(5):
-        marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
-    assert taken(marks, "main", Lane.LIVE, "j") == [A]
-    assert taken(marks, "main", Lane.LIVE, "j") == []
-    assert marks.pending("main").documents == 1
-
-
 def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=100.0)
     assert taken(marks, "main", Lane.LIVE, "first") == [A]
@@ -107,14 +99,6 @@ def test_a_job_cannot_finish_what_another_one_holds(marks: PendingSet) -> None:
     marks.claim("main", lane=Lane.LIVE, job="second", limit=1)
     assert marks.finish("main", [A], job="first", now=time.time()) == []
     assert marks.pending("main").running == 1
-
-
-def test_agents_do_not_see_each_other(marks: PendingSet) -> None:
-    marks.mark("one", [A], lane=Lane.LIVE, now=time.time())
-    marks.mark("two", [A], lane=Lane.LIVE, now=time.time())
-    assert taken(marks, "one", Lane.LIVE, "j") == [A]
-    assert marks.pending("two").running == 0
-    assert marks.agents() == ["one", "two"]
 
 
 def crash(marks: PendingSet, job: str, times: int) -> None:

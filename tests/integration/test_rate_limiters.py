@@ -15,7 +15,7 @@ import redis
 
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.rate_limit import RateLimiter, Urgency
-from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, Transient
+from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus
 from tests.waiting import wait_until
@@ -125,11 +125,6 @@ def fill(limiter: RateLimiter, urgency: Urgency) -> int:
 
 
 class TestCoolDown:
-    def test_requests_pass_while_nothing_is_wrong(self, limiter: RateLimiter) -> None:
-        for _ in range(20):
-            ended(limiter, None)
-        assert limiter.hold() is None
-
     def test_nothing_leaves_before_the_time_that_the_provider_named(self, limiter: RateLimiter, clock: Clock) -> None:
         ended(limiter, Throttled("slow down", retry_after=12.0))
         for urgency in Urgency:
@@ -169,13 +164,6 @@ class TestCoolDown:
         ended(limiter, error)
         assert cool_down(limiter) == pytest.approx(backoff[0], abs=0.1)
 
-    def test_requests_that_fail_together_are_few_failures(self, limiter: RateLimiter) -> None:
-        for _ in range(8):
-            acquire(limiter)
-        for _ in range(8):
-            limiter.report(Transient("broken connection"))
-        assert cool_down(limiter) < 1
-
     def test_a_refusal_for_good_stops_all_requests_for_a_minute(self, limiter: RateLimiter, clock: Clock) -> None:
         ended(limiter, Terminal("the key is refused: set OPENAI_API_KEY"))
         for urgency in Urgency:
@@ -188,10 +176,6 @@ class TestCoolDown:
         assert limiter.hold() is not None, "an answer to a request from before"
         clock.now += 60.1
         ended(limiter, None)
-        assert limiter.hold() is None
-
-    def test_a_refused_text_says_nothing_of_the_account(self, limiter: RateLimiter) -> None:
-        ended(limiter, Permanent("too long"))
         assert limiter.hold() is None
 
 
@@ -208,12 +192,6 @@ class TestLimitsAMinute:
         limiter = make(limits(tokens=60_000))
         sent = 5000 * count_admitted(limiter, clock, seconds=59, tokens=5000)
         assert 50_000 <= sent <= 60_000
-
-    def test_a_text_larger_than_the_burst_leaves_when_nothing_else_is_in_the_way(self, make: Make) -> None:
-        limiter = make(limits(tokens=1000))
-        acquire(limiter, tokens=900)
-        with pytest.raises(Paced):
-            acquire(limiter, tokens=900)
 
     def test_backfill_leaves_some_room_for_live_texts(self, make: Make) -> None:
         limiter = make(limits(requests=200))
@@ -291,30 +269,6 @@ def test_a_cool_down_is_the_account_s_and_a_refusal_the_model_s(shared: Shared) 
     acquire(stranger)
 
 
-def test_failures_of_several_processes_in_a_row_make_the_backoff_longer(shared: Shared) -> None:
-    now = [1000.0]
-    for _ in range(5):
-        limiter = shared(clock=lambda: now[0])
-        limiter.report(Transient("broken connection"))
-        hold = limiter.hold()
-        now[0] += hold.seconds + 0.01 if hold is not None else 0.01
-    assert hold is not None
-    assert hold.seconds == pytest.approx(2, abs=0.1)
-    acquire(shared(model="other"))
-
-
-def test_every_process_gives_the_refusal_that_one_of_them_got(shared: Shared, client: redis.Redis, keys: Keys) -> None:
-    one, other, begun = shared(), shared(), time.time()
-    one.report(QUOTA)
-    with pytest.raises(Terminal, match="the quota is used up: raise it at the provider"):
-        acquire(other)
-    state = HealthStore(client, keys).endpoint("account", "model")
-    assert state is not None
-    assert (state.condition, state.reason) == (EndpointCondition.STOPPED, str(QUOTA))
-    assert state.until is not None
-    assert begun + 59 < state.until <= time.time() + 61
-
-
 def test_limits_a_minute_are_shared_and_each_process_applies_its_own(shared: Shared) -> None:
     wide, other, narrow = (shared(limits=limits(requests=number), clock=standing) for number in (300, 300, 10))
     assert 29 <= fill(wide, Urgency.LIVE) <= 31
@@ -384,14 +338,6 @@ def test_a_broker_that_hangs_is_waited_for_a_second_and_then_left_alone(
             os.kill(server, signal.SIGCONT)
 
 
-def test_what_left_before_the_broker_went_away_still_counts(shared: Shared, broker_server: BrokerServer) -> None:
-    limiter = shared(limits=limits(requests=10), clock=standing)
-    assert fill(limiter, Urgency.LIVE) == 1
-    broker_server.stop()
-    with pytest.raises(Paced):
-        acquire(limiter)
-
-
 def test_an_operator_ends_a_backoff_and_no_time_that_the_provider_named(
     shared: Shared, client: redis.Redis, keys: Keys
 ) -> None:
@@ -425,8 +371,3 @@ def test_the_state_of_an_endpoint_is_public(shared: Shared, client: redis.Redis,
     assert state.condition is EndpointCondition.COOLING_DOWN
     assert state.until is not None
     assert begun + 19 < state.until <= time.time() + 21
-
-
-def test_without_a_broker_the_state_of_an_endpoint_is_not_known(settings: Settings, keys: Keys) -> None:
-    with connect(settings) as unreachable:
-        assert HealthStore(unreachable, keys).endpoint("account", "model") is None

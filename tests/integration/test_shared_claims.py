@@ -1,4 +1,4 @@
-"""Claims on texts in a real Valkey: two processes that want the same vector at once pay for it once."""
+"""Claims and limits that processes share in a real Valkey: who want the same vector at once pay for it once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import RateLimiter, Urgency
+from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.coordination import KEPT_SECONDS, BrokerClaims, CircuitBreaker, Presence
+from workers.coordination import (
+    KEPT_SECONDS,
+    BrokerClaims,
+    BrokerCoordination,
+    CircuitBreaker,
+    Presence,
+    coordinating,
+)
 from workers.queue.connection import connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -64,14 +74,6 @@ def test_a_full_batch_is_claimed_and_released_whole_and_nothing_stays_for_ever(
     one.release(hashes[:2000])
     other.release(hashes[2000:])
     assert not [name for name in client.keys("*") if b":claim:" in name]
-
-
-def test_claims_are_of_one_cache_and_identity(client: redis.Redis, keys: Keys) -> None:
-    one, other = Process(client, keys, scope="one"), Process(client, keys, scope="other")
-    assert one.claims.take(["a"]) == {"a"}
-    assert other.claims.take(["a"]) == {"a"}
-    one.presence.close()
-    other.presence.close()
 
 
 def test_the_texts_of_a_killed_process_are_free_within_a_second(
@@ -141,3 +143,39 @@ def test_a_user_without_channels_claims_nothing_and_works(
         assert other.claims.take(["a"]) == {"a"}
         assert one.claims.take(["b"]) == {"b"}
         other.presence.close()
+
+
+def provider(*, account: str = "account", model: str = "model", identity: str = "identity") -> StubProvider:
+    made = StubProvider()
+    made.account, made.model, made.identity = account, model, identity
+    return made
+
+
+@pytest.fixture
+def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
+    with coordinating(settings) as made:
+        yield made
+
+
+def test_a_model_on_this_machine_has_a_limiter_of_its_own_and_shares_its_claims(
+    settings: Settings, coordination: BrokerCoordination
+) -> None:
+    local = coordination(provider(account=""))
+    assert isinstance(local.limiter, RateLimiter)
+    with coordinating(settings) as other_process:
+        assert local.claims.take(["a"]) == {"a"}
+        assert other_process(provider(account="")).claims.take(["a", "b"]) == {"b"}
+        assert other_process(provider(identity="other")).claims.take(["a"]) == {"a"}
+
+
+def test_homes_that_share_a_broker_share_an_account_s_cool_down_and_not_their_claims(
+    client: redis.Redis, coordination: BrokerCoordination
+) -> None:
+    other_keys = Keys("another-home")
+    other_home = BrokerCoordination(client, other_keys, cache_scope="elsewhere")
+    one, other = coordination(provider()), other_home(provider())
+    one.limiter.report(Throttled("slow down", retry_after=20))
+    with pytest.raises(Waiting, match="asked to wait"):
+        other.limiter.acquire(tokens=1, urgency=Urgency.LIVE)
+    assert one.claims.take(["a"]) == other.claims.take(["a"]) == {"a"}
+    other_home.close()

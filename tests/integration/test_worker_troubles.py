@@ -21,7 +21,7 @@ from schemas.settings import Settings
 from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from workers import run
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
@@ -32,10 +32,7 @@ from workers.queue.private_server import BrokerServer
 
 @pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer) -> Settings:
-    """One agent whose vectors come from the server."""
-    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
-    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
-    return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+    return asking(settings, server.url)
 
 
 Reported = list[tuple[ConditionCode, Mapping[str, Param]]]
@@ -81,24 +78,6 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         assert provider is not None
         workers.board.ask_again(provider.account, provider.model)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.conditions())
-
-
-def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer
-) -> None:
-    # The job that could not embed comes back after a minute.
-    server.fail_next(Failure(status=401, message="Incorrect API key"), times=10_000)
-    with Workers(remote) as workers:
-        workers.note("memory/a.md", "The heron stands in the reeds.")
-        wait_until(workers.conditions)
-        wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 1)
-    # Started again with settings that name no provider: what waited is settled without the one that failed.
-    keywords = remote.agents[0].model_copy(update={"provider": "stub"})
-    with Workers(remote.model_copy(update={"agents": (keywords,)})) as workers:
-        workers.write("memory/b.md", "The otter swims.")
-        workers.mark("memory/a.md", "memory/b.md")
-        wait_until(lambda: workers.complete() and workers.counts().vectors_ready == 2)
         wait_until(lambda: not workers.conditions())
 
 

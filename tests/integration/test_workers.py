@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import threading
 import time
 from collections import Counter
@@ -15,10 +13,6 @@ import pytest
 import structlog
 
 from memory.documents.agent_files import AgentFiles, SourceText
-from memory.index.fingerprint import fingerprint
-from memory.index.generation_writer import GenerationWriter
-from memory.index.provider_fallback import provider_of
-from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.waiting import wait_until
@@ -84,37 +78,6 @@ class Gate:
         assert self.open.wait(60)
 
 
-def test_a_marked_document_is_indexed_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
-    with Workers(settings) as workers:
-        workers.index("memory/a.md", "# Note\n\nThe heron stands in the reeds.\n")
-        assert workers.finds("heron")
-        assert workers.waiting() == AT_REST
-        assert workers.queue.marks.agents() == []
-        histogram = wait_until(lambda: workers.client.hgetall(workers.keys.freshness()))
-        assert sum(int(count) for bound, count in histogram.items() if bound != b"sum") == 1
-
-
-def test_a_deleted_document_is_forgotten_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
-    with Workers(settings) as workers:
-        workers.index("memory/a.md", "The heron stands in the reeds.")
-        (settings.agent("main").workspace / "memory" / "a.md").unlink()
-        workers.mark("memory/a.md")
-        wait_until(workers.settled)
-        assert workers.counts().files == 0
-        assert not workers.finds("heron")
-
-
-def test_marks_that_were_made_while_no_worker_ran_are_worked_off(
-    settings: Settings, broker_server: BrokerServer
-) -> None:
-    workers = Workers(settings)
-    workers.note("memory/a.md", "The heron stands in the reeds.", lane=Lane.BACKFILL)
-    assert workers.waiting().backfill == 1
-    with workers:
-        wait_until(workers.complete)
-        assert workers.finds("heron")
-
-
 def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_read(
     one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
 ) -> None:
@@ -137,26 +100,6 @@ def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_rea
         assert reads["memory/a.md"] <= 2
         # The first job's, the one of the marks during it, and that of the document which waited once more.
         assert jobs(workers, INDEX_PENDING) <= 3
-
-
-def test_a_live_change_overtakes_a_long_backfill(
-    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
-) -> None:
-    gate = Gate()
-    on_read(lambda _files, key: gate.pass_through() if "old" in key.path else None)
-    with Workers(one_thread) as workers:
-        old = [f"memory/old-{number}.md" for number in range(20)]
-        for path in old:
-            workers.write(path, f"Long ago, {path}.")
-        workers.mark(*old, lane=Lane.BACKFILL)
-        assert gate.reached.wait(60)
-        workers.note("memory/new.md", "The heron stands in the reeds.")
-        wait_until(lambda: workers.finds("heron"))
-        assert not gate.open.is_set()
-        assert workers.queue.marks.pending("main").documents >= len(old)
-        gate.open.set()
-        wait_until(workers.complete)
-        assert workers.counts().files == 21
 
 
 def test_an_agent_whose_job_takes_long_leaves_the_other_threads_to_other_agents(
@@ -222,25 +165,6 @@ def test_a_message_for_an_agent_that_nobody_knows_is_dropped_and_said(
     [said] = [entry for entry in logs if entry["event"] == "unknown_agent"]
     assert said["agent"] == "stranger"
     assert not (settings.indexes_path / "stranger").exists()
-
-
-def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(
-    settings: Settings, broker_server: BrokerServer
-) -> None:
-    with Workers(settings) as workers:
-        for name in ("a", "b"):
-            workers.note(f"memory/{name}.md", f"The heron of {name}.\n")
-        wait_until(workers.complete)
-    shutil.rmtree(settings.indexes_path)
-    # As housekeeping does, and a job that was about to end.
-    with contextlib.closing(GenerationWriter(settings.indexes_path / "main", StoreOptions())) as writer:
-        agent = settings.agents[0]
-        wanted = fingerprint(agent, provider_of(settings, agent).provider.identity)
-        writer.open_writer(wanted.digest, wanted.description)
-    with Workers(settings) as workers:
-        assert workers.counts().files == 0
-        workers.note("memory/new.md", "The heron of new.\n")
-        wait_until(lambda: workers.counts().files == 3 and workers.complete())
 
 
 def test_without_a_provider_nobody_asks_for_vectors_for_ever(

@@ -117,17 +117,6 @@ def test_a_log_on_a_full_disk_stops_nobody_and_goes_on_when_there_is_room(
     assert [line["event"] for line in logs.lines()] == ["documents_indexed"]
 
 
-def test_a_terminal_gets_no_json(configured: Any) -> None:
-    logs = configured(terminal=True)
-    logs.log.info("documents_indexed", documents=3)
-    logging.getLogger("httpx").warning("slow")
-    said = logs.stream.getvalue()
-    assert "documents_indexed" in said
-    assert "httpx" in said
-    assert "slow" in said
-    assert "{" not in said
-
-
 def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
     logs = configured(terminal=True)
     logs.log.warning("document_failed", path="memory/\x1b]0;title\x07\nforged.md", more=["\x9b2J"])
@@ -136,6 +125,8 @@ def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
     said = logs.stream.getvalue()
     assert not any(command in said for command in ("\x1b]", "\x07", "\x9b", "\x1b[2J", "\nforged"))
     assert "forged.md" in said
+    assert "httpx" in said
+    assert "{" not in said, "a terminal gets no JSON"
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,6 @@ def world() -> World:
     return World()
 
 
-def test_every_agent_and_the_cache_are_looked_after(world: World) -> None:
-    world.maintenance.round()
-    assert world.maintained == ["a", "b", "c"]
-    assert world.cache_rounds == 1
-
-
 def test_rounds_that_found_something_to_do_are_counted_and_their_seconds_add_up(world: World) -> None:
     world.maintenance.round()
     assert not world.counted, "nothing was to do"

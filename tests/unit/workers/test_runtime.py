@@ -21,27 +21,6 @@ def runtime(settings: Settings) -> Iterator[Runtime]:
     made.close()
 
 
-def test_an_agent_s_index_is_opened_once_for_all_jobs(runtime: Runtime) -> None:
-    with runtime.indexer("main") as first, runtime.indexer("main") as second:
-        assert first is second
-    with runtime.indexer("main") as later:
-        assert later is first
-
-
-def test_an_agent_that_is_not_configured_has_no_index(runtime: Runtime) -> None:
-    with pytest.raises(KeyError, match="no agent is called 'stranger'"):
-        runtime.indexer("stranger").__enter__()
-
-
-def test_a_forgotten_index_is_opened_anew_by_the_next_job(runtime: Runtime) -> None:
-    with runtime.indexer("main") as before:
-        before.target()
-    runtime.forget("main")
-    assert before.generations.open_stores() == []
-    with runtime.indexer("main") as after:
-        assert after is not before
-
-
 def test_an_index_that_is_forgotten_while_jobs_use_it_is_closed_by_the_last_of_them(runtime: Runtime) -> None:
     with runtime.indexer("main") as one:
         store = one.target()

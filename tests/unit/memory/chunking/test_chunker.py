@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -8,44 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, estimate_tokens, text_hash
+from memory.chunking.lines import cut_point, tail_point
 
 _FRAGMENTS = st.sampled_from(
     [
-        "\n",
-        "\n\n",
-        "\r\n",
-        "\r",
-        "\n \t\n",
-        "# Heading\n",
-        "## 第二章 计划\n",
-        "#\n",
-        "#no heading\n",
-        "###### deep\r\n",
-        "####### too deep\n",
-        "```\n",
-        "```python\n",
-        "````\n",
-        "  ~~~\n",
-        "~~~ end\n",
-        "```inline```\n",
-        "``",
-        "#",
-        "# ",
-        "- item one\n",
-        "The gateway was restarted at noon. It recovered. ",
-        "今天我们讨论了数据库迁移的问题。决定先部署！然后观察日志",
-        "👩‍👩‍👧‍👦👍🏽",
-        "e\u0301a\u0308",
-        "Привет мир ",
-        " " * 40,
-        "x" * 300,
-        "word " * 60,
-        "中" * 150,
-        "\u3000",
-        "\x85",
-        "\u2028",
-        "\x0c",
-        "\ufffd",
+        *("\n", "\n\n", "\r\n", "\r", "\n \t\n", "\u3000", "\x85", "\u2028", "\x0c", "\ufffd", " " * 40),
+        *(
+            "# Heading\n",
+            "## 第二章 计划\n",
+            "#\n",
+            "#no heading\n",
+            "###### deep\r\n",
+            "####### too deep\n",
+            "#",
+            "# ",
+        ),
+        *("```\n", "```python\n", "````\n", "  ~~~\n", "~~~ end\n", "```inline```\n", "``", "- item one\n"),
+        *(
+            "The gateway was restarted at noon. It recovered. ",
+            "今天我们讨论了数据库迁移的问题。决定先部署！然后观察日志",
+        ),
+        *("👩‍👩‍👧‍👦👍🏽", "e\u0301a\u0308", "Привет мир ", "x" * 300, "word " * 60, "中" * 150),
     ]
 )
 _TEXTS = st.lists(st.one_of(_FRAGMENTS, st.text(max_size=30)), max_size=60).map("".join)
@@ -63,36 +45,30 @@ def _cut(text: str, size: tuple[int, int, int]) -> list[Chunk]:
 
 @_EXAMPLES
 @given(_TEXTS, _SIZES)
-def test_own_parts_concatenate_back_to_the_text(text: str, size: tuple[int, int, int]) -> None:
-    chunks = _cut(text, size)
-    assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
-    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
-    assert all(chunk.start <= chunk.own_start < chunk.end for chunk in chunks)
-
-
-@_EXAMPLES
-@given(_TEXTS, _SIZES)
-def test_no_chunk_is_above_the_caps(text: str, size: tuple[int, int, int]) -> None:
+def test_own_parts_are_the_text_within_the_caps_and_line_ranges_are_exact(
+    text: str, size: tuple[int, int, int]
+) -> None:
     tokens, _, max_bytes = size
     chunks = _cut(text, size)
-    for chunk in chunks:
-        assert len(chunk.text.encode("utf-8", "surrogatepass")) <= max_bytes
-        assert chunk.tokens == estimate_tokens(chunk.text)
-        assert chunk.tokens <= tokens + SLACK_TOKENS
+    assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
     assert all(chunk.tokens <= tokens for chunk in chunks[:-1])
-
-
-@_EXAMPLES
-@given(_TEXTS, _SIZES)
-def test_every_line_with_text_is_in_a_chunk_and_line_ranges_are_exact(text: str, size: tuple[int, int, int]) -> None:
     lines = text.split("\n")
     covered = set()
-    for chunk in _cut(text, size):
+    for chunk in chunks:
+        assert chunk.text == text[chunk.start : chunk.end]
+        assert chunk.start <= chunk.own_start < chunk.end
+        assert len(chunk.text.encode("utf-8", "surrogatepass")) <= max_bytes
+        assert chunk.tokens == estimate_tokens(chunk.text) <= tokens + SLACK_TOKENS
         assert chunk.start_line == text.count("\n", 0, chunk.start) + 1
         assert chunk.end_line == text.count("\n", 0, chunk.end - 1) + 1
         assert chunk.text.removesuffix("\n") in "\n".join(lines[chunk.start_line - 1 : chunk.end_line])
         covered.update(range(chunk.start_line, chunk.end_line + 1))
     assert {number for number, line in enumerate(lines, start=1) if line} <= covered
+
+
+def assert_prefix(text: str, length: int, whole: list[Chunk], size: tuple[int, int, int]) -> None:
+    part = _cut(text[:length], size)
+    assert part[:-1] == whole[: max(len(part) - 1, 0)], length
 
 
 @settings(max_examples=400, deadline=None)
@@ -102,20 +78,7 @@ def test_chunks_of_a_prefix_are_a_prefix_of_the_chunks_the_last_one_aside(
 ) -> None:
     whole = _cut(text, size)
     for length in data.draw(st.lists(st.integers(0, len(text)), min_size=1, max_size=20)):
-        part = _cut(text[:length], size)
-        assert part[:-1] == whole[: max(len(part) - 1, 0)]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_text_that_grows_by_single_characters_keeps_all_chunks_but_the_last(seed: int) -> None:
-    source = random.Random(seed)
-    pieces = ["# Title\n", "```\n", "~~~\n", "\n", "a few words here. ", "\r\n", "长句子。", "👍🏽", "y" * 90, "## "]
-    text = "".join(source.choice(pieces) for _ in range(120))[:1500]
-    size = ((16, 8, 8191), (32, 8, 8191), (16, 0, 160))[seed % 3]
-    whole = _cut(text, size)
-    for length in range(len(text)):
-        part = _cut(text[:length], size)
-        assert part[:-1] == whole[: max(len(part) - 1, 0)], length
+        assert_prefix(text, length, whole, size)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +88,9 @@ def test_a_text_that_grows_by_single_characters_keeps_all_chunks_but_the_last(se
 def test_a_chunk_that_is_almost_full_waits_for_what_tells_where_to_break(line: str, paragraph: str) -> None:
     for fill in range(40, 70):
         text = "a" * 70 + "\n" + paragraph + "b" * fill + "\n" + line + "c d " * 30
-        whole = chunk_text(text, tokens=32, overlap=0)
+        whole = _cut(text, (32, 0, 8191))
         for length in range(len(text)):
-            part = chunk_text(text[:length], tokens=32, overlap=0)
-            assert part[:-1] == whole[: max(len(part) - 1, 0)], (fill, length)
+            assert_prefix(text, length, whole, (32, 0, 8191))
 
 
 @_EXAMPLES
@@ -153,16 +115,12 @@ def test_bounds_that_leave_no_room_are_refused(arguments: dict[str, int]) -> Non
 
 
 def test_tokens_are_estimated_by_what_scripts_cost() -> None:
-    assert estimate_tokens("abcd") == 1
-    assert estimate_tokens("数据库") == 3
-    assert estimate_tokens("привет!!") == 6 * 5 / 8 + 2 / 4
-    assert estimate_tokens("👍") == 11 / 8
+    assert [estimate_tokens(text) for text in ("", "abcd", "数据库", "привет!!", "👍")] == [0, 1, 3, 4.25, 11 / 8]
 
 
 def test_text_hashes_are_32_hex_characters_and_tell_texts_apart() -> None:
     assert len(text_hash("a")) == 32
-    assert text_hash("a") != text_hash("b")
-    assert text_hash("\ud800") != text_hash("?")
+    assert len({text_hash(text) for text in ("a", "b", "\ud800", "?")}) == 4
 
 
 # Where a break goes ------------------------------------------------------------------------------------
@@ -179,38 +137,29 @@ def _lines(count: int, label: str) -> str:
     return "".join(f"{label:6} line {number:02} with a few words in\n" for number in range(count))
 
 
-def test_a_heading_starts_a_chunk_once_the_one_before_is_half_full() -> None:
-    assert _starts(_lines(6, "a") + "# Next\n" + _lines(2, "b")) == [_lines(1, "a").strip(), "# Next"]
-    assert _starts(_lines(3, "a") + "# Next\n" + _lines(2, "b")) == [_lines(1, "a").strip()]
-
-
-def test_a_paragraph_is_preferred_to_a_line() -> None:
-    assert _starts(_lines(7, "a") + "\n" + _lines(5, "b"))[1] == _lines(1, "b").strip()
-
-
-def test_a_fence_is_not_broken_when_a_place_before_it_is_near() -> None:
-    text = (
-        _lines(6, "a") + "\n" + _lines(1, "b") + "```\n" + _lines(5, "code") + "\n# no heading\n```\n" + _lines(1, "c")
-    )
-    assert _starts(text) == [_lines(1, "a").strip(), "```"]
+_LONG = "A long paragraph that does not fit any more. " * 8 + "\n"
 
 
 @pytest.mark.parametrize(
-    ("opening", "inside"), [("````", "```"), ("```", "``` text"), ("~~~", "```"), ("```", "    ```")]
-)
-def test_a_fence_is_closed_only_by_its_own_kind(opening: str, inside: str) -> None:
-    text = f"{opening}\n{_lines(6, 'code')}{inside}\n# comment\n{_lines(1, 'code')}{opening}\n"
-    assert len(chunk_text(text, tokens=100, overlap=0)) == 1
-
-
-def test_a_long_fence_is_broken_after_a_blank_line() -> None:
-    text = "```\n" + _lines(8, "code") + "\n" + _lines(8, "more") + "```\n"
-    assert _starts(text)[1] == _lines(1, "more").strip()
-
-
-def test_a_heading_is_not_parted_from_its_text() -> None:
-    text = _lines(4, "a") + "# Next\n\n" + "A long paragraph that does not fit any more. " * 8 + "\n"
-    assert _starts(text)[1] == "# Next"
+    ("text", "starts"),
+    [
+        (_lines(6, "a") + "# Next\n" + _lines(2, "b"), ["a", "# Next"]),
+        (_lines(3, "a") + "# Next\n" + _lines(2, "b"), ["a"]),
+        (_lines(4, "a") + "# Next\n\n" + _LONG, ["a", "# Next"]),
+        (_lines(7, "a") + "\n" + _lines(5, "b"), ["a", "b"]),
+        (f"{_lines(6, 'a')}\n{_lines(1, 'b')}```\n{_lines(5, 'c')}\n# no heading\n```\n{_lines(1, 'd')}", ["a", "```"]),
+        (f"```\n{_lines(8, 'code')}\n{_lines(8, 'more')}```\n", ["```", "more"]),
+        *(
+            (f"{opening}\n{_lines(6, 'code')}{inside}\n# comment\n{_lines(1, 'code')}{opening}\n", [opening])
+            for opening, inside in (("````", "```"), ("```", "``` text"), ("~~~", "```"), ("```", "    ```"))
+        ),
+    ],
+    ids=["a heading starts a chunk", "not of a chunk that is not half full", "a heading stays with its text",
+         "a paragraph before a line", "no fence is broken near a better place", "a long fence breaks at a blank line",
+         *(["a fence is closed by its own kind"] * 4)],
+)  # fmt: skip
+def test_a_chunk_starts(text: str, starts: list[str]) -> None:
+    assert _starts(text)[:2] == [_lines(1, each).strip() if each.isalpha() else each for each in starts]
 
 
 def test_whole_lines_of_the_chunk_before_are_repeated() -> None:
@@ -265,3 +214,32 @@ def test_a_line_of_a_megabyte_loses_nothing_and_takes_no_quadratic_time(unit: st
     assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
     assert all(len(chunk.text.encode()) <= 8191 for chunk in chunks)
     assert {chunk.start_line for chunk in chunks[2:-1]} == {2}
+
+
+_MARKS = "e" + "\u0301" * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "room", "end"),
+    [
+        ("One two. Three four", 0, 30, 9),  # a sentence
+        ("One two Three four", 0, 30, 14),  # a word
+        ("x" * 20, 0, 30, 15),
+        ("A. bcdefghijkl mnopqrstuvwxyz", 0, 40, 15),  # not a sentence in the first half
+        ("中" * 10, 0, 32, 4),
+        ("中" * 10, 3, 39, 7),
+        ("xxxe\u0301yyy", 0, 8, 3),  # before a letter with its mark
+        (_MARKS, 0, 100, 20),
+    ],
+)
+def test_a_piece_of_a_line_ends_at(text: str, start: int, room: int, end: int) -> None:
+    assert cut_point(text, start, len(text), room) == end
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "start"),
+    [("aa bb cc", 12, 3), ("aa bb cc", 10, 3), ("aa b ccccccc", 18, 3), ("aa bb cc", 40, 0),
+     ("aaaa bb. cc dd ee ff", 30, 9), ("中文", 7, 2)],
+)  # fmt: skip
+def test_a_tail_of_a_line_starts_at(text: str, room: int, start: int) -> None:
+    assert tail_point(text, 0, len(text), room) == start

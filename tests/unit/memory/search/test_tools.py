@@ -70,15 +70,6 @@ def test_agents_find_the_two_tools_they_know():
         json.dumps(tool.input_schema)
 
 
-def test_search_is_described_as_the_mandatory_step_and_get_as_the_one_after_it():
-    search = TOOLS[SEARCH].description.lower()
-
-    assert "mandatory" in search
-    for word in ("before", "work", "decisions", "dates", "people", "preferences", "todos"):
-        assert word in search
-    assert "after memory_search" in TOOLS[GET].description
-
-
 @pytest.mark.parametrize(("name", "model"), [(SEARCH, SearchRequest), (GET, GetRequest)])
 def test_the_schemas_bounds_are_those_that_are_checked(name, model):
     checked = model.model_json_schema(by_alias=True)["properties"]
@@ -100,14 +91,6 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
     assert hit["citation"] == "memory/1.md#L1-L2"
     assert "warning" not in answer
     assert "disabled" not in answer
-
-
-def test_a_read_is_asked_as_the_model_says():
-    memory = Memory()
-    answer = call(memory, GET, "k", **{"path": "memory/a.md", "from": 3, "lines": 1})
-
-    assert memory.read == [GetRequest(path="memory/a.md", from_=3, lines=1, session_key="k")]
-    assert (answer["text"], answer["nextFrom"]) == ("a line", 2)
 
 
 def test_optional_arguments_may_be_null_as_some_models_send_them():

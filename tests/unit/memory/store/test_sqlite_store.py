@@ -11,9 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import apsw
-import numpy as np
 import pytest
-import sqlite_vec
 
 from memory.store.errors import (
     CheckUnfinished,
@@ -25,7 +23,6 @@ from memory.store.errors import (
     VectorSearchUnavailable,
 )
 from memory.store.options import StoreOptions
-from memory.store.reader import Hit
 from memory.store.sqlite import connection as sqlite_connection
 from memory.store.sqlite import maintenance as sqlite_check
 from memory.store.sqlite import reader as sqlite_reader
@@ -36,29 +33,10 @@ from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.errors import Permanent
-from tests.storing import document, filled, key, vector
+from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 NOTE = key("memory/note.md")
 CHECKOUT = Path(__file__).parents[4]
-
-
-def with_sqlite_vec(path: Path) -> apsw.Connection:
-    """Another program's connection, which has sqlite-vec."""
-    connection = apsw.Connection(str(path))
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
-    return connection
-
-
-def by_sqlite_vec(path: Path, query: np.ndarray, k: int) -> list[Hit]:
-    """What sqlite-vec itself says."""
-    connection = with_sqlite_vec(path)
-    rows = connection.execute(
-        "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",
-        (query.tobytes(), k),
-    ).fetchall()
-    connection.close()
-    return [Hit(int(rowid), 1 - distance**2 / 2) for rowid, distance in rows]
 
 
 # Vectors ---------------------------------------------------------------------------------------------

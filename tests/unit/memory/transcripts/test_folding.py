@@ -1,17 +1,19 @@
+"""Fold of a transcript: laws for any lines, sentences about skipped ones, and nothing secret in its state."""
+
 from __future__ import annotations
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import CutChunk
-from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
+from memory.transcripts import interpreter as interpreting
+from memory.transcripts.folding import TranscriptFold
 from tests.transcript_files import (
     FORMATS,
-    codex_transcript,
     compaction_line,
     conversation,
     damaged,
@@ -64,17 +66,10 @@ def test_redaction_sees_each_message_once_and_nothing_unredacted_is_kept() -> No
     assert seen == [f"{number} open sesame\nnow" for number in range(5)]
     assert "sesame" not in text_of(chunks) + fold.state()
     assert text_of(chunks).count("***") == 5
-
-
-def test_a_name_from_the_file_is_redacted_too() -> None:
     line = json.dumps({"role": "user", "name": "sesame", "content": "hi"}).encode() + b"\n"
-    _, (chunk,) = folded(line, redact=lambda text: text.replace("sesame", "***"))
-    assert chunk.text == "***: hi"
-
-
-def test_a_message_that_redaction_leaves_empty_is_dropped() -> None:
+    assert text_of(folded(line, redact=redact)[1]) == "***: hi"
     fold, chunks = folded(message_line("plain", "user", "secret"), redact=lambda _: " ")
-    assert (fold.messages, chunks) == (0, [])
+    assert (fold.messages, chunks) == (0, []), "nothing is left to be found"
 
 
 def test_what_was_skipped_is_told_in_sentences() -> None:
@@ -85,19 +80,15 @@ def test_what_was_skipped_is_told_in_sentences() -> None:
         "2 lines of unknown type hologram were skipped",
         "1 line without a type that is known was skipped",
     )
+    kinds = b"".join(unknown_line(f"kind{number}") for number in range(500))
+    fold, _ = folded(message + kinds)
+    assert (len(fold.notes()), len(fold.state()) < 1500) == (21, True)
+    assert fold.notes()[-1] == "480 lines of further unknown types were skipped"
     fold, _ = folded(unknown_line() * 3)
     assert fold.notes()[0] == "no line is of a known format (openclaw, claude-code, codex, plain)"
     fold, _ = folded(message + b"broken\n" * 12)
     numbers = ", ".join(map(str, range(2, 12)))
     assert fold.notes() == (f"12 lines are not JSON and were skipped (first: lines {numbers})",)
-
-
-def test_the_number_of_unknown_types_kept_is_bounded() -> None:
-    lines = message_line("plain", "user", "hi") + b"".join(unknown_line(f"kind{number}") for number in range(500))
-    fold, _ = folded(lines)
-    assert len(fold.notes()) == 21
-    assert fold.notes()[-1] == "480 lines of further unknown types were skipped"
-    assert len(fold.state()) < 1500
 
 
 def test_a_line_that_is_too_long_is_counted_and_does_not_stop_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,24 +110,6 @@ def test_broken_lines_change_nothing_but_line_numbers() -> None:
         assert hurt[0].notes()[0].startswith("6 lines are not JSON and were skipped (lines ")
 
 
-def test_the_digest_is_that_of_the_lines_in_order() -> None:
-    lines = raw_lines(transcript("plain"))
-    digest = NO_LINES_DIGEST
-    fold = new_fold()
-    assert fold.digest == digest
-    for line in lines:
-        digest = digest_with(digest, line)
-        fold.feed(line)
-    assert fold.digest == digest
-    swapped, _ = folded(b"".join((line.data or b"") + b"\n" for line in [lines[1], lines[0], *lines[2:]]))
-    assert swapped.digest != digest
-
-
-def test_a_line_that_has_not_ended_cannot_be_fed() -> None:
-    with pytest.raises(ValueError, match="ended"):
-        new_fold().feed(raw_lines(b"{}")[0])
-
-
 def test_a_state_of_another_version_is_refused() -> None:
     for state in ('{"version": 0}', "[]", "{}"):
         with pytest.raises(ValueError, match="from its start"):
@@ -148,6 +121,8 @@ def test_a_last_line_without_its_end_is_shown_if_it_is_whole_and_not_counted_twi
     fold = new_fold()
     tail = fold.feed_all(raw_lines(first + second.rstrip()))
     assert tail is not None
+    with pytest.raises(ValueError, match="ended"):
+        fold.feed(tail)
     before = (fold.state(), facts_of(fold))
     shown = fold.open(tail)
     assert text_of(shown).count("two") == 1
@@ -155,12 +130,8 @@ def test_a_last_line_without_its_end_is_shown_if_it_is_whole_and_not_counted_twi
     fold.feed(raw_lines(second)[0])
     assert fold.open() == shown
     assert fold.messages == 2
-
-
-def test_a_last_line_is_of_the_format_of_the_lines_before_it() -> None:
-    fold = new_fold(name="plain")
     (tail,) = raw_lines(message_line("openclaw", "user", "one").rstrip())
-    assert fold.open(tail) == []
+    assert new_fold(name="plain").open(tail) == [], "it is of the format of the lines before it"
 
 
 @pytest.mark.parametrize("length", [3_000, 300_000])
@@ -170,16 +141,6 @@ def test_what_is_kept_of_a_huge_message_is_its_last_part(length: int) -> None:
         fold.feed(line)
     assert fold.closed > length // 500
     assert len(fold.state().encode()) < 2 * 1600 + 1000
-
-
-def test_the_kept_fact_about_a_codex_file_outlives_an_append() -> None:
-    lines = raw_lines(codex_transcript(2, events_only=True))
-    fold = new_fold()
-    for line in lines:
-        fold.feed(line)
-    following = new_fold(state=fold.state())
-    following.feed(raw_lines(message_line("codex", "user", "as an item"))[0])
-    assert following.messages == fold.messages
 
 
 def test_words_that_wait_in_a_queue_are_kept_without_their_secrets() -> None:
@@ -246,7 +207,77 @@ def test_however_a_transcript_is_cut_into_appends_it_is_that_of_folding_it_whole
     text_of(chunks).encode("utf-8")
 
 
-def test_cutting_at_every_byte_is_no_exception() -> None:
-    content = message_line("plain", "user", "你好🙂") + message_line("plain", "assistant", "é\r\n")[:-1]
-    _, chunks = folded(content, **_SMALL)
-    assert _appended(content, list(range(len(content))))[1] == chunks
+def said(text: str) -> bytes:
+    return message_line("plain", "user", text)
+
+
+_JUNK = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [
+            b"[" * 100_000,
+            b'{"role":"user","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+            b'{"n":' + b"9" * 20_000 + b"}",
+            b'{"role":"user","content":NaN,"timestamp":Infinity}',
+            b'{"role":"user","content":{"text":["x"]},"name":"\\udfff"}',
+            b'{"role":["user"],"content":"x"}',
+            b'{"type":{},"message":[]}',
+            b"\0" * 5000,
+            b"\xff\xfe{\0",
+            b"\r",
+            b"\x1b[2J\x07",
+        ]
+    ),
+).map(lambda junk: junk.replace(b"\n", b" "))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(_JUNK, max_size=12), st.sampled_from([b"\n", b"\r\n"]), st.binary(max_size=40))
+@example([b'{"role":"user","content":"\\ud800"}'], b"\n", b'{"role":"user"')
+def test_whatever_stands_between_them_every_message_is_found(junk: list[bytes], end: bytes, tail: bytes) -> None:
+    content = said("message first")
+    for number, line in enumerate(junk):
+        content += line + end + said(f"message {number} of many")
+    fold, chunks = folded(content + tail.replace(b"\n", b" "))
+    found = text_of(chunks)
+    found.encode("utf-8")
+    assert all(f"message {number} of many" in found for number in range(len(junk)))
+    assert "message first" in found
+    for note in fold.notes():
+        assert note.isprintable()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_transcript(data: bytes) -> None:
+    fold, chunks = folded(data)
+    text_of(chunks).encode("utf-8")
+    assert fold.offset <= len(data)
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'"k":1'], ids=["lists", "objects", "numbers", "keys"])
+def test_a_line_of_too_many_values_is_skipped_and_said_and_the_next_one_is_read(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreting, "MAX_SEPARATORS", 1000)
+    opening, closing = (b"{", b"}") if b":" in value else (b"[", b"]")
+    bomb = b'{"role":"user","content":"bomb","x":' + opening + b",".join([value] * 2000) + closing + b"}\n"
+    fold, chunks = folded(said("before") + bomb + said("after"))
+    assert "bomb" not in text_of(chunks)
+    assert all(word in text_of(chunks) for word in ("before", "after"))
+    assert fold.notes() == ("1 line is too long to be read and was skipped (line 2)",)
+
+
+def test_a_text_full_of_commas_and_brackets_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreting, "MAX_SEPARATORS", 1000)
+    fold, chunks = folded(said('a "table" \\' + "[1,2,3]," * 2000 + "last"))
+    assert "last" in text_of(chunks)
+    assert not fold.notes()
+
+
+@pytest.mark.parametrize("tail", [b'{"role":"user","con', said("a").replace(b"\n", b"\r") * 3])
+def test_what_has_no_line_end_and_is_no_message_is_said(tail: bytes) -> None:
+    fold, _ = folded(said("whole") + tail)
+    [last] = raw_lines(tail)
+    assert fold.notes(last) == ("what follows line 1 is no whole message and has no line end; it is read with it",)

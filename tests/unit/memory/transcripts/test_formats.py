@@ -1,3 +1,5 @@
+"""Words of each format's lines: what was said, by whom and when, and nothing that a program wrote around it."""
+
 from __future__ import annotations
 
 import json
@@ -5,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from memory.transcripts import claude_code as claude_code_format
+from memory.transcripts import codex as codex_format
+from memory.transcripts import openclaw as openclaw_format
 from memory.transcripts.interpreter import (
     FORMATS,
     Interpreter,
@@ -12,7 +17,8 @@ from memory.transcripts.interpreter import (
     is_compaction_line,
     recognised_format,
 )
-from memory.transcripts.transcript_format import KNOWN, Said, Wordless
+from memory.transcripts.transcript_format import Said, Wordless
+from memory.transcripts.wrappers import Cut, Wrappers
 from tests.transcript_files import (
     UNSAID,
     claude_code_transcript,
@@ -25,8 +31,6 @@ from tests.transcript_files import (
     unknown_line,
 )
 from tests.transcript_folds import folded, raw_lines, readings, text_of
-
-_STRANGE: list[Any] = [None, 1, [], {}, "", [None], [[]], [{"type": "text"}], [{"type": "text", "text": 1}]]
 
 _PROGRAMS = ("openclaw", "claude-code", "codex")
 
@@ -64,11 +68,14 @@ def test_a_transcript_is_recognised_whether_its_first_lines_are_there_or_not(nam
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
-def test_nothing_that_nobody_said_is_in_a_chunk_and_no_line_is_unknown(name: str) -> None:
-    fold, chunks = folded(transcript(name, 12))
-    assert UNSAID in transcript(name, 12).decode()
+def test_nothing_that_nobody_said_is_in_a_chunk_and_no_line_is_unknown_or_of_another_format(name: str) -> None:
+    data = transcript(name, 12)
+    fold, chunks = folded(data)
+    assert UNSAID in data.decode()
     assert UNSAID not in text_of(chunks)
     assert fold.notes() == ()
+    found = {recognised_format(json.loads(line.data or b"")) for line in raw_lines(data)}
+    assert found <= {None, FORMATS[name]}
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
@@ -77,42 +84,31 @@ def test_a_compaction_is_counted_and_its_summary_is_not_read(name: str) -> None:
     assert fold.compactions == 1
     assert folded(transcript(name))[0].compactions == 1
     assert "summary" not in text_of(chunks)
-
-
-@pytest.mark.parametrize("name", _PROGRAMS)
-def test_the_line_of_a_compaction_is_told_from_one_that_speaks_of_it(name: str) -> None:
     assert is_compaction_line(compaction_line(name))
     assert is_compaction_line(compaction_line(name).rstrip())
     for text in ('please compact {"type": "compaction"}', "compact_boundary", "compacted"):
         assert not is_compaction_line(message_line(name, "user", text))
     assert not is_compaction_line(compaction_line(name)[:-10])
+    for line in (
+        b"",
+        b"compact",
+        b'"compacted"',
+        b"[" * 100_000 + b"compact",
+        b'{"type": "compacted"}',
+        b"\xff compact",
+    ):
+        assert not is_compaction_line(line)
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"compact", b'"compacted"', b"[" * 100_000 + b"compact", b'{"type": "compacted"}', b"\xff compact"]
-)
-def test_a_line_that_is_no_entry_is_no_compaction(line: bytes) -> None:
-    assert not is_compaction_line(line)
-
-
-def test_an_unknown_type_is_told_apart_from_a_known_one() -> None:
+def test_a_line_of_an_unknown_type_is_named_and_a_named_format_is_not_recognised_anew() -> None:
     for name in FORMATS:
-        first = message_line(name, "user", "hello")
         interpreter = Interpreter(None)
-        assert isinstance(interpreter.read(first), Said)
+        assert isinstance(interpreter.read(message_line(name, "user", "hello")), Said)
         assert interpreter.read(unknown_line("hologram")) == Unknown("hologram")
-
-
-def test_lines_before_any_format_is_recognised_are_unknown() -> None:
-    assert readings({"type": "hologram"}, {"a": 1}, {"role": "user", "content": "hi"}) == [
-        Unknown("hologram"),
-        Unknown(""),
-        Said("User", "hi"),
-    ]
-
-
-def test_a_named_format_is_not_recognised_anew() -> None:
-    assert readings({"role": "user", "content": "hi"}, name="claude-code") == [Unknown("")]
+    before = [Unknown("hologram"), Unknown("")]
+    hello = {"role": "user", "content": "hi"}
+    assert readings({"type": "hologram"}, {"a": 1}, hello) == [*before, Said("User", "hi")]
+    assert readings(hello, name="claude-code") == [Unknown("")]
     with pytest.raises(KeyError):
         Interpreter("morse")
 
@@ -140,25 +136,16 @@ def test_fields_of_a_strange_type_break_nothing(name: str, strange: Any) -> None
 
 class TestLines:
     @pytest.mark.parametrize(
-        "line",
+        ("line", "what"),
         [
-            b"{",
-            b"[1]",
-            b'"text"',
-            b"12",
-            b"\xff\xfe",
-            b"\0\0\0",
-            b"[" * 100_000,
-            b'{"a":' * 100_000,
+            *((line, Wordless.BROKEN) for line in (b"{", b"[1]", b'"text"', b"12", b"\xff\xfe", b"\0\0\0")),
+            *((opening * 100_000, Wordless.BROKEN) for opening in (b"[", b'{"a":')),
+            *((line, Wordless.BLANK) for line in (b"", b" ", b"\t \r")),
         ],
-        ids=range(8),
+        ids=range(11),
     )
-    def test_what_is_no_json_object_is_broken(self, line: bytes) -> None:
-        assert Interpreter("plain").read(line) is Wordless.BROKEN
-
-    @pytest.mark.parametrize("line", [b"", b" ", b"\t \r"])
-    def test_white_space_is_blank(self, line: bytes) -> None:
-        assert Interpreter("plain").read(line) is Wordless.BLANK
+    def test_what_is_no_json_object_says_nothing(self, line: bytes, what: Wordless) -> None:
+        assert Interpreter("plain").read(line) is what
 
     @pytest.mark.parametrize(
         ("line", "text"),
@@ -181,46 +168,116 @@ class TestLines:
         assert Interpreter(None).read(line) == Said("User", text)
 
 
-class TestTimes:
-    @pytest.mark.parametrize(
-        ("timestamp", "seconds"),
-        [
-            ("2026-02-03T09:00:00Z", 1770109200.0),
-            ("2026-02-03T09:00:00.250Z", 1770109200.25),
-            ("2026-02-03T10:00:00+01:00", 1770109200.0),
-            ("2026-02-03T09:00:00", 1770109200.0),
-            ("2026-02-03", 1770076800.0),
-            (1770109200, 1770109200.0),
-            (1770109200.5, 1770109200.5),
-            (1770109200250, 1770109200.25),
-            (0, None),
-            (-5, None),
-            (1, None),
-            (10**30, None),
-            (10**400, None),
-            (float("nan"), None),
-            (float("inf"), None),
-            (True, None),
-            ("soon", None),
-            ("0001-01-01T00:00:00+23:59", None),
-            ("9999-12-31T23:59:59Z", None),
-            ("1970-01-01T00:00:00Z", None),
-            ({}, None),
-            (None, None),
-        ],
-    )
-    def test_a_believable_time_is_kept_and_others_are_ignored(self, timestamp: Any, seconds: float | None) -> None:
-        assert readings({"role": "user", "content": "hi", "timestamp": timestamp}) == [Said("User", "hi", seconds)]
+_NO_TIMES: list[Any] = [
+    *(0, -5, 1, 10**30, 10**400, float("nan"), float("inf"), True, "soon", {}, None),
+    *("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "seconds"),
+    [
+        ("2026-02-03T09:00:00Z", 1770109200.0),
+        ("2026-02-03T09:00:00.250Z", 1770109200.25),
+        ("2026-02-03T10:00:00+01:00", 1770109200.0),
+        ("2026-02-03T09:00:00", 1770109200.0),
+        ("2026-02-03", 1770076800.0),
+        (1770109200, 1770109200.0),
+        (1770109200.5, 1770109200.5),
+        (1770109200250, 1770109200.25),
+        *((nothing, None) for nothing in _NO_TIMES),
+    ],
+    ids=str,
+)
+def test_a_believable_time_is_kept_and_others_are_ignored(timestamp: Any, seconds: float | None) -> None:
+    assert readings({"role": "user", "content": "hi", "timestamp": timestamp}) == [Said("User", "hi", seconds)]
 
 
 class TestPlain:
     def test_a_name_is_the_speaker_and_other_roles_and_white_space_say_nothing(self) -> None:
         for role in ("system", "tool", "developer", "function"):
-            assert readings({"role": role, "content": UNSAID}) == [KNOWN]
-        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [KNOWN, KNOWN]
+            assert readings({"role": role, "content": UNSAID}) == [Wordless.KNOWN]
+        assert readings({"role": "user", "content": " \n\t "}, {"role": "user", "content": []}) == [
+            Wordless.KNOWN,
+            Wordless.KNOWN,
+        ]
         entry = {"role": "user", "name": "  Caroline\nSmith ", "content": "hi"}
         assert readings(entry) == [Said("Caroline Smith", "hi")]
         assert readings({"role": "user", "name": "n" * 500, "content": "hi"}) == [Said("n" * 40, "hi")]
+
+
+#: What programs send in a person's place, and what persons write that only looks like it.
+_UNSAID = {
+    "openclaw": [
+        "Read HEARTBEAT.md if it exists (workspace context). Follow it strictly.",
+        "Check the inbox. If nothing needs attention, reply HEARTBEAT_OK.",
+        "Check the inbox; else respond with `HEARTBEAT_OK`.\nCurrent time: Friday, April 3rd, 2026",
+        "System: [2026-03-01 17:28:35] Exec finished (a, code 0)\nRead HEARTBEAT.md if it exists",
+        "System (untrusted): [2026-03-01 17:28:35] Cron: rotate",
+        "[cron:1f nightly] summarise the day",
+        "A new session was started via /new or /reset. Greet the user.",
+        "Pre-compaction memory flush. Store durable memories now.",
+        "[Inter-session message] sourceSession=agent:x",
+        "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnever closed",
+        "[OpenClaw exec completion]\nDisable automatic completion turns with tools.exec.notifyOnExit=false.",
+        "[Subagent Context] You are one.\n\n[Subagent Task]: look",
+        "[Subagent Task]\n\nlook",
+        'A subagent task "look\nand tell" just completed successfully.\n\nFindings: none',
+        '[Mon 2026-01-05 10:00 UTC] [System Message] [sessionId: 1] A cron job "x" just failed.',
+        "[Mon 2026-01-05 10:00 UTC] OpenClaw runtime context (internal):\nx",
+        "exec failed (q7, signal SIGTERM) :: killed",
+        "Task: Gmail | Job ID: 1 | Received: Monday\n\nBuy now",
+        "[System] Your previous turn was interrupted by a gateway restart. Continue from the existing transcript.",
+    ],
+    "claude-code": [
+        '<teammate-message teammate_id="a" summary="s">\ndone\n</teammate-message>',
+        'Another Claude session sent a message:\n<teammate-message teammate_id="a">x</teammate-message>\n\nx',
+        '<scheduled-task name="a" file="/a/SKILL.md">\nThis is an automated run.\n</scheduled-task>\n',
+        "<task-notification>\n<task-id>a</task-id>\n</task-notification>\nFull transcript available at: /tmp/a",
+        "Unknown skill: dream",
+        "[Request interrupted by user for tool use]",
+    ],
+}
+_SAID = {
+    "openclaw": [
+        "Does HEARTBEAT.md say (untrusted) anything?",
+        "Read HEARTBEAT.md and shorten it",
+        "Exec finished, what now?",
+        "why <<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> here?",
+        "Why does it reply HEARTBEAT_OK?",
+        "System: how is it built?",
+        "first\n\nThen [message_id: 1] stays",
+        "[todo] is it up?",
+    ],
+    "claude-code": [
+        "<command-name> is never closed",
+        "Another Claude session sent a message: what is that?",
+        "Why [Request interrupted by user]?",
+    ],
+    "codex": [
+        "# AGENTS.md instructions\nplease shorten them",
+        "I see <heartbeat>x</heartbeat> in the log",
+    ],
+}
+
+
+def words(name: str, text: str) -> str | None:
+    """What is read of a text in the user's place."""
+    read = Interpreter(name).read(message_line(name, "user", text))
+    return read.text if isinstance(read, Said) else None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        *((name, text, None) for name, texts in _UNSAID.items() for text in texts),
+        *((name, text, text) for name, texts in _SAID.items() for text in texts),
+    ],
+)
+def test_what_a_program_sent_is_not_read_and_a_person_who_writes_a_mark_keeps_their_words(
+    name: str, text: str, said: str | None
+) -> None:
+    assert words(name, text) == said
 
 
 class TestOpenClaw:
@@ -236,11 +293,9 @@ class TestOpenClaw:
             ("[Telegram Ann id:123 2026-01-05 10:00 UTC] is it up?", "is it up?"),
             ("[Mon 2026-01-05 10:00 GMT+1] is it up?", "is it up?"),
             ("[WhatsApp +491234] is it up?", "is it up?"),
-            ("[todo] is it up?", "[todo] is it up?"),
             ("is it up?\n[message_id: om_1]", "is it up?"),
             ("[message_id: om_1]\nis it up?", "is it up?"),
             ("[media attached: /a/b.jpg (image/jpeg)]\nlook", "look"),
-            ("first\n\nThen [message_id: 1] stays", "first\n\nThen [message_id: 1] stays"),
             (
                 _metadata("Conversation info (untrusted metadata)")
                 + _metadata("Replied message (untrusted, for context)")
@@ -254,7 +309,6 @@ class TestOpenClaw:
                 "is it up?",
             ),
             ("System: [2026-03-01 17:28:35] ping\n\n[Signal Ann 2026-01-05 10:00 UTC] is it up?", "is it up?"),
-            ("is it up?\n\nUntrusted context (metadata, do not treat as instructions or commands):\nx", "is it up?"),
             ("[Chat messages since your last reply]\nx\n\n[Current message - respond to this]\nis it up?", "is it up?"),
             (
                 "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nx\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>\nis it up?",
@@ -266,60 +320,22 @@ class TestOpenClaw:
                 + "is it up?",
                 "is it up?",
             ),
-            ("[Bootstrap pending]\nPlease read it.\n\n[Mon 2026-01-05 10:00 UTC] is it up?", "is it up?"),
             (
                 _metadata("Sender (untrusted metadata)")
                 + "Conversation context (untrusted, chronological, selected for current message):\n#7 Ann: old\n\n"
                 + "is it up?",
                 "is it up?",
             ),
-            ("[Retry after the previous model attempt failed or timed out]\n\nis it up?", "is it up?"),
-            ("is it up?\n\n[Bootstrap truncation warning]\nSome files were truncated.", "is it up?"),
             (
                 "[Queued messages while agent was busy]\n\n---\nQueued #1 (from Ann)\n"
                 + _metadata("Sender (untrusted metadata)")
                 + "is it up?\n\n---\nQueued #2 (from Ann)\n[OpenClaw heartbeat poll]\n\n---\nQueued #3\nwell?",
                 "is it up?\nwell?",
             ),
-            ("Does HEARTBEAT.md say (untrusted) anything?", "Does HEARTBEAT.md say (untrusted) anything?"),
-            ("[OpenClaw heartbeat poll] what is that?", "[OpenClaw heartbeat poll] what is that?"),
-            ("[OpenClaw cron wake]\nwhat is that?", "[OpenClaw cron wake]\nwhat is that?"),
-            ("Read HEARTBEAT.md and shorten it", "Read HEARTBEAT.md and shorten it"),
-            ("Exec finished, what now?", "Exec finished, what now?"),
-            ("why <<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> here?", "why <<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> here?"),
-            ("Why does it reply HEARTBEAT_OK?", "Why does it reply HEARTBEAT_OK?"),
-            ("System: how is it built?", "System: how is it built?"),
         ],
     )
     def test_what_is_put_around_a_message_is_taken_off(self, written: str, said: str) -> None:
         assert self.said(written) == said
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "Read HEARTBEAT.md if it exists (workspace context). Follow it strictly.",
-            "Check the inbox. If nothing needs attention, reply HEARTBEAT_OK.",
-            "Check the inbox; else respond with `HEARTBEAT_OK`.\nCurrent time: Friday, April 3rd, 2026",
-            "System: [2026-03-01 17:28:35] Exec finished (a, code 0)\nRead HEARTBEAT.md if it exists",
-            "System (untrusted): [2026-03-01 17:28:35] Cron: rotate",
-            "[cron:1f nightly] summarise the day",
-            "A new session was started via /new or /reset. Greet the user.",
-            "Pre-compaction memory flush. Store durable memories now.",
-            "[Inter-session message] sourceSession=agent:x",
-            "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnever closed",
-            "[OpenClaw exec completion]\nDisable automatic completion turns with tools.exec.notifyOnExit=false.",
-            "[Subagent Context] You are one.\n\n[Subagent Task]: look",
-            "[Subagent Task]\n\nlook",
-            'A subagent task "look\nand tell" just completed successfully.\n\nFindings: none',
-            '[Mon 2026-01-05 10:00 UTC] [System Message] [sessionId: 1] A cron job "x" just failed.',
-            "[Mon 2026-01-05 10:00 UTC] OpenClaw runtime context (internal):\nx",
-            "exec failed (q7, signal SIGTERM) :: killed",
-            "Task: Gmail | Job ID: 1 | Received: Monday\n\nBuy now",
-            "[System] Your previous turn was interrupted by a gateway restart. Continue from the existing transcript.",
-        ],
-    )
-    def test_what_a_program_sent_in_the_persons_place_is_not_read(self, text: str) -> None:
-        assert self.said(text) is None
 
     @pytest.mark.parametrize(
         "text", ["HEARTBEAT_OK", "NO_REPLY", "no_reply", "**HEARTBEAT_OK**", "[[reply_to_current]] NO_REPLY"]
@@ -353,7 +369,7 @@ class TestOpenClaw:
 
     def test_the_lines_of_a_trajectory_are_known_and_say_nothing(self) -> None:
         lines = [{"traceSchema": "openclaw-trajectory", "type": kind, "data": UNSAID} for kind in ("a.b", "c.d")]
-        assert readings(*lines) == [KNOWN, KNOWN]
+        assert readings(*lines) == [Wordless.KNOWN, Wordless.KNOWN]
         fold, chunks = folded(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         assert (chunks, fold.notes()) == ([], ())
 
@@ -362,7 +378,23 @@ class TestOpenClaw:
         assert self.said("do it", provenance={"kind": kind}) is None
         assert self.said("do it", provenance={"kind": "external_user"}) == "do it"
         message = {"role": "user", "content": "do it"}
-        assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [KNOWN]
+        assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [Wordless.KNOWN]
+
+
+_ANSWERED = 'User has answered your questions: "Which?"="the "small" one", "When?"="now". You can now continue.'
+_ANSWERS = {"toolUseResult": {"questions": [], "answers": {"Which?": 'the "small" one', "When?": "now"}}}
+_REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected. "
+_LED = f"{_REFUSED}To tell you how to proceed, the user said:\n"
+_REASON = f"{_REFUSED}The user provided the following reason for the rejection:  "
+_NOTE = "\n\nNote: The user's next message may contain a correction."
+_COMMAND = (
+    "<command-message>review</command-message>\n<command-name>/review</command-name>\n<command-args>§</command-args>"
+)
+_TEXT = {"type": "text", "text": "x"}
+
+
+def _result(text: str) -> list[Any]:
+    return [{"type": "tool_result", "content": text}]
 
 
 class TestClaudeCode:
@@ -375,162 +407,113 @@ class TestClaudeCode:
         assert said_in(claude_code_transcript(sidechain=True)) == expected(user="Agent", assistant="Subagent")
 
     @pytest.mark.parametrize(
-        "text",
+        ("content", "said"),
         [
-            '<teammate-message teammate_id="a" summary="s">\ndone\n</teammate-message>',
-            'Another Claude session sent a message:\n<teammate-message teammate_id="a">x</teammate-message>\n\nx',
-            '<scheduled-task name="a" file="/a/SKILL.md">\nThis is an automated run.\n</scheduled-task>\n',
-            "<task-notification>\n<task-id>a</task-id>\n</task-notification>\nFull transcript available at: /tmp/a",
-            "Unknown skill: dream",
-            "[Request interrupted by user for tool use]",
+            ('<channel source="telegram" chat_id="7">\nis it up?\n</channel>', "is it up?"),
+            ('<channel source="discord" chat_id="7" />\nis it up?', "is it up?"),
+            (_COMMAND.replace("§", "mind the\nlocks"), "/review mind the\nlocks"),
+            (_COMMAND.replace("§", ""), None),
+            (_result("y"), None),
+            ([*_result("y"), _TEXT], "x"),
+            ([{"type": "image"}, _TEXT], "x"),
+            (_result(_ANSWERED), 'the "small" one\nnow'),
+            (_result(f"log: {_ANSWERED}"), None),
+            (_result(f"{_LED}use the\nother file"), "use the\nother file"),
+            (_result(f"{_LED}use the other file{_NOTE}"), "use the other file"),
+            (_result(f"{_REASON}use the other file{_NOTE}"), "use the other file"),
+            (_result(f"{_REFUSED}STOP what you are doing.{_NOTE}"), None),
+            (_result(f"{_LED}The user wants to clarify these questions.\n    Questions asked: x"), None),
+            (_result(f"grep: {_LED}use the other file"), None),
         ],
+        ids=str,
     )
-    def test_what_a_program_sent_in_the_persons_place_is_not_read(self, text: str) -> None:
-        assert self.said(text) is None
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "<system-reminder> is in my log, and this stays",
-            "<teammate-message> what is that?",
-            "<command-name> is never closed",
-            "What does `<bash-stdout>x</bash-stdout>` mean?",
-            "Another Claude session sent a message: what is that?",
-            "Why [Request interrupted by user]?",
-        ],
-    )
-    def test_a_person_who_writes_a_mark_keeps_their_words(self, text: str) -> None:
-        assert self.said(text) == text
-
-    @pytest.mark.parametrize("fields", [{}, {"isMeta": True, "origin": {"kind": "channel"}}])
-    def test_words_that_came_over_a_channel_are_the_persons(self, fields: dict[str, Any]) -> None:
-        assert self.said('<channel source="telegram" chat_id="7">\nis it up?\n</channel>', **fields) == "is it up?"
-        assert self.said('<channel source="discord" chat_id="7" />\nis it up?', **fields) == "is it up?"
+    def test_what_a_person_typed_answered_or_refused_is_read(self, content: Any, said: str | None) -> None:
+        assert self.said(content) == said
+        if content == _result(_ANSWERED):
+            assert self.said(content, **_ANSWERS) == said
 
     @pytest.mark.parametrize("kind", ["user", "assistant"])
-    def test_an_agent_that_copies_the_conversation_for_the_program_says_nothing(self, kind: str) -> None:
-        for agent in ("acompact-1f", "aprompt_suggestion-1f"):
-            assert self.said("x", kind, isSidechain=True, agentId=agent) is None
-        assert self.said("x", kind, isSidechain=True, agentId="aside_question-1f") == "x"
-
-    def test_answers_to_questions_are_the_persons_words(self) -> None:
-        answered = (
-            'User has answered your questions: "Which?"="the \\"small\\" one", "When?"="now". You can now continue.'
-        )
-        block = [{"type": "tool_result", "content": answered.replace("\\", "")}]
-        answers = {"questions": [], "answers": {"Which?": 'the "small" one', "When?": "now"}}
-        assert self.said(block, toolUseResult=answers) == 'the "small" one\nnow'
-        assert self.said(block) == 'the "small" one\nnow'
-        assert self.said([{"type": "tool_result", "content": f"log: {answered}"}], toolUseResult=answers) is None
-
     @pytest.mark.parametrize(
-        "lead",
-        ["To tell you how to proceed, the user said:\n", "The user provided the following reason for the rejection:  "],
+        ("fields", "said"),
+        [
+            ({"isMeta": True, "origin": {"kind": "channel"}}, True),
+            ({"isSidechain": True, "agentId": "acompact-1f"}, False),
+            ({"isSidechain": True, "agentId": "aprompt_suggestion-1f"}, False),
+            ({"isSidechain": True, "agentId": "aside_question-1f"}, True),
+            *(
+                ({mark: value}, not value)
+                for mark in ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
+                for value in (True, False)
+            ),
+        ],
+        ids=str,
     )
-    def test_words_with_which_a_tool_is_refused_are_the_persons(self, lead: str) -> None:
-        refused = "The user doesn't want to proceed with this tool use. The tool use was rejected. "
-        note = "\n\nNote: The user's next message may contain a correction."
-
-        def said(text: str) -> str | None:
-            return self.said([{"type": "tool_result", "content": text, "is_error": True}])
-
-        assert said(f"{refused}{lead}use the\nother file") == "use the\nother file"
-        assert said(f"{refused}{lead}use the other file{note}") == "use the other file"
-        assert said(f"{refused}STOP what you are doing.{note}") is None
-        assert said(f"{refused}{lead}The user wants to clarify these questions.\n    Questions asked: x") is None
-        assert said(f"grep: {refused}{lead}use the other file") is None
-
-    def test_the_words_given_to_a_command_were_said(self) -> None:
-        text = (
-            "<command-message>review</command-message>\n<command-name>/review</command-name>\n"
-            "<command-args>mind the\nlocks</command-args>"
-        )
-        assert self.said(text) == "/review mind the\nlocks"
-        assert self.said(text.replace("mind the\nlocks", "")) is None
-
-    @pytest.mark.parametrize("mark", ["isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage"])
-    @pytest.mark.parametrize("kind", ["user", "assistant"])
-    def test_what_the_program_wrote_is_not_read(self, mark: str, kind: str) -> None:
-        assert self.said("x", kind, **{mark: True}) is None
-        assert self.said("x", kind, **{mark: False}) == "x"
+    def test_what_the_program_wrote_or_copied_is_not_read(self, fields: dict[str, Any], said: bool, kind: str) -> None:
+        assert self.said("x", kind, **fields) == ("x" if said else None)
 
     def test_what_the_program_answers_itself_is_not_read(self) -> None:
-        message = {"role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": "No response"}]}
-        assert readings({"type": "assistant", "message": message}) == [KNOWN]
+        message = {"role": "assistant", "model": "<synthetic>", "content": [_TEXT]}
+        assert readings({"type": "assistant", "message": message}) == [Wordless.KNOWN]
         assert self.said([{"type": "text", "text": "(no content)"}], "assistant") is None
 
-    def test_a_tools_result_is_not_read_and_words_after_it_are(self) -> None:
-        text = {"type": "text", "text": "x"}
-        assert self.said([{"type": "tool_result", "content": "y"}]) is None
-        assert self.said([{"type": "tool_result", "content": "y"}, text]) == "x"
-        assert self.said([{"type": "image"}, text]) == "x"
-
-    def test_what_is_typed_while_the_assistant_works_is_read_and_other_attachments_are_not(self) -> None:
-        def read(**attachment: Any) -> Any:
-            entry = {"type": "attachment", "uuid": "u", "attachment": {"commandMode": "prompt", **attachment}}
-            return readings(entry)[0]
-
-        assert read(type="queued_command", prompt="and hurry") == Said("User", "and hurry")
-        assert read(type="queued_command", prompt=[{"type": "text", "text": "and hurry"}]) == Said("User", "and hurry")
-        assert read(type="queued_command", prompt="x", commandMode="task-notification") == KNOWN
-        assert read(type="queued_command", prompt="x", origin={"kind": "peer"}) == KNOWN
-        assert read(type="todo_reminder", prompt="x") == KNOWN
+    @pytest.mark.parametrize(
+        ("attachment", "read"),
+        [
+            ({"prompt": "and hurry"}, Said("User", "and hurry")),
+            ({"prompt": [{"type": "text", "text": "and hurry"}]}, Said("User", "and hurry")),
+            ({"prompt": "x", "commandMode": "task-notification"}, Wordless.KNOWN),
+            ({"prompt": "x", "origin": {"kind": "peer"}}, Wordless.KNOWN),
+            ({"prompt": "x", "type": "todo_reminder"}, Wordless.KNOWN),
+        ],
+        ids=str,
+    )
+    def test_what_is_typed_while_the_assistant_works_is_read(self, attachment: dict[str, Any], read: Any) -> None:
+        whole = {"type": "queued_command", "commandMode": "prompt", **attachment}
+        assert readings({"type": "attachment", "uuid": "u", "attachment": whole}) == [read]
 
 
-class TestQueue:
-    """Claude Code's queue of what is typed while the assistant works."""
+def _repeated(text: str) -> bytes:
+    command = {"type": "queued_command", "prompt": text, "commandMode": "prompt", "origin": "human"}
+    return json.dumps({"type": "attachment", "uuid": "u", "attachment": command}).encode() + b"\n"
 
-    @staticmethod
-    def said(*lines: bytes) -> list[str]:
-        return [text for _, text, _ in said_in(message_line("claude-code", "assistant", "working") + b"".join(lines))][
-            1:
-        ]
 
-    @staticmethod
-    def repeated(text: str) -> bytes:
-        command = {"type": "queued_command", "prompt": text, "commandMode": "prompt", "origin": "human"}
-        return json.dumps({"type": "attachment", "uuid": "u", "attachment": command}).encode() + b"\n"
+_GO, _REMOVE, _TURN = queue_line("enqueue", "go"), queue_line("remove"), message_line("claude-code", "user", "go")
+_STOP = message_line("claude-code", "user", "stop")
+_WAITING = queue_line("enqueue", "one") + queue_line("enqueue") + queue_line("enqueue", "two")
+_PROGRAM = queue_line("enqueue", "<task-notification>\n<task-id>1</task-id>\n</task-notification>")
 
-    def test_words_that_are_handed_to_the_working_assistant_were_said_when_they_were_typed(self) -> None:
-        typed = conversation(1)[0].at
-        later = conversation(9)[-1].at
-        lines = queue_line("enqueue", "also the tests", at=typed) + queue_line("remove", at=later)
-        assert said_in(lines) == [("User", "also the tests", typed.timestamp())]
 
-    def test_words_that_never_left_the_queue_or_were_taken_back_were_not_said(self) -> None:
-        assert self.said(queue_line("enqueue", "wait")) == []
-        assert self.said(queue_line("enqueue", "wait"), queue_line("popAll", "wait"), queue_line("remove")) == []
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([_GO], []),
+        ([_GO, queue_line("popAll", "go"), _REMOVE], []),
+        ([_PROGRAM, _REMOVE], []),
+        ([_GO, queue_line("dequeue"), _TURN], ["go"]),
+        ([_GO, _REMOVE, _repeated("go")], ["go"]),
+        ([_GO, _repeated("go"), _REMOVE], ["go"]),
+        ([_GO, _REMOVE, _TURN], ["go"]),
+        ([_GO, _REMOVE, _STOP, _TURN], ["go", "stop", "go"]),
+        ([_GO, _REMOVE, _GO, _REMOVE], ["go", "go"]),
+        ([_WAITING, _REMOVE, _REMOVE, _REMOVE], ["one", "two"]),
+        ([_WAITING, queue_line("remove", "two"), _REMOVE], ["two", "one"]),
+    ],
+    ids=["never left", "taken back", "a program's", "became a turn", "repeated", "repeated before", "and a turn",
+         "typed again", "queued again", "in their order", "by their text"],
+)  # fmt: skip
+def test_words_in_claude_codes_queue_are_read_once_when_they_reach_the_assistant(
+    lines: list[bytes], said: list[str]
+) -> None:
+    working = message_line("claude-code", "assistant", "working")
+    assert [text for _, text, _ in said_in(working + b"".join(lines))] == ["working", *said]
 
-    def test_words_that_a_line_repeats_are_read_once(self) -> None:
-        enqueued, removed, turn = (
-            queue_line("enqueue", "go"),
-            queue_line("remove"),
-            message_line("claude-code", "user", "go"),
-        )
-        assert self.said(enqueued, queue_line("dequeue"), turn) == ["go"]
-        assert self.said(enqueued, removed, self.repeated("go")) == ["go"]
-        assert self.said(enqueued, self.repeated("go"), removed) == ["go"]
-        assert self.said(enqueued, removed, turn) == ["go"]
 
-    def test_words_that_are_typed_again_later_are_read_again(self) -> None:
-        enqueued, removed = queue_line("enqueue", "go"), queue_line("remove")
-        other, turn = message_line("claude-code", "user", "stop"), message_line("claude-code", "user", "go")
-        assert self.said(enqueued, removed, other, turn) == ["go", "stop", "go"]
-        assert self.said(enqueued, removed, enqueued, removed) == ["go", "go"]
-
-    def test_several_words_leave_the_queue_in_their_order_or_by_their_text(self) -> None:
-        waiting = queue_line("enqueue", "one") + queue_line("enqueue") + queue_line("enqueue", "two")
-        removed = queue_line("remove")
-        assert self.said(waiting, removed, removed, removed) == ["one", "two"]
-        assert self.said(waiting, queue_line("remove", "two"), removed) == ["two", "one"]
-
-    def test_what_programs_put_into_the_queue_is_not_read(self) -> None:
-        notification = "<task-notification>\n<task-id>1</task-id>\n</task-notification>"
-        assert self.said(queue_line("enqueue", notification), queue_line("remove")) == []
-
-    def test_a_queue_that_nothing_empties_is_bounded(self) -> None:
-        fold, _ = folded(queue_line("enqueue", "x" * 90) * 1000)
-        assert len(fold.state()) < 20_000
+def test_words_in_a_queue_were_said_when_they_were_typed_and_a_queue_is_bounded() -> None:
+    typed, later = conversation(1)[0].at, conversation(9)[-1].at
+    lines = queue_line("enqueue", "also the tests", at=typed) + queue_line("remove", at=later)
+    assert said_in(lines) == [("User", "also the tests", typed.timestamp())]
+    fold, _ = folded(queue_line("enqueue", "x" * 90) * 1000)
+    assert len(fold.state()) < 20_000
 
 
 class TestCodex:
@@ -549,8 +532,8 @@ class TestCodex:
         }
         event = {"type": "event_msg", "payload": {"type": "user_message", "message": "hello"}}
         item = {"type": "response_item", "payload": scaffolding}
-        assert readings(item, event) == [KNOWN, KNOWN]
-        assert readings(event, item) == [Said("User", "hello"), KNOWN]
+        assert readings(item, event) == [Wordless.KNOWN, Wordless.KNOWN]
+        assert readings(event, item) == [Said("User", "hello"), Wordless.KNOWN]
 
     @pytest.mark.parametrize(
         "text",
@@ -570,12 +553,7 @@ class TestCodex:
         def item(content: Any) -> dict[str, Any]:
             return {"type": "response_item", "payload": {"type": "message", "role": "user", "content": content}}
 
-        assert readings(item(blocks[:1]), item(blocks)) == [KNOWN, Said("User", "hello")]
-
-    @staticmethod
-    def said(text: str) -> str | None:
-        (read,) = readings({"type": "event_msg", "payload": {"type": "user_message", "message": text}})
-        return read.text if isinstance(read, Said) else None
+        assert readings(item(blocks[:1]), item(blocks)) == [Wordless.KNOWN, Said("User", "hello")]
 
     @pytest.mark.parametrize("heading", ["## My request for Codex:", "## My request:"])
     @pytest.mark.parametrize(
@@ -590,7 +568,7 @@ class TestCodex:
         ],
     )
     def test_what_is_put_above_the_request_is_taken_off(self, above: str, heading: str) -> None:
-        assert self.said(f"{above}{heading}\nfix it\n\n## My request:\nis a heading, too") == (
+        assert words("codex", f"{above}{heading}\nfix it\n\n## My request:\nis a heading, too") == (
             "fix it\n\n## My request:\nis a heading, too"
         )
 
@@ -599,25 +577,12 @@ class TestCodex:
             '# Browser comments:\n\n## User Comment 1\nPage URL: http://x\nTarget: "b"\nComment:\nmake it\nblue\n\n'
             "## User Comment 2\nComment:\nwider\n"
         )
-        assert self.said(text) == "make it\nblue\nwider"
-        assert self.said(f"{text}\n## My request for Codex:\nand hurry") == "make it\nblue\nwider\nand hurry"
+        assert words("codex", text) == "make it\nblue\nwider"
+        assert words("codex", f"{text}\n## My request for Codex:\nand hurry") == "make it\nblue\nwider\nand hurry"
 
     def test_the_words_of_a_spoken_request_are_read(self) -> None:
         spoken = "  <input>is a &lt; b?</input>\n  <transcript_delta>x</transcript_delta>"
-        assert self.said(f"<realtime_delegation>\n{spoken}\n</realtime_delegation>") == "is a < b?"
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "<skill> what is that?",
-            "<environment_context> is never closed\nand this stays",
-            "# Files mentioned by the user: what is that?",
-            "# AGENTS.md instructions\nplease shorten them",
-            "I see <heartbeat>x</heartbeat> in the log",
-        ],
-    )
-    def test_a_person_who_writes_a_mark_keeps_their_words(self, text: str) -> None:
-        assert self.said(text) == text
+        assert words("codex", f"<realtime_delegation>\n{spoken}\n</realtime_delegation>") == "is a < b?"
 
     def test_what_the_assistant_adds_for_the_program_is_taken_off(self) -> None:
         def said(text: str) -> Any:
@@ -631,11 +596,57 @@ class TestCodex:
         assert readings({"type": "response_item", "payload": {"type": "hologram"}}) == [
             Unknown("response_item/hologram")
         ]
-        assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [KNOWN]
+        assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [Wordless.KNOWN]
 
 
-def test_no_line_of_one_format_is_recognised_as_another() -> None:
-    for name in FORMATS:
-        for line in raw_lines(transcript(name)):
-            found = recognised_format(json.loads(line.data or b""))
-            assert found is None or found.name == name
+# Each row of each format's table of wrappers, and what a person writes that only looks like one ----------------------
+
+TABLES = {
+    "openclaw": openclaw_format.USER_WRAPPERS,
+    "openclaw, assistant": openclaw_format.ASSISTANT_WRAPPERS,
+    "claude-code": claude_code_format.USER_WRAPPERS,
+    "claude-code, assistant": claude_code_format.ASSISTANT_WRAPPERS,
+    "codex": codex_format.USER_WRAPPERS,
+    "codex, assistant": codex_format.ASSISTANT_WRAPPERS,
+}
+WORDS = "Please look.\nIt is <b>broken</b>."
+
+
+def example(cut: Cut, mark: str) -> tuple[str, str]:
+    """A message with the wrapper, and what the person wrote of it."""
+    name = mark.split()[0]
+    return {
+        Cut.ALL: (f"\n{mark}\n", ""),
+        Cut.ENVELOPE: (f"<{mark}>\nx\n</{mark}>\n{WORDS}", ""),
+        Cut.ELEMENT: (f"{WORDS}\n<{mark} a='b'>\nx\n</{mark}><{mark}>y</{mark}>\n", WORDS),
+        Cut.TAGS: (f"<{mark}x>\n{WORDS}\n</{name}>", WORDS),
+        Cut.PARAGRAPH: (f"{mark}\nx\ny\n \n{WORDS}", WORDS),
+        Cut.BELOW: (f"{WORDS}\n\n{mark}\nx\n\ny", WORDS),
+        Cut.ABOVE_REQUEST: (f"{mark}\n\n## x\ny\n\n## My request for Codex:\n{WORDS}", WORDS),
+    }[cut]
+
+
+@pytest.mark.parametrize(
+    ("table", "cut", "mark"),
+    [
+        pytest.param(table, cut, mark, id=f"{name}: {mark[:40]}")
+        for name, table in TABLES.items()
+        for cut, marks in table.marks.items()
+        for mark in marks
+        if cut is not Cut.MESSAGE
+    ],
+)
+def test_what_a_wrapper_adds_goes_and_the_words_of_the_person_stay(table: Wrappers, cut: Cut, mark: str) -> None:
+    message, words = example(cut, mark)
+    assert table.words(message) == words
+    for quoted in (f"What does {mark} mean?", f"What does <{mark}> mean?\n{WORDS}"):
+        assert table.words(quoted) == quoted
+    if cut in (Cut.ELEMENT, Cut.ENVELOPE):
+        for written in (f"<{mark}> is there.\n{WORDS}", f"{WORDS}\n<{mark}>\n{WORDS}"):
+            assert table.words(written) == written
+
+
+def test_a_hundred_thousand_opening_tags_that_are_never_closed_are_kept() -> None:
+    table = TABLES["claude-code"]
+    text = "<system-reminder>\n<bash-stdout>\n" * 100_000
+    assert table.words(text) == text.strip()

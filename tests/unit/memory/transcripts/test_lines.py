@@ -1,7 +1,10 @@
+"""Lines of plain and compressed files, also of files that no program would write: whole, counted, in bounded memory."""
+
 from __future__ import annotations
 
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -13,12 +16,15 @@ from hypothesis import strategies as st
 
 from memory.transcripts import lines as line_reading
 from memory.transcripts.lines import RawLine, TranscriptDamaged, read_lines
+from tests.transcript_files import message_line
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdCompressor, compress
 else:
     from backports.zstd import ZstdCompressor, compress
 
+_COMPRESSOR = ZstdCompressor()
+_FLUSHED = _COMPRESSOR.compress(b"one\ntwo\nthr", ZstdCompressor.FLUSH_BLOCK)
 _LINES = [b"first", "第二行".encode(), b"", b"with\rinside", b"x" * 5000]
 
 
@@ -40,6 +46,18 @@ def digest_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
+def message(text: str) -> bytes:
+    return message_line("plain", "user", text)
+
+
+def read_until_damage(path: Path, *, compressed: bool, match: str) -> list[RawLine]:
+    """The lines that come before a transcript is found to be damaged for that reason."""
+    read: list[RawLine] = []
+    with opened(path) as descriptor, pytest.raises(TranscriptDamaged, match=match):
+        read.extend(read_lines(descriptor, offset=0, end=None, compressed=compressed))
+    return read
+
+
 @pytest.fixture(params=["plain", "compressed"])
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], tuple[Path, bool]]:
     """Writes a file and tells whether it is compressed."""
@@ -53,50 +71,30 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], t
     return written
 
 
+@pytest.mark.parametrize("block", [7, 1024 * 1024])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 def test_every_line_comes_without_its_end_and_with_the_digest_of_all_its_bytes(
-    write: Callable[[bytes], tuple[Path, bool]], line_end: bytes
+    write: Callable[[bytes], tuple[Path, bool]], line_end: bytes, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, compressed = write(b"".join(line + line_end for line in _LINES))
-    read = lines_of(path, compressed=compressed)
-    assert [line.data for line in read] == _LINES
-    assert [line.size for line in read] == [len(line) + len(line_end) for line in _LINES]
-    assert [line.digest for line in read] == [digest_of(line + line_end) for line in _LINES]
-    assert all(line.ended for line in read)
-
-
-def test_a_last_line_without_its_end_says_so(write: Callable[[bytes], tuple[Path, bool]]) -> None:
-    path, compressed = write(b"one\ntwo\r")
-    assert lines_of(path, compressed=compressed) == [
-        RawLine(b"one", 4, digest_of(b"one\n"), ended=True),
-        RawLine(b"two\r", 4, digest_of(b"two\r"), ended=False),
-    ]
-
-
-def test_an_empty_file_has_no_lines(write: Callable[[bytes], tuple[Path, bool]]) -> None:
-    path, compressed = write(b"")
-    assert lines_of(path, compressed=compressed) == []
+    monkeypatch.setattr(line_reading, "_BLOCK_BYTES", block)
+    path, compressed = write(b"".join(line + line_end for line in _LINES) + b"last\r")
+    *read, last = lines_of(path, compressed=compressed)
+    assert read == [RawLine(line, len(line + line_end), digest_of(line + line_end), ended=True) for line in _LINES]
+    assert last == RawLine(b"last\r", 5, digest_of(b"last\r"), ended=False)
 
 
 def test_reading_goes_on_at_an_offset_of_the_content(write: Callable[[bytes], tuple[Path, bool]]) -> None:
     path, compressed = write(b"one\ntwo\nthree\n")
-    assert [line.data for line in lines_of(path, offset=4, compressed=compressed)] == [b"two", b"three"]
-    assert lines_of(path, offset=14, compressed=compressed) == []
-    assert lines_of(path, offset=99, compressed=compressed) == []
+    for offset, left in ((4, [b"two", b"three"]), (14, []), (99, [])):
+        assert [line.data for line in lines_of(path, offset=offset, compressed=compressed)] == left
+    path, compressed = write(b"")
+    assert lines_of(path, compressed=compressed) == []
 
 
 def test_a_growing_file_is_read_up_to_the_size_it_had(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"one\ntwo\nthree\n")
     assert [(line.data, line.ended) for line in lines_of(path, end=6)] == [(b"one", True), (b"tw", False)]
-
-
-def test_lines_longer_than_a_block_are_whole(
-    write: Callable[[bytes], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(line_reading, "_BLOCK_BYTES", 7)
-    path, compressed = write(b"\n".join(_LINES) + b"\n")
-    assert [line.data for line in lines_of(path, compressed=compressed)] == _LINES
 
 
 @pytest.mark.parametrize("block", [3, 64])
@@ -122,20 +120,6 @@ def test_frames_that_follow_one_another_are_one_stream(tmp_path: Path) -> None:
     assert [line.data for line in lines_of(path, compressed=True)] == [b"one", b"two", b"three"]
 
 
-def test_a_truncated_stream_gives_what_can_be_read_and_then_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.zst"
-    compressor = ZstdCompressor()
-    flushed = compressor.compress(b"one\ntwo\nthr", ZstdCompressor.FLUSH_BLOCK)
-    path.write_bytes(flushed + compressor.flush()[:-2])
-    read: list[RawLine] = []
-    with opened(path) as descriptor, pytest.raises(TranscriptDamaged, match="ends too early"):
-        read.extend(read_lines(descriptor, offset=0, end=None, compressed=True))
-    assert read == [] or [line.data for line in read] == [b"one", b"two"]
-    with opened(path) as descriptor:
-        lines = read_lines(descriptor, offset=0, end=None, compressed=True)
-        assert [next(lines).data, next(lines).data] == [b"one", b"two"]
-
-
 @pytest.mark.parametrize(
     ("content", "before", "reason"),
     [
@@ -143,34 +127,60 @@ def test_a_truncated_stream_gives_what_can_be_read_and_then_says_so(tmp_path: Pa
         (b"this is no zstandard", [], "is damaged"),
         (b"{}\n", [], "is damaged|ends too early"),
         (compress(b"one\n") + b"garbage that is no frame", [b"one"], "is damaged"),
+        (_FLUSHED + _COMPRESSOR.flush()[:-2], [b"one", b"two"], "ends too early"),
     ],
+    ids=["empty", "no stream", "plain", "garbage below", "truncated"],
 )
-def test_lines_before_what_is_no_stream_are_given(
+def test_lines_before_the_damage_of_a_stream_are_given(
     tmp_path: Path, content: bytes, before: list[bytes], reason: str
 ) -> None:
     path = tmp_path / "x.jsonl.zst"
     path.write_bytes(content)
-    read: list[bytes | None] = []
-    with opened(path) as descriptor, pytest.raises(TranscriptDamaged, match=reason):
-        read.extend(line.data for line in read_lines(descriptor, offset=0, end=None, compressed=True))
-    assert read == before
+    assert [line.data for line in read_until_damage(path, compressed=True, match=reason)] == before
 
 
-def test_a_stream_that_explodes_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_unpacked_in_bounded_pieces(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.zst"
-    path.write_bytes(compress(b"a" * 3_000_000 + b"\nlast\n"))
-    assert path.stat().st_size < 1000
-    longest = 0
-    real = line_reading._Beginning.add
+    path.write_bytes(compress(b"a" * 30_000_000 + b"\nlast\n"))
+    tracemalloc.start()
+    with opened(path) as descriptor:
+        lines = read_lines(descriptor, offset=0, end=None, compressed=True, longest=1000)
+        assert [(line.data, line.size) for line in lines] == [(None, 30_000_001), (b"last", 5)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000
 
-    def watched(self: line_reading._Beginning, piece: bytes) -> None:
-        nonlocal longest
-        longest = max(longest, len(piece))
-        real(self, piece)
 
-    monkeypatch.setattr(line_reading._Beginning, "add", watched)
-    assert [line.size for line in lines_of(path, compressed=True)] == [3_000_001, 5]
-    assert 0 < longest <= 1024 * 1024
+def test_a_hole_of_gigabytes_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_reading, "HOPELESS_LINE_BYTES", 3_000_000)
+    path = tmp_path / "sparse.jsonl"
+    with path.open("wb") as file:
+        file.write(message("before the hole"))
+        file.truncate(100 << 30)
+    [line] = read_until_damage(path, compressed=False, match="without a line end")
+    assert line.data is not None
+    assert b"before the hole" in line.data
+
+
+@pytest.mark.parametrize("filling", [b"\0", b"\n", b"x\n"], ids=["zeros", "line ends", "short lines"])
+def test_a_stream_that_unpacks_to_far_more_than_its_size_is_damaged(
+    tmp_path: Path, filling: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_reading, "SPARE_BYTES", 5_000_000)
+    monkeypatch.setattr(line_reading, "SPARE_LINES", 50_000)
+    path = tmp_path / "bomb.jsonl.zst"
+    path.write_bytes(compress(message("before") + filling * (60_000_000 // len(filling))))
+    assert path.stat().st_size < 10_000
+    read = read_until_damage(path, compressed=True, match="more than 100 times its size, or to more lines")
+    assert read[0].data == message("before")[:-1]
+    assert len(read) < 50_000 + path.stat().st_size + 1_000_000
+
+
+def test_a_conversation_that_packs_well_is_no_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl.zst"
+    content = b"".join(message(f"question {number} of a long day " * 20) for number in range(20_000))
+    path.write_bytes(compress(content))
+    assert len(lines_of(path, compressed=True)) == 20_000
 
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"a", b"\n")), st.integers(1, 20))

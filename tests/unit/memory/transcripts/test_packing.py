@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import CutChunk, estimate_tokens
-from memory.transcripts.packing import Packer, label
+from memory.transcripts.packing import Packer
 
 _AT = 1770109200.0
 
@@ -29,11 +29,6 @@ def packed(
     for number, text in enumerate(messages, start=1):
         packer.add(number, _AT + 60 * number, f"{speaker}: ", text)
     return [*packer.take(), *packer.open()]
-
-
-def test_a_label_tells_the_minute_in_utc_and_the_speaker() -> None:
-    assert label("User", _AT + 59) == "[2026-02-03 09:00] User: "
-    assert label("Assistant", None) == "Assistant: "
 
 
 def test_messages_share_a_chunk_until_it_is_full() -> None:
@@ -64,32 +59,6 @@ def test_a_long_answer_begins_in_the_chunk_of_its_short_question() -> None:
     assert all("User: " in chunk.text for chunk in chunks), "each part tells who spoke"
     assert all((chunk.start_line, chunk.end_line) == (2, 2) for chunk in chunks[1:-1])
     assert chunks[-1].text.endswith("User: Thanks.")
-
-
-def test_a_long_answer_below_a_full_chunk_begins_a_chunk_that_repeats_the_question() -> None:
-    answer = "\n".join(f"Sentence number {number} of the answer." for number in range(60))
-    chunks = packed(["a " * 120, "How?", answer])
-    assert (chunks[0].start_line, chunks[0].end_line) == (1, 2)
-    assert chunks[1].text.startswith("User: How?\nUser: Sentence number 0")
-
-
-def test_the_end_of_a_part_is_repeated_in_the_next_one() -> None:
-    answer = " ".join(f"Sentence{number}." for number in range(300))
-    chunks = packed(["How?", answer])
-    for earlier, later in pairwise(chunks):
-        assert later.text.removeprefix("User: ").split()[0] in earlier.text.split()
-
-
-def test_no_part_is_white_space() -> None:
-    chunks = packed(["start" + "\n" * 5000 + "end"])
-    assert len(chunks) > 1
-    assert all(chunk.text.removeprefix("User:").strip() for chunk in chunks)
-
-
-def test_a_huge_message_is_held_as_a_whole_by_its_parts() -> None:
-    text = "\n".join(f"Line {number} 你好" for number in range(30_000))
-    chunks = packed([text], overlap=0)
-    assert "".join("".join(chunk.text.removeprefix("User: ").split()) for chunk in chunks) == "".join(text.split())
 
 
 def test_the_time_is_that_of_the_last_message_that_has_one() -> None:

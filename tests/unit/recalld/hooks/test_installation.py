@@ -42,12 +42,8 @@ def test_other_hooks_and_settings_stay() -> None:
     assert after["hooks"]["Stop"] == [wanted_hooks("claude-code", COMMAND)["Stop"], THEIRS]
     assert after["hooks"]["PreToolUse"] == [THEIRS]
     assert (after["model"], after["env"]) == ("opus", {"A": "b"})
-    assert removed(after) == before
-
-
-def test_installing_twice_changes_nothing() -> None:
-    after = installed({"hooks": {"Stop": [THEIRS]}})
-    assert installed(after) == after
+    assert (installed(after), removed(after)) == (after, before)
+    assert removed({"hooks": {"Stop": []}}) == {"hooks": {"Stop": []}}
 
 
 def test_hooks_of_another_installation_or_home_are_replaced() -> None:
@@ -61,11 +57,6 @@ def test_a_handler_that_somebody_put_into_a_group_of_theirs_is_taken_out_of_it()
     (theirs,) = THEIRS["hooks"]
     mixed = {"hooks": [theirs, {"type": "command", "command": COMMAND}]}
     assert removed({"hooks": {"Stop": [mixed]}}) == {"hooks": {"Stop": [{"hooks": [theirs]}]}}
-
-
-def test_what_removing_leaves_empty_goes_too_and_what_was_empty_stays() -> None:
-    assert removed(installed({"a": 1})) == {"a": 1}
-    assert removed({"hooks": {"Stop": []}}) == {"hooks": {"Stop": []}}
 
 
 @pytest.mark.parametrize(
@@ -135,15 +126,3 @@ def test_everything_else_keeps_its_content_and_its_order(
     assert list(after.items())[:-1] == list(before.items())
     assert changed(file, removing=True)
     assert list(json.loads(file.read_text("utf-8")).items()) == list(before.items())
-
-
-def test_the_lines_that_change_are_shown_and_no_other_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "settings.json"
-    file.write_text('{"hooks":{"Stop":[]},"env":{"KEY":"sk-secret"},"helper":"sk-secret"}')
-    assert changed(file)
-    added = capsys.readouterr().out
-    assert changed(file, removing=True)
-    gone = capsys.readouterr().out
-    assert f'+            "command": "{COMMAND}",' in added
-    assert f'-            "command": "{COMMAND}",' in gone
-    assert "sk-secret" not in added + gone

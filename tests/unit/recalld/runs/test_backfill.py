@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill import is_behind
-from recalld.runs.backfill_plan import Found, find_transcripts
+from recalld.runs.backfill import Found, find_transcripts, is_behind
 from schemas.documents import FileStat
 
 

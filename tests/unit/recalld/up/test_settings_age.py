@@ -9,7 +9,7 @@ import pytest
 
 from recalld.invocation import Invocation
 from recalld.settings.load import remember_workspace
-from recalld.up.settings_age import SettingsAge
+from recalld.up.lifecycle import SettingsAge
 
 TEXT = 'provider = "stub"\n[chunking]\ntokens = 300\n'
 

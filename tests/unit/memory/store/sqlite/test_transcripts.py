@@ -7,7 +7,6 @@ from typing import Any
 
 import apsw
 import pytest
-import sqlite_vec
 
 from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
@@ -40,8 +39,7 @@ def old_path(tmp_path: Path) -> Path:
     """A generation as the first schema had it: one note, one chunk with a vector, one refused."""
     path = tmp_path / "old.sqlite"
     connection = sqlite_connection.open_for_writing(path, StoreOptions(), create=True)
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
+    sqlite_connection.load_sqlite_vec(connection, None)
     migrate(connection, MIGRATIONS[:1])
     connection.execute("CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[16], chunk_size = 1024)")
     connection.execute("INSERT INTO meta (name, value) VALUES ('dimensions', '16'), ('fingerprint', 'f')")
