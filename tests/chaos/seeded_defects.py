@@ -40,7 +40,7 @@ DEFECTS = (
     ),
     Defect(
         name="a link that is followed",
-        file="memory/documents/safe_open.py",
+        file="memory/documents/content.py",
         right="_FILE = os.O_RDONLY | os.O_NOFOLLOW",
         wrong="_FILE = os.O_RDONLY",
         caught_by=("tests/unit/memory/test_path_safety.py",),
