@@ -27,10 +27,10 @@ from producers.dispatcher import Dispatcher
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
-from producers.report import FilesReport
+from producers.report import FilesReport, WatchMode, WatchState
 from producers.session_notes import SessionNotes
 from producers.tailer import Tailer
-from producers.watching.watcher import Watcher, WatchMode, WatchState
+from producers.watcher import Watcher
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError

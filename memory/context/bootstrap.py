@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from memory.chunking.chunker import estimate_tokens
-from memory.documents.safe_open import DocumentGone, opened_below
+from memory.documents.content import DocumentGone, opened_below
 from schemas.errors import RecalldError
 from schemas.sections import Bootstrap
 

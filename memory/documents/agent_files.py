@@ -12,7 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from memory.documents.content import OpenTranscript, SourceText, decode, read_steadily
+from memory.documents.content import (
+    DocumentGone,
+    DocumentRefused,
+    DocumentUnreadable,
+    OpenTranscript,
+    SourceText,
+    decode,
+    opened_below,
+    read_steadily,
+    settled_stat,
+    stat_below,
+)
 from memory.documents.imports import ImportedFolder, imported_folders, imports_path, with_import
 from memory.documents.roots import (
     COMPRESSED,
@@ -26,14 +37,6 @@ from memory.documents.roots import (
     join,
     note_roots,
     session_roots,
-)
-from memory.documents.safe_open import (
-    DocumentGone,
-    DocumentRefused,
-    DocumentUnreadable,
-    opened_below,
-    settled_stat,
-    stat_below,
 )
 from memory.documents.scan import (
     EXCLUDED,

@@ -7,12 +7,11 @@ one if it is the default agent; the others have a folder below the general one, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from recalld.discover.memories import Found, absolute_path
-from recalld.discover.memory_search import Translation, is_for_all_agents, translate
+from recalld.discover.memory_search import is_for_all_agents, translate
 from recalld.discover.openclaw_settings import OpenClawAgent, OpenClawSettings, read_settings
 from recalld.discover.settings_file import accepted
 from recalld.settings.program_folders import ProgramFolders
@@ -70,7 +69,7 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> F
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    own, general = _translated(agent.search, configured), _translated(configured.search, configured).values
+    own, general = translate(agent.search, configured), translate(configured.search, configured).values
     remarks += own.remarks
     shared = {key: value for key, value in general.items() if is_for_all_agents(key)}
     for key in filter(is_for_all_agents, list(own.values)):
@@ -93,15 +92,6 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> F
         settings=accepted(own.values, remarks),
         shared=accepted(shared, remarks),
         remarks=tuple(dict.fromkeys(remarks)),
-    )
-
-
-def _translated(search: Mapping[str, Any], configured: OpenClawSettings) -> Translation:
-    return translate(
-        search,
-        is_current=configured.is_current,
-        isolates_chats=configured.isolates_chats,
-        providers=configured.providers,
     )
 
 

@@ -56,14 +56,14 @@ class OpenClawSettings:
     sentences about what is not taken over.
     """
 
-    search: Mapping[str, Any]
-    workspace: Any
-    agents: tuple[OpenClawAgent, ...]
-    citations: str | None
-    is_current: bool
-    isolates_chats: bool
-    providers: Mapping[str, Any]
-    remarks: tuple[str, ...]
+    search: Mapping[str, Any] = field(default_factory=dict)
+    workspace: Any = None
+    agents: tuple[OpenClawAgent, ...] = ()
+    citations: str | None = None
+    is_current: bool = False
+    isolates_chats: bool = False
+    providers: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def read_settings(state: Path, moved: Path | None, problems: list[str]) -> OpenClawSettings:

@@ -10,8 +10,8 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
 from memory.documents.scan import KnownFiles
-from producers.report import FilesReport
-from producers.watching.watcher import ChangeSource, Watcher, WatchLimitReached, WatchMode, blind_folder
+from producers.report import FilesReport, WatchMode
+from producers.watcher import ChangeSource, Watcher, WatchLimitReached, blind_folder
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from tests.recording import Heard, RecordingConditions
