@@ -126,9 +126,9 @@ class PruneRequest(Wire):
 
     messages: tuple[dict[str, Any], ...]
     window_tokens: Annotated[int, Field(ge=1)] | None = None
-    touched_at: float | None = None
+    touched_at: Annotated[float, Field(allow_inf_nan=False)] | None = None
     decisions: dict[str, Literal["trim", "clear"]] = Field(default_factory=dict)
-    now: float | None = None
+    now: Annotated[float, Field(allow_inf_nan=False)] | None = None
     agent: str | None = None
 
 

@@ -20,8 +20,8 @@ from schemas.sections import Flush
 #: Answer of a model that has nothing to say to the user.
 SILENT_TOKEN = "NO_REPLY"  # noqa: S105 - a word, no secret
 
-#: Most of the window that may be reserved for the answer.
-MAX_RESERVE_SHARE = 0.25
+#: At most one part in so many of the window is reserved for the answer.
+MAX_RESERVE_PART = 4
 
 
 class Skip(StrEnum):
@@ -97,7 +97,7 @@ def flush_plan(session: FlushSession, settings: Flush, *, now: datetime) -> Flus
 
 def flush_threshold(window_tokens: int, settings: Flush) -> int:
     """Return the tokens of a context from which on a flush is due."""
-    reserve = min(settings.reserve_tokens, int(window_tokens * MAX_RESERVE_SHARE))
+    reserve = min(settings.reserve_tokens, window_tokens // MAX_RESERVE_PART)
     return max(1, window_tokens - reserve - settings.soft_threshold_tokens)
 
 

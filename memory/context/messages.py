@@ -57,7 +57,7 @@ def is_user(message: Message) -> bool:
 
 def is_assistant(message: Message) -> bool:
     """Return True for words, calls and thoughts of the model."""
-    return message.get("role") == "assistant" or message.get("type") in _MODEL_TYPES
+    return message.get("role") == "assistant" or _type(message) in _MODEL_TYPES
 
 
 def assistant_turns(messages: Sequence[Message]) -> list[int]:
@@ -125,15 +125,19 @@ def with_texts(messages: Sequence[Message], texts: Mapping[tuple[int, int | None
 
 def _calls(message: Message) -> Iterator[tuple[str, str]]:
     """Yield ids and tools of the calls in a message."""
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or call.get("custom") or {}
-        yield str(call.get("id")), str(function.get("name", ""))
-    if message.get("type") in _MODEL_TYPES and message.get("call_id"):
+    for call in _tables(message.get("tool_calls")):
+        for function in _tables([call.get("function"), call.get("custom")]):
+            yield str(call.get("id")), str(function.get("name", ""))
+    if _type(message) in _MODEL_TYPES and message.get("call_id"):
         yield str(message["call_id"]), str(message.get("name", ""))
-    content = message.get("content")
-    for part in content if isinstance(content, list) else ():
+    for part in _tables(message.get("content")):
         if _type(part) in {"tool_use", "toolCall"}:
             yield str(part.get("id")), str(part.get("name", ""))
+
+
+def _tables(value: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a list; anything else is no list of objects."""
+    yield from (one for one in (value if isinstance(value, list) else ()) if isinstance(one, Mapping))
 
 
 def _result(place: int, part: int | None, call: str, tool: str, content: object) -> ToolResult:

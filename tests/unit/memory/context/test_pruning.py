@@ -202,3 +202,22 @@ def test_pruning_shortens_changes_no_input_and_is_idempotent(
     assert json.dumps(again.messages) == json.dumps(after.messages)
     replayed = prune(messages, settings, now=NOW, state=after.state, window_tokens=window)
     assert replayed.messages == after.messages
+
+
+ODD: list[dict[str, Any]] = [
+    {},
+    {"role": 5, "type": ["x"]},
+    {"role": "tool"},
+    {"role": "tool", "content": 7},
+    {"role": "assistant", "tool_calls": "x", "content": 3},
+    {"role": "assistant", "tool_calls": [None, {"function": "x"}, {"custom": {"name": 1}}]},
+    {"role": "user", "content": [{"type": "tool_result", "content": [5]}, "text", {"type": "tool_result"}]},
+    {"type": "function_call_output", "output": {"a": "\ud800"}},
+]
+
+
+def test_messages_of_an_unknown_shape_stay_as_they_are() -> None:
+    messages = [*conversation(LONG)[:2], *ODD, *conversation(LONG)[2:]]
+    after = pruned(messages)
+    assert after.messages[2 : 2 + len(ODD)] == ODD
+    assert results(after.messages[2 + len(ODD) :]) != [LONG]
