@@ -15,7 +15,7 @@ import pytest
 from memory.embedding.providers.local import unpack_weights
 from recalld.up import supervisor
 from recalld.up.lock import daemon_pid, only_daemon
-from recalld.up.supervisor import Child, Supervisor, own_command, own_environment
+from recalld.up.supervisor import Child, own_command, own_environment, stop_all
 from schemas.errors import UserError
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
@@ -64,11 +64,9 @@ def end_of(child: Child) -> str:
     return str(said[-1])
 
 
-def start(*children: Child) -> Supervisor:
+def start(*children: Child) -> None:
     """Start children and wait until all are ready."""
-    supervised = Supervisor(children)
-    wait_until(lambda: supervised.look() == [] and all(child.ready for child in children))
-    return supervised
+    wait_until(lambda: False not in [child.look() is None and child.ready for child in children])
 
 
 def exists(pid: int | None) -> bool:
@@ -151,19 +149,17 @@ def test_kinds_are_stopped_in_their_order_and_all_workers_at_a_time(child_of: Ma
     here = shlex.quote(str(gate))
     # Each worker ends only when the other was asked, too: one writes and one reads.
     acts = {"watch": "sleep 0.1", "work-1": f"echo now > {here}", "work-2": f"cat {here} > /dev/null", "serve": ":"}
-    children = start(
-        *(
-            child_of(
-                f"trap '{act}; echo {name} >> {happened}; exit 0' TERM\necho ready; while :; do sleep 0.02; done",
-                name=name,
-            )
-            for name, act in acts.items()
+    children = [
+        child_of(
+            f"trap '{act}; echo {name} >> {happened}; exit 0' TERM\necho ready; while :; do sleep 0.02; done", name=name
         )
-    )
-    children.stop()
+        for name, act in acts.items()
+    ]
+    start(*children)
+    stop_all(children)
     said = happened.read_text().split()
     assert (said[0], sorted(said[1:3]), said[3]) == ("watch", ["work-1", "work-2"], "serve")
-    assert [child.pid for child in children.children] == [None] * 4
+    assert [child.pid for child in children] == [None] * 4
 
 
 def test_a_process_that_does_not_end_is_killed_and_one_that_never_ran_or_is_over_is_left(
@@ -174,7 +170,7 @@ def test_a_process_that_does_not_end_is_killed_and_one_that_never_ran_or_is_over
     end_of(over)
     start(stubborn)
     pid = stubborn.pid
-    Supervisor([stubborn, never, over]).stop()
+    stop_all([stubborn, never, over])
     assert not exists(pid)
     assert (stubborn.pid, never.pid, over.pid) == (None, None, None)
 
@@ -184,15 +180,14 @@ def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_whe
 ) -> None:
     mended = tmp_path / "mended"
     child = child_of(f"test -e {shlex.quote(str(mended))} || {{ echo it fails >&2; exit 3; }}; {LIVES}", name="watch")
-    children = Supervisor([child])
-    assert children.missed() == {}
+    assert child.missed() is None
     for _ in range(3):
         end_of(child)
         clock.now += supervisor.LONGEST_PAUSE_SECONDS
-    assert children.missed() == {"watch": f"watch ended with code 3, again and again: it fails (log: {child.log})"}
+    assert child.missed() == f"watch ended with code 3, again and again: it fails (log: {child.log})"
     mended.touch()
     start(child)
-    assert children.missed() == {}
+    assert child.missed() is None
     slow = child_of("cat >/dev/null", name="serve")
     slow.look()
     clock.now += supervisor.MISSED_AFTER_SECONDS + 1
