@@ -124,15 +124,6 @@ def test_growth_counts_from_what_the_index_holds(bench: Bench) -> None:
     assert bench.names() == ["a.jsonl"]
 
 
-def test_an_event_without_a_change_marks_nothing(bench: Bench) -> None:
-    bench.write("a.jsonl")
-    bench.remember()
-    bench.touch("a.jsonl")
-    bench.dispatcher.force("main", key("a.jsonl"))
-    bench.pass_time(100)
-    assert bench.names() == []
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", f"a.jsonl.reset.{TIME}", f"a.jsonl.deleted.{TIME}.zst"])
 def test_a_transcript_that_was_compressed_and_an_archive_are_whole_when_they_come(bench: Bench, name: str) -> None:
     document = name.removesuffix(".zst")
@@ -156,15 +147,6 @@ def test_a_transcript_that_vanished_keeps_its_memory_unless_it_is_to_be_forgotte
     bench.touch("a.jsonl")
     bench.pass_time(100)
     assert bench.names() == ["a.jsonl"] * sync.forget_deleted
-
-
-def test_a_session_that_was_archived_is_marked_under_both_names(bench: Bench) -> None:
-    path = bench.write("a.jsonl")
-    bench.remember()
-    path.rename(path.with_name(f"a.jsonl.reset.{TIME}"))
-    bench.touch("a.jsonl")
-    bench.touch(f"a.jsonl.reset.{TIME}")
-    assert sorted(bench.names()) == ["a.jsonl", f"a.jsonl.reset.{TIME}"]
 
 
 def test_a_transcript_that_cannot_be_read_is_marked_so_that_its_job_says_why(
