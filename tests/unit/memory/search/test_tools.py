@@ -111,6 +111,8 @@ def test_optional_arguments_may_be_null_as_some_models_send_them():
         (SEARCH, {"query": ["x"]}, "memory_search: query must be a text"),
         (SEARCH, {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
         (SEARCH, {"query": "x", "minScore": float("nan")}, "minScore must be at most 1"),
+        (SEARCH, {"query": "x", "corpus": "notes"}, "memory_search: corpus must be 'memory'"),
+        (GET, {"path": "a.md", "corpus": "sessions"}, "memory_get: corpus must be 'memory'"),
         (GET, {"path": ""}, "memory_get: path must not be empty"),
         (GET, {"path": "a.md", "from": "three"}, "memory_get: from must be a whole number"),
         ("memory_forget", {}, "unknown tool memory_forget; valid are memory_search, memory_get"),
