@@ -98,9 +98,11 @@ def test_keywords_do_not_wait_for_a_slow_model(world: World):
 
 @pytest.mark.parametrize("error", [Transient("overloaded", retry_after=60), Terminal("the key is refused")])
 def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exception):
-    provider = StubProvider(limits=FAST)
-    provider.answer_next(error)
-    indexer = world.indexer(provider=provider)
+    class Failing(StubProvider):
+        def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+            raise error
+
+    indexer = world.indexer(provider=Failing(limits=FAST))
     report, done = index(indexer, key := world.write("MEMORY.md", "Found by keyword.\n"))
     assert (report.vectors_missing, done) == (1, [key])
     assert len(indexer.target().search_text("keyword", 5)) == 1
