@@ -69,8 +69,8 @@ DEFECTS = (
     Defect(
         name="an older reading that overwrites a newer one",
         file="memory/store/sqlite/transaction.py",
-        right="        elif current_revision(self._connection, change.key) != change.expected:\n",
-        wrong="        elif False:\n",
+        right="        return current_revision(self._connection, change.key) != change.expected\n",
+        wrong="        return False\n",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),
     ),
     Defect(

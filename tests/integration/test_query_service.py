@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -288,23 +287,6 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
     assert len(answers) > 30
     assert all(answer["results"][0]["path"] == "memory/friday.md" for answer in answers)
     assert all(answer["mode"] == "hybrid" and not answer.get("error") for answer in answers)
-
-
-def test_a_status_that_is_polled_looks_once_a_second(settings: Settings, notes: Path, monkeypatch):
-    write_index(settings)
-    looks: list[float] = []
-    scan = AgentFiles.scan
-
-    def counted(self, **asked):
-        looks.append(time.monotonic())
-        return scan(self, **asked)
-
-    monkeypatch.setattr(AgentFiles, "scan", counted)
-    with running(settings) as client:
-        started = time.monotonic()
-        for _ in range(20):
-            client.get("/v1/status")
-        assert len(looks) <= 1 + (time.monotonic() - started)
 
 
 def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_go_on(

@@ -316,7 +316,7 @@ def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, 
     sqlite_store.write([document(NOTE, "gateway")])
     assert len(reader.search_text("gateway", 5)) == 1
     with sqlite_store.transaction() as transaction:
-        transaction.put(document(key("memory/other.md"), "gateway"))
+        transaction.apply(document(key("memory/other.md"), "gateway"))
         transaction.flush()
         assert len(reader.search_text("gateway", 5)) == 1
     assert len(reader.search_text("gateway", 5)) == 2
