@@ -137,7 +137,6 @@ class AgentFiles:
         `entering` gets each folder before it is listed. What the disk refuses becomes one of `Scan.problems`.
         """
         problems, kinds = ScanProblems(), SessionKinds(self._kinds)
-        before = but.unchanged if but is not None else 0
         documents: dict[DocumentKey, FileStat] = {}
         archived: set[str] = set()
         for key, stat in self._found(problems, kinds, imported=imported, entering=entering):
@@ -149,7 +148,7 @@ class AgentFiles:
             documents=documents,
             problems=problems.conditions(),
             unlisted=tuple(problems.unlisted),
-            unchanged=but.unchanged - before if but is not None else 0,
+            unchanged=but.unchanged if but is not None else 0,
             archived=frozenset(archived),
             left_out=problems.left_out,
         )
@@ -478,11 +477,9 @@ class AgentFiles:
         """
         if self._imports is None:
             return []
-        try:
+        version = None
+        with contextlib.suppress(OSError):
             result = self._imports.stat()
-        except OSError:
-            version = None
-        else:
             version = (result.st_mtime_ns, result.st_size, result.st_ino)
         known = self._known_imports
         if known is None or known[0] != version:

@@ -274,15 +274,6 @@ def test_folders_moved_about_wildly_are_watched_where_they_end(desk: Desk) -> No
     assert desk.settle() == {"memory/a/1.md", "memory/b/2.md"}
 
 
-def test_two_agents_over_one_folder_both_hear(desk: Desk) -> None:
-    desk.watch(agent="main")
-    desk.watch(agent="other", workspace=desk.root / "other-workspace")
-    desk.watch(str(desk.memory), agent="other", workspace=desk.root / "other-workspace")
-    write(desk.memory / "deep/a.md")
-    desk.wait_for("memory/deep/a.md", agent="main")
-    desk.wait_for(str(desk.memory / "deep/a.md"), agent="other")
-
-
 def test_one_folder_under_two_names_is_heard_under_both(desk: Desk) -> None:
     alias = desk.root / "alias"
     alias.symlink_to(desk.root)

@@ -195,14 +195,6 @@ def test_without_watching_the_mode_is_off_and_a_request_still_compares(house: Ho
     house.wait_for("main", "memory/a.md")
 
 
-def test_files_are_compared_at_every_interval(house: House) -> None:
-    house.agent(watch=False, interval_minutes=0.001)
-    house.remember()
-    house.start()
-    house.write("main/memory/a.md")
-    house.wait_for("main", "memory/a.md")
-
-
 def test_a_session_start_compares_only_where_the_settings_say_so(house: House) -> None:
     house.agent("eager", watch=False)
     house.agent("lazy", watch=False, on_session_start=False)
@@ -401,15 +393,6 @@ def test_a_compaction_that_is_not_to_force_and_a_transcript_that_grew_wait_as_ot
     house.inbox.put(Event("grew", "main", (str(marker),)))
     house.wait_for("main", "sessions/marker.jsonl")
     assert house.queue.marked("main") == ["sessions/marker.jsonl"]
-
-
-def test_a_hook_that_names_no_transcript_leads_to_a_comparison(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT, watch=False)
-    house.remember()
-    house.start()
-    append(house.root / "sessions/a.jsonl")
-    house.inbox.put(Event("compaction", "main"))
-    house.wait_for("main", "sessions/a.jsonl")
 
 
 @pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])

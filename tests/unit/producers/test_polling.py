@@ -117,19 +117,6 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     assert watcher.state("main").mode is WatchMode.POLLING
 
 
-@pytest.mark.parametrize(
-    ("path", "scan", "expected"),
-    [
-        ("/w/a/b.md", Scan({}, (), ()), False),
-        ("/w/a/b.md", Scan({}, (), ("/w/a",)), True),
-        ("/w/ab/b.md", Scan({}, (), ("/w/a",)), False),
-        ("/w/a/b.md", Scan({}, (), ("/",)), True),
-    ],
-)
-def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:
-    assert scan.hides(Path(path)) is expected
-
-
 def mounts(folder: Path, where: Path, kind: str) -> Path:
     file = folder / "mounts"
     escaped = str(where).replace(" ", "\\040")

@@ -216,22 +216,6 @@ def test_the_configured_workspace_may_be_reached_through_links(workspace: Path, 
 # Reading -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(workspace / "MEMORY.md", "first")
-    read, changes = os.read, ["second version"]
-
-    def interrupted(descriptor: int, size: int) -> bytes:
-        data = read(descriptor, size)
-        if changes:
-            write(path, changes.pop(), age_seconds=30)
-        return data
-
-    monkeypatch.setattr(os, "read", interrupted)
-    source = files_of(workspace).read(key("MEMORY.md"))
-    assert source.text == "second version"
-    assert source.stat.size == len("second version")
-
-
 def test_a_file_that_never_comes_to_rest_is_tried_later(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(workspace / "MEMORY.md", "first")
     read, reads = os.read, []

@@ -296,19 +296,6 @@ def test_a_transcript_that_is_compressed_between_two_looks_is_tried_again(
         content(files, "sessions/a.jsonl")
 
 
-def test_a_transcript_written_just_now_is_opened_once_it_is_older_than_a_tick(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.write(desk.sessions / "a.jsonl", age_seconds=0)
-    waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    monkeypatch.setattr(time, "time", lambda: (desk.sessions / "a.jsonl").stat().st_mtime + 0.001)
-    with desk.files().opened(key("sessions/a.jsonl"), settled=False):
-        assert waits == []
-    with desk.files().opened(key("sessions/a.jsonl")):
-        assert len(waits) == 1
-
-
 @pytest.mark.parametrize(
     "path",
     [
