@@ -206,9 +206,6 @@ _BARE_END = re.compile(rb"&[\w.-]{1,32}=|[,;][\w.-]{1,32}[=:]|;|\\+[nrt\"']|\|")
 
 _TRAILING = b",;:.)]}|\\*_?"
 
-#: What goes on after most labels in prose: "the password flow".
-_PLAIN_WORD = re.compile(rb"[A-Z]?[a-z]+[^A-Za-z0-9]{0,2}(?:\s|$)")
-
 _AFTER_ALONE = re.compile(rb"[ \t.*_`\"'|)]*(?:\r?\n|\r?$)")
 _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
@@ -234,8 +231,6 @@ def _secret_after(core: Core, data: bytes, lowered: bytes, position: int, joint:
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     is_flag = how == "space" and _is_flag(data, start)
-    if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
-        return None
     if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
         words = _PASSPHRASE.match(data, at)
         if words is not None and are_chosen_words(words[1]):
