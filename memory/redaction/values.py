@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 
@@ -20,11 +20,12 @@ class Span(NamedTuple):
     kind: str
 
 
-class Family(Enum):
+class Family(StrEnum):
     """Kind of value that a label announces: a chosen word, a long key, or a token, a word with other meanings too."""
 
     PASSWORD = auto()
     SECRET = auto()
+    KEY = auto()
     TOKEN = auto()
 
 
@@ -151,7 +152,7 @@ _MIXED_CASE = re.compile(rb"[a-z].*[A-Z]|[A-Z]{2}.*[a-z]")
 _ODD_SIGN = re.compile(rb"[!@#$%^&*+=?~]")
 
 #: Bytes that a value has at least, by family; a value in a setting may be shorter than one in prose.
-_LEAST = {Family.PASSWORD: (4, 3), Family.SECRET: (8, 6), Family.TOKEN: (8, 6)}
+_LEAST = {Family.PASSWORD: (4, 3), Family.SECRET: (8, 6), Family.KEY: (8, 6), Family.TOKEN: (8, 6)}
 
 _SETTINGS = frozenset({Form.ENVIRONMENT, Form.SETTING})
 _LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
@@ -239,7 +240,7 @@ def _words_are_secret(found: Candidate) -> bool:
         return b" " not in value and len(value) >= 8
     if not _UNDIVIDED.fullmatch(value) or not (form is Form.COLON or (form is Form.EQUALS and found.quoted)):
         return False
-    least = 12 if found.family is Family.SECRET else 16
+    least = 16 if found.family is Family.TOKEN else 12
     return len(value) >= (least if _MIXED_CASE.search(value) else 2 * least)
 
 
