@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated
 
 import structlog
-from fastapi import FastAPI, Header, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -32,45 +31,10 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS = 2
 
 
-def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> FastAPI:
-    """Build the application; every event goes to `handle`, in a thread of its own."""
-    host = settings.hooks.host
-    agents = tuple(agent.id for agent in settings.agents)
-    tokens = read_tokens(settings.home, agents) if needs_tokens(settings, host=host) else None
-    authorizer = Authorizer(agents, tokens)
-    app = FastAPI(title="recalld hooks", docs_url=None, redoc_url=None, openapi_url=None)
-    install(app, models={})
-    app.add_middleware(OriginGuard, loopback_only=is_loopback(host))
-
-    @app.post("/v1/hooks/{program}")
-    async def take(
-        program: str, request: Request, authorization: Annotated[str | None, Header()] = None
-    ) -> JSONResponse:
-        agent = authorizer.owner(authorization) if tokens is not None else None
-        if program not in PROGRAMS:
-            raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise HTTPException(415, "send the hook with Content-Type: application/json")
-        try:
-            hook = read_hook(program, await request.body())
-            event = event_of(hook, settings, agent=agent) if hook is not None else None
-        except HookUnreadable as error:
-            raise HTTPException(400, str(error)) from None
-        except UnclaimedHook as error:
-            # No mistake of the program that sends the hooks of all its sessions here.
-            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
-        if event is not None:
-            await asyncio.to_thread(handle, event)
-        return JSONResponse({"accepted": True}, status_code=202)
-
-    return app
-
-
 class HookServer:
     """Server of hooks. The constructor opens the port; requests are answered between `start` and `stop`.
 
-    The constructor raises:
+    Every event goes to `handle`, in a thread of its own. The constructor raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
     """
 
@@ -84,29 +48,54 @@ class HookServer:
         bounds: Bounds | None = None,
     ) -> None:
         host = settings.hooks.host
+        self._settings, self._handle, self._reporter = settings, handle, reporter
+        self._authorizer: Authorizer | None = None
         if needs_tokens(settings, host=host):
             check_tokens(settings, host=host, key="hooks.host")
-        self._home = settings.home
-        self._reporter = reporter
+            agents = tuple(agent.id for agent in settings.agents)
+            self._authorizer = Authorizer(agents, read_tokens(settings.home, agents))
+        app = FastAPI(title="recalld hooks", docs_url=None, redoc_url=None, openapi_url=None)
+        install(app, models={})
+        app.add_middleware(OriginGuard, loopback_only=is_loopback(host))
+        app.add_api_route("/v1/hooks/{program}", self._take, methods=["POST"])
         listener = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
-        server = BoundedServer(create_hook_app(settings, handle), grace_seconds=GRACE_SECONDS, bounds=bounds)
+        server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
         self._thread = ServerThread(server, listener, name="hooks", failed=self._failed)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{listener.getsockname()[1]}/v1/hooks/"
+
+    async def _take(self, program: str, request: Request) -> JSONResponse:
+        agent = self._authorizer.owner(request.headers.get("authorization")) if self._authorizer is not None else None
+        if program not in PROGRAMS:
+            raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise HTTPException(415, "send the hook with Content-Type: application/json")
+        try:
+            hook = read_hook(program, await request.body())
+            event = event_of(hook, self._settings, agent=agent) if hook is not None else None
+        except HookUnreadable as error:
+            raise HTTPException(400, str(error)) from None
+        except UnclaimedHook as error:
+            # No mistake of the program that sends the hooks of all its sessions here.
+            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
+        if event is not None:
+            await asyncio.to_thread(self._handle, event)
+        return JSONResponse({"accepted": True}, status_code=202)
 
     def start(self) -> None:
         """Start answering, and write the address to `<home>/run/hooks.json`."""
         self._thread.start()
         self._reporter.resolve(ConditionCode.HOOKS_UNWRITTEN, ConditionCode.HOOKS_ENDED)
         try:
-            write_hooks_state(self._home, self.url)
+            write_hooks_state(self._settings.home, self.url)
         except OSError as error:
             self._reporter.report(ConditionCode.HOOKS_UNWRITTEN, url=self.url, error=str(error))
         log.info("hooks_listening", url=self.url)
 
     def stop(self) -> None:
         """Let running requests finish and close the port."""
-        remove_hooks_state(self._home)
+        remove_hooks_state(self._settings.home)
         self._thread.stop()
 
     def _failed(self, error: Exception) -> None:

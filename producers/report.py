@@ -12,19 +12,19 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import structlog
 
 from memory.documents.scan import printable
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
-from producers.watching.watcher import WatchMode, WatchState
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.ports import ConditionReporter
 
 log = structlog.get_logger(__name__)
 
-#: The file is written at most this often.
+#: Conditions are reported and the file is written at most this often.
 WRITE_SECONDS = 1.0
 
 #: Seconds after the last refusal that it stays in status.
@@ -36,11 +36,27 @@ _SHOWN_CHARS = 200
 _OF_AGENTS = (
     ConditionCode.WATCH_OVERFLOWED,
     ConditionCode.WATCH_POLLS,
-    ConditionCode.WATCH_DEGRADED,
     ConditionCode.EVENT_PATHS_REFUSED,
     ConditionCode.FILES_NOT_COMPARED,
     *OF_FILES,
 )
+
+
+class WatchMode(StrEnum):
+    """Method by which changes of an agent's files are noticed."""
+
+    EVENTS = "events"
+    POLLING = "polling"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchState:
+    """Mode, and the reason if it is degraded. `wanted`: no other mode works for the file system."""
+
+    mode: WatchMode
+    reason: str | None = None
+    wanted: bool = False
 
 
 _OFF = WatchState(WatchMode.OFF)
@@ -65,9 +81,7 @@ class _Entry:
         if self.overflow_open:
             yield Condition(ConditionCode.WATCH_OVERFLOWED)
         elif state.mode is not WatchMode.OFF and state.reason is not None and not state.wanted:
-            polls = state.mode is WatchMode.POLLING
-            code = ConditionCode.WATCH_POLLS if polls else ConditionCode.WATCH_DEGRADED
-            yield Condition(code, params={"reason": state.reason})
+            yield Condition(ConditionCode.WATCH_POLLS, params={"reason": state.reason})
         if self.refused:
             path, reason = self.refusal
             yield Condition(
@@ -94,8 +108,8 @@ class FilesReport:
         self._reporter = reporter
         self._lock = threading.Lock()
         self._entries = {agent: _Entry() for agent in agents}
-        self._dirty = self._unwritten = True
-        self._written_at: float | None = None
+        self._dirty = True
+        self._next_at = 0.0
         self._told: dict[str, list[Condition]] = {}
 
     def event(self, agent: str) -> None:
@@ -137,26 +151,32 @@ class FilesReport:
             entry.refusal = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}...", reason
 
     def tell_again(self) -> None:
-        """Report all conditions again at the next `publish`: a broker that came back may have lost them."""
+        """Report all conditions again: a broker that came back may have lost them."""
         with self._lock:
             self._told.clear()
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
-        """Report changed conditions, and write the file at most every `WRITE_SECONDS`."""
+        """Report changed conditions and write the file, at most every `WRITE_SECONDS`. Times are monotonic."""
         with self._lock:
             for entry in self._entries.values():
                 if entry.refused and now - entry.refused_at > REFUSAL_SECONDS:
                     entry.refused, self._dirty = 0, True
-            told, self._dirty = not self._dirty, False
-            self._unwritten = self._unwritten or not told
-            entries = {} if told else {agent: replace(entry) for agent, entry in self._entries.items()}
+            if not self._dirty or now < self._next_at:
+                return
+            self._dirty, self._next_at = False, now + WRITE_SECONDS
+            entries = {agent: replace(entry) for agent, entry in self._entries.items()}
         for agent, entry in entries.items():
             if entry.files is not None:
                 self._tell(agent, _OF_AGENTS, [*entry.conditions()])
-        if self._unwritten and (self._written_at is None or now - self._written_at >= WRITE_SECONDS):
-            self._written_at = now
-            self._tell("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), self._write())
+        unwritten = []
+        try:
+            write_derived(self._path, {agent: entry.body() for agent, entry in entries.items()})
+        except OSError as error:
+            self._dirty = True
+            params = {"error": error.strerror or str(error)}
+            unwritten = [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
+        self._tell("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), unwritten)
 
     def close(self) -> None:
         """Remove the file: the process stops watching."""
@@ -172,15 +192,3 @@ class FilesReport:
         if self._told.get(agent) != found:
             self._told[agent] = found
             self._reporter.replace(codes, found, agent=agent)
-
-    def _write(self) -> list[Condition]:
-        """Write the file. Return the condition of a failure."""
-        with self._lock:
-            body = {agent: entry.body() for agent, entry in self._entries.items()}
-        try:
-            write_derived(self._path, body)
-        except OSError as error:
-            params = {"error": error.strerror or str(error)}
-            return [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
-        self._unwritten = False
-        return []

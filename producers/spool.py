@@ -91,16 +91,13 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
             found = _read(path)
         except FileNotFoundError:
             continue  # another process drains, too
-        except _NotAnEventError as error:
-            set_aside.append(_set_aside(path, str(error)))
-            continue
-        except OSError as error:
-            if error.errno in _EXHAUSTED:
+        except (_NotAnEventError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise  # says nothing of this file
-            set_aside.append(_set_aside(path, error.strerror or str(error)))
-            continue
-        deliver(found)
-        path.unlink(missing_ok=True)
+            set_aside.append(_set_aside(path, getattr(error, "strerror", None) or str(error)))
+        else:
+            deliver(found)
+            path.unlink(missing_ok=True)
     return tuple(set_aside)
 
 

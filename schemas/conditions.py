@@ -72,7 +72,6 @@ class ConditionCode(StrEnum):
     EVENT_PATHS_REFUSED = "event_paths_refused"
     WATCH_OVERFLOWED = "watch_overflowed"
     WATCH_POLLS = "watch_polls"
-    WATCH_DEGRADED = "watch_degraded"
     WATCH_STATE_UNWRITABLE = "watch_state_unwritable"
     SPOOL_UNREADABLE = "spool_unreadable"
     SPOOL_FILES_SET_ASIDE = "spool_files_set_aside"

@@ -127,21 +127,26 @@ class SourceCount(Wire):
     chunks: int
 
 
-class IndexState(Wire):
-    """Contents of the answering generation, and progress of the next one (`build`)."""
+class Counts(Wire):
+    """Counts of a generation. `lastCommitAt` is Unix time, absent before the first commit."""
 
     files: int = 0
     chunks: int = 0
-    source_counts: tuple[SourceCount, ...] = ()
     vectors_ready: int = 0
     vectors_pending: int = 0
     vectors_refused: int = 0
+    last_commit_at: float | None = None
+
+
+class IndexState(Counts):
+    """Contents of the answering generation, and progress of the next one (`build`)."""
+
+    source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
     building: str | None = None
     build: BuildState | None = None
     identity: str | None = None
     identity_matches: bool = True
-    last_commit_at: float | None = None
     disk_bytes: int = 0
 
 

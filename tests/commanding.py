@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from recalld.cli import run
+from tests.batch_server import BatchServer
 from tests.embedding_server import EmbeddingServer
 
 
@@ -52,7 +53,7 @@ class CommandLine:
 def command_line(
     home: Path,
     workspace: Path,
-    server: EmbeddingServer,
+    server: EmbeddingServer | BatchServer,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[CommandLine]:

@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from memory.status.run_files import socket_path
 from schemas.settings import Settings
 from tests.leftovers import keep_orphans, must_end, nothing_left
 from workers.queue.connection import connect, namespace
@@ -176,6 +177,16 @@ def settings(home: Path, workspace: Path) -> Settings:
     return Settings.model_validate(
         {"home": home, "provider": "stub", "agents": [{"id": "main", "workspace": workspace, "provider": "stub"}]}
     )
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    """A server in no home of ours, which several homes may share."""
+    owner = Settings(home=tmp_path / "queue")
+    server = BrokerServer(owner)
+    server.ensure()
+    yield f"unix://{socket_path(owner.home)}"
+    server.stop()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -45,18 +44,10 @@ def conditions() -> str:
         if group:
             lines += ["", f"### {group}", "", *head]
         else:
-            happened, remedy = _halves(TEXTS[ConditionCode[name]])
+            text = TEXTS[ConditionCode[name]]
             lines += head if not lines else []
-            lines.append(f"| `{ConditionCode[name].value}` | {_shown(happened)} | {_shown(remedy)} |")
+            lines.append(f"| `{ConditionCode[name].value}` | {_shown(text.happened)} | {_shown(text.remedy)} |")
     return "\n".join(lines).lstrip() + "\n"
-
-
-def _halves(text: Any) -> tuple[str, str]:
-    """Return what happened and what to do."""
-    if isinstance(text, str):
-        happened, _, remedy = text.partition("; ")
-        return happened, remedy
-    return text.happened, text.remedy
 
 
 #: Name of the marks -> what stands between them.

@@ -35,6 +35,13 @@ def ready(board: HealthStore, *, problems: Sequence[str] = ()) -> Response:
     return readiness(board.broker, board.stalled_seconds, stalled_after_seconds=60, problems=lambda: problems)()
 
 
+def asking(settings: Settings, url: str, *, key: str = "a-secret-key", **more: object) -> Settings:
+    """One agent whose vectors come from the server at `url`."""
+    provider = {"provider": "openai", "remote": {"base_url": url, "api_key": key}}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], **provider, **more})
+
+
 class Workers:
     """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed."""
 

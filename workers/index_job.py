@@ -68,7 +68,8 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> Collection
                 completing.note_asked(indexer)
         failed = turn.busy or report.again is not None
     finally:
-        queue.ended(agent, lane, job=job, failed=failed)
+        if lane is Lane.LIVE:
+            queue.ended(agent, seconds=turn.seconds, failed=failed)
     turn.tell(report)
     if unfilled:
         queue.request_vectors(agent)
@@ -103,16 +104,20 @@ class _Turn:
         self.busy = False
 
     @property
+    def seconds(self) -> float:
+        """Seconds since the begin of the turn."""
+        return time.monotonic() - self._begun
+
+    @property
     def more(self) -> bool:
         """Return True if documents may wait without a message of their own."""
         return self._again or not self._drained
 
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn."""
-        seconds = time.monotonic() - self._begun
-        if self._runtime.stopping.is_set() or seconds >= TURN_SECONDS:
+        if self._runtime.stopping.is_set() or self.seconds >= TURN_SECONDS:
             return True
-        return self._claimed and seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
+        return self._claimed and self.seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
 
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""
@@ -150,7 +155,7 @@ class _Turn:
     def tell(self, report: IndexReport) -> None:
         """Count and log the result of the turn."""
         counts = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "again"}
-        seconds = round(time.monotonic() - self._begun, 3)
+        seconds = round(self.seconds, 3)
         log.info("documents_indexed", agent=self._agent, lane=self._lane.value, seconds=seconds, **counts)
         counters = self._runtime.board.counters
         for outcome, number in (

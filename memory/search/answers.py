@@ -21,8 +21,9 @@ from typing import TypeAlias
 
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import shared
+from memory.search.ranking.ranker import Wanted
 from memory.search.ranking.snippets import Snippet, make_snippet
-from memory.search.retrieval import Found, Wanted
+from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 from schemas.search import AlsoIn, Mode, SearchResult

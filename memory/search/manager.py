@@ -18,12 +18,13 @@ from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
-from memory.search.freshness import Freshness, GuardedPendingReader, Moment, on_thread, wait_seconds
+from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
+from memory.search.ranking.ranker import Wanted
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
-from memory.search.retrieval import Candidates, Found, QuerySide, Wanted, by_keywords, retrieve
+from memory.search.retrieval import Candidates, Found, QuerySide, by_keywords, retrieve
 from memory.search.scope import Session, allows, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
@@ -303,7 +304,8 @@ class _Search:
         self._words: Future[Candidates | None] | None = None
         self._moment = Moment()
         # Until then the search waits for changes.
-        self._until = deadline.started + min(wait_seconds(request.wait_ms), _WAIT_SHARE * deadline.seconds)
+        wait_ms = DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms
+        self._until = deadline.started + min(wait_ms / 1000, _WAIT_SHARE * deadline.seconds)
 
     async def answer(self) -> SearchAnswer:
         """Return the answer within the deadline, with the results found by then.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import comparable_texts, repeats
-from memory.search.ranking.ranker import Copies, Ranked, parted, ranked
+from memory.search.ranking.ranker import Copies, Ranked, Wanted, parted, ranked
 from memory.search.ranking.terms import file_names, sought
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
@@ -20,7 +19,6 @@ from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
     from schemas.search import Mode
-    from schemas.settings import Hybrid
 
 #: Least and most candidates of one side, so that a list of one is the beginning of a list of six.
 MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
@@ -30,23 +28,6 @@ MOST_LOOKED = 4_096
 
 #: Chunks of a document that the query names, among which the best one is chosen, at most.
 _MOST_OF_NAMED = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Parameters of one search.
-
-    `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
-    return the same for the same index. `now`, in Unix seconds, is the time from which the age of memory counts.
-    """
-
-    query: str
-    max_results: int
-    min_score: float
-    sources: Sequence[str]
-    hybrid: Hybrid
-    withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
-    now: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +105,12 @@ def retrieve(
         known = by_words.rows | near.rows
         cosines |= reader.vector_scores(vector, [id_ for id_ in bm25 if id_ not in cosines])
         bm25 = near.others | bm25
-    ranking = ranked(
-        reader,
-        cosines,
-        bm25,
-        wanted.query,
-        hybrid=wanted.hybrid,
-        model=side.model if side is not None else "",
-        max_results=wanted.max_results,
-        min_score=wanted.min_score,
-        now=wanted.now,
-        known=known,
-    )
+    ranking = ranked(reader, wanted, cosines, bm25, model=side.model if side is not None else "", known=known)
     hits, copies = _named_first(reader, wanted, ranking, vector)
     return Found(
         hits=hits,
         terms=tuple(by_words.terms),
-        mode=_mode(by_text=by_words.hits is not None, by_vector=bool(cosines) or not worded),
+        mode="keyword" if worded and not cosines else "vector" if by_words.hits is None else "hybrid",
         lacks=tuple(lacks),
         copies=copies,
     )
@@ -253,12 +223,6 @@ def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide) -> Candidates
     except VectorSearchUnavailable as error:
         candidates.lack = Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)})
     return candidates
-
-
-def _mode(*, by_text: bool, by_vector: bool) -> Mode:
-    if by_text and by_vector:
-        return "hybrid"
-    return "vector" if by_vector else "keyword"
 
 
 def embedding_identity(reader: StoreReader) -> str | None:

@@ -66,36 +66,17 @@ class ServedAgent:
 
     def look(self, *, until: float) -> bool:
         """Probe the index, if it may have changed since the last probe; return False if it is too late for that."""
-        if self.manager is None or self._is_current(self.manager):
+        if self.manager is None:
             return True
-        if time.monotonic() > until:
-            return False
-        self._probe(self.manager)
-        return True
-
-    def status(self, *, deep: bool) -> AgentStatus | None:
-        """Return the agent's status, at most a second old; `deep` always looks."""
-        kept = self._status
-        if self.manager is None or (not deep and kept is not None and time.monotonic() < kept[0]):
-            return kept[1] if kept is not None else None
-        status = self.manager.status(deep=deep)
-        self._status = time.monotonic() + STATUS_KEPT_SECONDS, status
-        return status
-
-    def _is_current(self, manager: SearchManager) -> bool:
-        try:
-            looks = manager.generations.looks()
-        except RecalldError as error:
-            self.probe = Probe(problem=str(error))
-            return True
-        return looks.settled and looks == self._looks
-
-    def _probe(self, manager: SearchManager) -> None:
         looks: Looks | None = None
         try:
             # First, so that a commit during the probe is in its result, or makes the next one read again.
-            looks = manager.generations.looks()
-            with manager.reading() as reader:
+            looks = self.manager.generations.looks()
+            if looks.settled and looks == self._looks:
+                return True
+            if time.monotonic() > until:
+                return False
+            with self.manager.reading() as reader:
                 probe = Probe()
                 if reader is not None:
                     revision = blake2s(repr(reader.change_token()).encode(), digest_size=8).hexdigest()
@@ -106,6 +87,16 @@ class ServedAgent:
             if self.probe is None or self.probe.problem != probe.problem:
                 _log.warning("index_probe_failed", agent=self.agent, exc_info=True)
         self._looks, self.probe, self.probed_at = looks, probe, time.monotonic()
+        return True
+
+    def status(self, *, deep: bool) -> AgentStatus | None:
+        """Return the agent's status, at most a second old; `deep` always looks."""
+        kept = self._status
+        if self.manager is None or (not deep and kept is not None and time.monotonic() < kept[0]):
+            return kept[1] if kept is not None else None
+        status = self.manager.status(deep=deep)
+        self._status = time.monotonic() + STATUS_KEPT_SECONDS, status
+        return status
 
 
 class ServedAgents:

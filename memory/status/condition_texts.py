@@ -193,7 +193,6 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "the system's queue of file events overflowed", "all files are being compared with the index", "watch"
     ),
     _CODE.WATCH_POLLS: Text("file changes are noticed by polling: {reason}", "", "watch"),
-    _CODE.WATCH_DEGRADED: Text("{reason}", "", "watch"),
     _CODE.WATCH_STATE_UNWRITABLE: Text("{subject} cannot be written: {error}", "free space there", "watch-state"),
     _CODE.SPOOL_UNREADABLE: Text("the spool cannot be read: {error}", "check its permissions", "spool"),
     _CODE.SPOOL_FILES_SET_ASIDE: Text("{files}", "the folder beside it holds them, each with its reason", "spool"),

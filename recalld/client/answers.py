@@ -151,16 +151,16 @@ class BuildState(TypedDict):
 class IndexState(TypedDict):
     files: int
     chunks: int
-    sourceCounts: list[SourceCount]
     vectorsReady: int
     vectorsPending: int
     vectorsRefused: int
+    lastCommitAt: NotRequired[float]
+    sourceCounts: list[SourceCount]
     generation: NotRequired[str]
     building: NotRequired[str]
     build: NotRequired[BuildState]
     identity: NotRequired[str]
     identityMatches: bool
-    lastCommitAt: NotRequired[float]
     diskBytes: int
 
 

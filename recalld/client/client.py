@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
     from .answers import GetAnswer, SearchAnswer, Status
-    from .connection import Response
 
     Arguments = ParamSpec("Arguments")
 
@@ -175,16 +174,15 @@ class Service:
             content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
         seconds = self._answer_timeout_seconds + extra_seconds
         response = self._transport.exchange(method, self.address.prefix + path, headers, content, seconds=seconds)
-        return self._read(path.partition("?")[0], response)
-
-    def _read(self, path: str, response: Response) -> dict[str, Any]:
         answer, status = response.json(), response.status
         if 300 <= status < 400:
             where = f" to {response.location}" if response.location else ""
             raise refusal(f"{self.address.url} redirects{where}: use that address", status=status)
         if status >= 400:
-            raise refusal(_reason(answer) or f"the service answered with status {status}", status=status)
-        if isinstance(answer, dict) and any(isinstance(answer.get(name), kind) for name, kind in _SHAPES[path].items()):
+            reason = answer.get("error") if isinstance(answer, dict) else None
+            raise refusal(str(reason or f"the service answered with status {status}"), status=status)
+        shapes = _SHAPES[path.partition("?")[0]].items()
+        if isinstance(answer, dict) and any(isinstance(answer.get(name), kind) for name, kind in shapes):
             return answer
         raise self._transport.not_recalld()
 
@@ -391,18 +389,3 @@ def _unavailable(name: str, arguments: str, reason: str) -> dict[str, Any]:
         "warning": "memory is unavailable",
         "action": "start it with `recalld up`, and see `recalld status`",
     }
-
-
-def _reason(answer: object) -> str | None:
-    """Return the sentence in an error answer of any of the usual shapes."""
-    if not isinstance(answer, dict):
-        return None
-    for name in ("error", "detail", "message"):
-        found = answer.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, list) and found and isinstance(found[0], dict):
-            parts = found[0].get("loc")
-            place = ".".join(str(part) for part in parts if part != "body") if isinstance(parts, list) else ""
-            return f"{place}: {found[0].get('msg', 'is not valid')}".removeprefix(": ")
-    return None

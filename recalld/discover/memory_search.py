@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from recalld.discover.settings_file import dotted
-from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
+from recalld.discover.openclaw_settings import OpenClawSettings
+from recalld.settings.keys import URL_KEYS, dotted, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.settings import Credentials, FallbackName, ProviderName
 
@@ -59,35 +59,22 @@ def is_for_all_agents(key: str) -> bool:
     return key.partition(".")[0] in _SHARED
 
 
-def translate(
-    tree: Mapping[str, Any],
-    *,
-    is_current: bool = False,
-    isolates_chats: bool = False,
-    providers: Mapping[str, Any] | None = None,
-) -> Translation:
-    """Translate one `memory.search`.
-
-    Args:
-        tree: as it stands in the file, inherited values included.
-        is_current: the file has the layout of 2026.9, and so that version's defaults.
-        isolates_chats: direct chats are kept apart there.
-        providers: the file's `models.providers`, among which `provider` may name one.
-    """
+def translate(tree: Mapping[str, Any], file: OpenClawSettings) -> Translation:
+    """Translate one `memory.search`, inherited values included, as the rest of its file means it."""
     done = Translation()
     both = tree.get("inputType")
     leaves = dotted({"queryInputType": both, "documentInputType": both, **tree})
     for key, value in leaves.items():
         _translate(key, value, done)
-    _sources(leaves, done, is_current=is_current, isolates_chats=isolates_chats)
-    _provider(leaves.get("provider"), done, providers or {}, is_current=is_current)
+    _sources(leaves, done, file)
+    _provider(leaves.get("provider"), done, file)
     remote = tree.get("remote")
     if own_key := remote.get("apiKey") if isinstance(remote, Mapping) else None:
         provider = done.values.get("provider", "auto")
         own = provider in Credentials.model_fields and "remote.base_url" not in done.values
         place = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
         done.remarks.append(f"remote.apiKey is not copied{_from(own_key)}; set {place} to it")
-    if is_current:
+    if file.is_current:
         done.values = {**_CURRENT_DEFAULTS, **done.values}
         done.remarks.append(
             "mmr and temporal_decay are on, as OpenClaw has them since the summer of 2026; its importance marks have "
@@ -104,7 +91,7 @@ def _translate(key: str, value: Any, done: Translation) -> None:
     ours = ours.replace("remote.non_batch_concurrency", "remote.concurrency")
     above = next((above for above in _ROWS if f"{key}.".startswith(f"{above}.")), None)
     row, known = _ROWS[above] if above is not None else None, top_level_keys().get(ours)
-    if value is None or (key, value) == ("store.fts.tokenizer", "unicode61"):
+    if value in (None, {}) or (key, value) == ("store.fts.tokenizer", "unicode61"):
         return  # as here
     if isinstance(row, str):
         done.remarks += filter(None, [row.format(name=key[len(above or "") + 1 :] or "all")])
@@ -207,29 +194,31 @@ _ROWS: Mapping[str, Callable[[Any, list[str]], Any] | str] = {
 # Values that several leaves decide
 
 
-def _sources(leaves: Mapping[str, Any], done: Translation, *, is_current: bool, isolates_chats: bool) -> None:
+def _sources(leaves: Mapping[str, Any], done: Translation, file: OpenClawSettings) -> None:
     """Set the sources, as `rememberAcrossConversations`, `experimental.sessionMemory` and `sources` make them there."""
     listed, session_memory = leaves.get("sources"), leaves.get("experimental.sessionMemory")
     named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
     if listed and not named:
         done.remarks.append("sources was not understood")
     remember = leaves.get("rememberAcrossConversations")
-    if remember is None and not is_current:
+    if remember is None and not file.is_current:
         if named or session_memory is False:
             done.values["sources"] = ["memory"] if session_memory is False else named
         return
     if remember not in (None, True, False):
         done.remarks.append("rememberAcrossConversations was not understood")
-    remembers = remember if isinstance(remember, bool) else not isolates_chats
+    remembers = remember if isinstance(remember, bool) else not file.isolates_chats
     searched = [source for source in named if source == "memory" or remembers or session_memory is True] or ["memory"]
     done.private_sessions = remembers and "sessions" not in searched
     done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
 
 
-def _provider(written: Any, done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
+def _provider(written: Any, done: Translation, file: OpenClawSettings) -> None:
     """Set the provider; where recalld has none of that name, leave out the keys that mean nothing to another."""
     name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
-    configured = next((one for key, one in providers.items() if key.lower() == name and isinstance(one, Mapping)), {})
+    configured = next(
+        (one for key, one in file.providers.items() if key.lower() == name and isinstance(one, Mapping)), {}
+    )
     if name not in get_args(ProviderName) and isinstance(api := configured.get("api"), str):
         # The kind of a server of the file's own.
         name = "openai-compatible" if api in ("openai-completions", "openai-responses") else api
@@ -245,13 +234,13 @@ def _provider(written: Any, done: Translation, providers: Mapping[str, Any], *, 
         _translate("remote.baseUrl", configured.get("baseUrl"), done)
     if name == "local" and done.values.pop("model", None) is not None:
         done.remarks.append("model names none for the provider local; local.model_path does")
-    if name == "auto" and is_current and not _OF_ONE_PROVIDER & done.values.keys():
+    if name == "auto" and file.is_current and not _OF_ONE_PROVIDER & done.values.keys():
         done.remarks.append(
             "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and "
             'the bundled local model without any key (provider = "openai" for openai or nothing)'
         )
-    elif written is not None or is_current:
-        done.values["provider"] = "openai" if name == "auto" and is_current else name
+    elif written is not None or file.is_current:
+        done.values["provider"] = "openai" if name == "auto" and file.is_current else name
 
 
 def _choices(names: Any) -> str:

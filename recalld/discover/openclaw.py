@@ -7,12 +7,11 @@ one if it is the default agent; the others have a folder below the general one, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from recalld.discover.memories import Found, absolute_path
-from recalld.discover.memory_search import Translation, is_for_all_agents, translate
+from recalld.discover.memory_search import is_for_all_agents, translate
 from recalld.discover.openclaw_settings import OpenClawAgent, OpenClawSettings, read_settings
 from recalld.discover.settings_file import accepted
 from recalld.settings.program_folders import ProgramFolders
@@ -34,7 +33,7 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         configured = read_settings(state, folders.openclaw_config if state == folders.openclaw[0] else None, problems)
         usual = OpenClawAgent("main", search=configured.search, is_default=True)
         agents = [*(configured.agents or [usual])]
-        known = {name for agent in agents for name in (agent.id.lower(), agent.folder_name)}
+        known = {name.lower() for agent in agents for name in agent.folder_names}
         agents += [
             OpenClawAgent(name, search=configured.search) for name in _folders(state) if name.lower() not in known
         ]
@@ -55,8 +54,7 @@ def _folders(state: Path) -> list[str]:
 
 
 def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> Found | None:
-    # Newer versions write an agent's own folder in small letters.
-    home = _existing(state / "agents" / name for name in _names(agent))
+    home = _existing(state / "agents" / name for name in agent.folder_names)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
     remarks = list(configured.remarks)
     workspace = _workspace(state, agent, configured, remarks)
@@ -70,7 +68,7 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> F
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    own, general = _translated(agent.search, configured), _translated(configured.search, configured).values
+    own, general = translate(agent.search, configured), translate(configured.search, configured).values
     remarks += own.remarks
     shared = {key: value for key, value in general.items() if is_for_all_agents(key)}
     for key in filter(is_for_all_agents, list(own.values)):
@@ -96,15 +94,6 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> F
     )
 
 
-def _translated(search: Mapping[str, Any], configured: OpenClawSettings) -> Translation:
-    return translate(
-        search,
-        is_current=configured.is_current,
-        isolates_chats=configured.isolates_chats,
-        providers=configured.providers,
-    )
-
-
 def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, remarks: list[str]) -> Path:
     own, general = absolute_path(agent.workspace), absolute_path(configured.workspace)
     for written, path in ((agent.workspace, own), (configured.workspace, general)):
@@ -116,14 +105,8 @@ def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, 
         old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
         usual = state / "workspace"
         return general or (old if not usual.is_dir() and old.is_dir() else usual)
-    below = [general / agent.folder_name] if general and configured.is_current else []
-    return _existing([*below, *(state / f"workspace-{name}" for name in _names(agent))])
-
-
-def _names(agent: OpenClawAgent) -> list[str]:
-    """Return the names that the agent's folders may have."""
-    plain = "" if "/" in agent.id or "\0" in agent.id else agent.id
-    return [name for name in (plain, agent.folder_name) if name]
+    below = [general / agent.folder_names[-1]] if general and configured.is_current else []
+    return _existing([*below, *(state / f"workspace-{name}" for name in agent.folder_names)])
 
 
 def _existing(places: Iterable[Path]) -> Path:

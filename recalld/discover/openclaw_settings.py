@@ -41,9 +41,10 @@ class OpenClawAgent:
     is_default: bool = False
 
     @property
-    def folder_name(self) -> str:
-        """The id as OpenClaw names folders by it."""
-        return _folder_name(self.id)
+    def folder_names(self) -> list[str]:
+        """Names that the agent's folders may have: the id, and as newer versions of OpenClaw write it."""
+        plain = "" if "/" in self.id or "\0" in self.id else self.id
+        return [name for name in (plain, _folder_name(self.id)) if name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,14 @@ class OpenClawSettings:
     sentences about what is not taken over.
     """
 
-    search: Mapping[str, Any]
-    workspace: Any
-    agents: tuple[OpenClawAgent, ...]
-    citations: str | None
-    is_current: bool
-    isolates_chats: bool
-    providers: Mapping[str, Any]
-    remarks: tuple[str, ...]
+    search: Mapping[str, Any] = field(default_factory=dict)
+    workspace: Any = None
+    agents: tuple[OpenClawAgent, ...] = ()
+    citations: str | None = None
+    is_current: bool = False
+    isolates_chats: bool = False
+    providers: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def read_settings(state: Path, moved: Path | None, problems: list[str]) -> OpenClawSettings:

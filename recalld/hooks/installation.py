@@ -144,12 +144,13 @@ def _content(file: Path) -> bytes | None:
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
-    except UnicodeDecodeError:
-        raise NotEditable("is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise NotEditable(f"is not valid JSON at line {error.lineno} (which has no comments)") from None
-    except (ValueError, RecursionError):
-        raise NotEditable("holds a number that is too long, or is nested too deeply") from None
+        _rendered(found)
+    except (ValueError, RecursionError) as error:
+        line = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise NotEditable(
+            f"is not plain JSON{line}: comments, members of one name, infinite or very long numbers and very deep "
+            "nesting would be lost"
+        ) from None
     if not isinstance(found, dict):
         raise NotEditable("does not hold a JSON object")
     return found
@@ -157,15 +158,12 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(members)) < len(members):
-        raise NotEditable("has two members of one name in one object")
+        raise ValueError
     return found
 
 
 def _rendered(settings: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(settings, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    except (ValueError, RecursionError):
-        raise NotEditable("holds a number that JSON does not have, or is nested too deeply") from None
+    return json.dumps(settings, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _difference(before: str, after: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory.status.run_files import is_the_same
-from tests.daemon import Daemon, recalld
+from tests.daemon import REPOSITORY, Daemon, recalld
 from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
 
@@ -163,3 +163,24 @@ def test_up_asks_and_names_no_program_that_has_the_port_of_a_service_that_died(d
         assert f"http://127.0.0.1:{daemon.port()}/" in daemon.said()[before:]
         assert stranger.url not in daemon.said()[before:]
     assert stranger.connections == []
+
+
+def test_the_sample_is_found_in_both_languages_with_the_bundled_model(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    shutil.copytree(REPOSITORY / "deploy" / "sample-workspace", workspace)
+    with Daemon(tmp_path / "home", workspace, provider="local") as daemon:
+        wait_until(lambda: vectors_complete(daemon), what="every chunk has its vector")
+        assert daemon.found("which port does the gateway listen on", "MEMORY.md")
+        assert daemon.found("暖气阀门在哪里", "MEMORY.md")
+        # By meaning, across languages: no word of these questions is in the note.
+        note = daemon.write("memory/keys.md", "The spare key is with our neighbour on the third floor.\n")
+        wait_until(lambda: daemon.found("spare key neighbour", "memory/keys.md"))
+        wait_until(lambda: vectors_complete(daemon))
+        assert daemon.found("备用钥匙在邻居那里吗", "memory/keys.md")
+        assert daemon.status()["provider"] == "local"
+        note.unlink()
+
+
+def vectors_complete(daemon: Daemon) -> bool:
+    index = daemon.status()["index"]
+    return bool(index["vectorsReady"] == index["chunks"] > 0)

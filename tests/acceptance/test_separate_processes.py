@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,23 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
-from memory.status.run_files import socket_path
-from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
+from tests.integration.test_readiness import free_port
 from tests.waiting import wait_until
-from workers.queue.private_server import BrokerServer
-
-
-@pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
-    """Somebody's own server, in no home of ours."""
-    settings = Settings(home=tmp_path / "queue")
-    server = BrokerServer(settings)
-    server.ensure()
-    yield f"unix://{socket_path(settings.home)}"
-    server.stop()
 
 
 @contextmanager
@@ -55,12 +41,6 @@ def told(text: str, series: str) -> float:
     return sum(
         float(found) for found in re.findall(rf"^{re.escape(series)}(?:{{[^}}]*}})? (\S+)$", text, flags=re.MULTILINE)
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_producers_two_worker_processes_and_a_query_service_share_one_queue_and_are_watched(

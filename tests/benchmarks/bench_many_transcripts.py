@@ -21,7 +21,7 @@ from memory.documents.agent_files import AgentFiles
 from producers.dispatcher import Dispatcher
 from producers.reconciler import Indexes, reconcile
 from producers.tailer import Tailer
-from producers.watching.watcher import Watcher
+from producers.watcher import Watcher
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from tests.recording import RecordingConditions, RecordingQueue, RememberedFiles, as_reader

@@ -10,8 +10,7 @@ import pytest
 from memory.embedding.batch_jobs import batch_step
 from recalld.up.lock import only_daemon
 from tests.batch_server import BatchServer
-from tests.commanding import CommandLine, command_line
-from tests.embedding_server import EmbeddingServer
+from tests.commanding import CommandLine
 from tests.transcript_files import FORMATS, transcript
 from workers.queue import broker
 
@@ -29,18 +28,9 @@ def server() -> Iterator[BatchServer]:
 
 
 @pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: BatchServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
-    with EmbeddingServer() as unused:
-        for made in command_line(home, workspace, unused, capsys, monkeypatch):
-            made.set("RECALLD_REMOTE__BASE_URL", server.url)
-            made.set("RECALLD_REMOTE__BATCH__POLL_INTERVAL_MS", "100")
-            yield made
+def commands(commands: CommandLine) -> CommandLine:
+    commands.set("RECALLD_REMOTE__BATCH__POLL_INTERVAL_MS", "100")
+    return commands
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from recalld.settings.load import load
 from recalld.up.lock import only_daemon
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
-from tests.commanding import CommandLine, command_line
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from tests.written_index import write_index
 
 FINE = "# Fine\n\n" + "harmless words " * 100
@@ -31,16 +31,10 @@ def server() -> Iterator[EmbeddingServer]:
 
 
 @pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
+def commands(commands: CommandLine, workspace: Path) -> CommandLine:
     (workspace / "memory" / "mixed.md").write_text(f"{FINE}\n\n{BAD}\n\n{TALL}\n")
     (workspace / "memory" / "good.md").write_text("Nothing wrong here.\n")
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
+    return commands
 
 
 def indexed(commands: CommandLine) -> tuple[int, int]:
@@ -95,11 +89,7 @@ def test_a_retry_beside_a_daemon_is_done_at_once(
     server: EmbeddingServer,
     broker_server: object,
 ) -> None:
-    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
-    remote = Settings.model_validate(
-        {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
-    )
-    with Workers(remote) as workers, only_daemon(home):
+    with Workers(asking(settings, server.url)) as workers, only_daemon(home):
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
         before = server.requests
@@ -115,7 +105,7 @@ def test_a_retry_beside_a_daemon_is_done_at_once(
 def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     commands: CommandLine,
     home: Path,
-    workspace: Path,
+    settings: Settings,
     server: EmbeddingServer,
     broker_server: object,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,13 +113,7 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
     monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
 
-    def with_key(key: str) -> Settings:
-        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": key}}
-        return Settings.model_validate(
-            {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
-        )
-
-    with Workers(with_key("a-secret-key")) as workers:
+    with Workers(asking(settings, server.url)) as workers:
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
         # Whose refusal it is was noted; what was refused before that is asked for once more.
@@ -137,7 +121,7 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
         wait_until(lambda: counts(home) == (4, 3, 0, 1) and len(commands.json("dead", "list")["deadLetters"]) == 1)
     server.poison = None
     paid = server.inputs
-    with Workers(with_key("a-better-key")):
+    with Workers(asking(settings, server.url, key="a-better-key")):
         wait_until(lambda: counts(home) == (4, 4, 0, 0))
     assert commands.json("dead", "list") == {"deadLetters": []}
     assert server.inputs - paid == 1

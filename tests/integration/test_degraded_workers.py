@@ -15,7 +15,7 @@ from schemas.settings import Chunking, Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
-from tests.working import Workers
+from tests.working import Workers, asking
 from workers.queue.names import INDEX_PENDING
 from workers.queue.private_server import BrokerServer
 
@@ -23,9 +23,7 @@ from workers.queue.private_server import BrokerServer
 @pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     """One agent whose vectors come from the server, and no cache: what is thrown away is paid for again."""
-    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "k"}}
-    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
-    return Settings.model_validate({"home": settings.home, "agents": [agent], "cache": {"enabled": False}, **provider})
+    return asking(settings, server.url, cache={"enabled": False})
 
 
 def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has_it(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,29 @@ import apsw
 import pytest
 import sqlite_vec
 
-from tests.commanding import CommandLine, command_line
+from schemas.status import EndpointCondition, EndpointStatus
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import message_line, transcript
+from workers.health.health_store import HealthStore
+from workers.queue.private_server import BrokerServer
 
 Damage = Callable[[Path], object]
 
 
 @pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
+def commands(commands: CommandLine, home: Path, workspace: Path) -> CommandLine:
+    """Commands for an agent with three notes, and no hooks of the user who runs this."""
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "OPENCLAW_STATE_DIR"):
-        monkeypatch.setenv(name, str(home.parent / "programs"))
+        commands.set(name, str(home.parent / "programs"))
     for name in ("walrus", "ibex", "okapi"):
         (workspace / "memory" / f"{name}.md").write_text(f"The {name} sleeps at noon.\n")
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
+    return commands
+
+
+def configure(workspace: Path, line: str) -> None:
+    config = workspace.parent / "recalld.toml"
+    config.write_text(f"{config.read_text()}{line}\n")
 
 
 def sql(*statements: str) -> Damage:
@@ -107,14 +110,13 @@ def test_what_was_damaged_is_found_healed_and_costs_nothing(
 
 @pytest.mark.parametrize("damaged", [pytest.param(False, marks=pytest.mark.long), True])
 def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(
-    commands: CommandLine, home: Path, server: EmbeddingServer, *, damaged: bool
+    commands: CommandLine, home: Path, workspace: Path, server: EmbeddingServer, *, damaged: bool
 ) -> None:
     sessions = home.parent / "sessions"
     sessions.mkdir()
     talk = sessions / "talk.jsonl"
     talk.write_bytes(transcript("openclaw", 1, bare=True) + message_line("openclaw", "user", "Where is the narwhal?"))
-    config = home.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}sessions = ["{sessions}"]\n')
+    configure(workspace, f'sessions = ["{sessions}"]')
     commands.say("index")
     assert "narwhal" in commands.say("search", "narwhal")
     paid = server.inputs
@@ -130,13 +132,14 @@ def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(
     assert server.inputs == paid
 
 
-def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(commands: CommandLine, home: Path) -> None:
+def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(
+    commands: CommandLine, home: Path, workspace: Path
+) -> None:
     sessions = home.parent / "sessions"
     sessions.mkdir()
     polls = b"".join(message_line("openclaw", "user", f"[Poll {number} of a new kind]") for number in range(40))
     (sessions / "talk.jsonl").write_bytes(polls)
-    config = home.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}sessions = ["{sessions}"]\n')
+    configure(workspace, f'sessions = ["{sessions}"]')
     commands.say("index")
     findings = commands.json("doctor")["findings"]
     (alike,) = [each for each in findings if each.get("code") == "messages_alike"]
@@ -196,3 +199,55 @@ def test_findings_are_one_line_each_and_what_to_do_below(commands: CommandLine, 
     assert "3 documents are missing in the index" in found
     assert f"recalld doctor --fix --home {home}" in lines[place + 1]
     assert (code, lines[-1]) == (4, "1 problem left")
+
+
+def linked(workspace: Path) -> None:
+    (workspace.parent / "elsewhere").mkdir()
+    (workspace / "memory" / "projects").symlink_to(workspace.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("breakage", "said"),
+    [
+        pytest.param(linked, "memory/projects is a symbolic link", id="a linked folder"),
+        pytest.param(
+            lambda workspace: configure(workspace, f'sessions = ["{workspace.parent}/nowhere"]'),
+            "nowhere is not there",
+            id="a sessions folder that is not there",
+        ),
+        pytest.param(
+            lambda workspace: configure(workspace, 'model = "another"'),
+            "was made with other settings",
+            id="other settings",
+        ),
+        pytest.param(
+            lambda workspace: (workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
+            "1 document is missing in the index",
+            id="a note that nobody indexed",
+        ),
+    ],
+)
+def test_what_makes_status_not_ok_is_a_problem_of_the_doctor_with_what_to_do(
+    commands: CommandLine, workspace: Path, breakage: Callable[[Path], object], said: str
+) -> None:
+    commands.say("index")
+    assert commands.run("doctor")[0] == commands.run("status")[0] == 0
+    breakage(workspace)
+    assert commands.run("status")[0] == 4
+    code, out, _ = commands.run("doctor", "--json")
+    problems: list[dict[str, Any]] = [one for one in json.loads(out)["findings"] if one["level"] == "problem"]
+    assert (code, [said in one["message"] for one in problems]) == (4, [True]), problems
+    assert problems[0]["action"]
+
+
+def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(
+    commands: CommandLine, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = "".join(f'[[agents]]\nid = "{name}"\nworkspace = "{workspace}"\n' for name in ("ada", "bob"))
+    configure(workspace, agents)
+    refusal = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused", since=1.0)
+    monkeypatch.setattr(HealthStore, "endpoint", lambda *_: refusal)
+    findings = json.loads(commands.run("doctor", "--json")[1])["findings"]
+    [found] = [one for one in findings if one["check"] == "provider" and one["level"] == "problem"]
+    assert found["agents"] == ["main", "ada", "bob"]
+    assert (found["code"], found["message"]) == ("provider_refuses", "main, ada, bob: the key is refused")

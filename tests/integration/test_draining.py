@@ -16,7 +16,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -33,19 +33,6 @@ AgentFiles.read = lambda *_: threading.Event().wait()
 def no_lease_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one process held reaches another because it was given back, or never."""
     monkeypatch.setattr("workers.queue.broker.HEARTBEAT_TIMEOUT_MS", 3_600_000)
-
-
-def asking(settings: Settings, url: str) -> Settings:
-    """These settings with an endpoint to ask for vectors."""
-    remote = {"base_url": url, "api_key": "k"}
-    return Settings.model_validate(
-        {
-            "home": settings.home,
-            "agents": [
-                {"id": "main", "workspace": settings.agents[0].workspace, "provider": "openai", "remote": remote}
-            ],
-        }
-    )
 
 
 @pytest.mark.parametrize(

@@ -168,22 +168,6 @@ def test_who_leaves_in_the_middle_is_no_event(door: Door, caplog: pytest.LogCapt
     assert (logs, caplog.messages) == ([], [])
 
 
-def test_a_connection_that_is_kept_and_not_used_is_closed(door: Door):
-    with HostileClient(door.port) as client:
-        client.send(door.plain)
-        assert client.read().status == door.status
-        assert client.read() == Answer(0, {}, b"")
-
-
-def test_a_body_that_nobody_reads_has_its_time_too(door: Door):
-    with HostileClient(door.port) as client:
-        client.send(request("GET", "/nothing", b"", "Content-Length: 1000"))
-        assert client.read().status == 404
-        with Dripping([client]):
-            wait_until(client.was_sent_away)
-    door.serves()
-
-
 def test_who_comes_when_all_are_being_answered_is_told_to_come_back(tmp_path: Path):
     go_on = threading.Event()
     taken: list[Event] = []
@@ -262,6 +246,8 @@ def fills(client: HostileClient, page: bytes) -> bool:
         (b"GET / HTTP/1.1\r\nHost: \xff\xff\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\n\r\n", {400}),
+        (b"GET / HTTP/1.0\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", {400}),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
 )

@@ -56,8 +56,7 @@ def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_
     assert not queue.started(INDEX_PENDING, "main", "live", job="second")
     queue.mark_changed("main", [A], lane=Lane.LIVE)
     assert not queue.others_wait(Lane.LIVE), "nothing that would be in vain"
-    queue.ended("main", Lane.LIVE, job="second")
-    queue.ended("main", Lane.LIVE, job="first")
+    queue.ended("main", seconds=1.0)
     assert len(messages(client, keys, "live")) == 1
     assert queue.started(INDEX_PENDING, "main", "live", job="long")
     assert 0 < client.ttl(keys.queued(INDEX_PENDING, "main", "live")) <= job_queue.LIVE_JOB_SECONDS
@@ -65,10 +64,11 @@ def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_
     queue.mark_changed("main", [B], lane=Lane.LIVE)
     assert len(messages(client, keys, "live")) == 2
     assert queue.started(INDEX_PENDING, "main", "live", job="next")
-    queue.ended("main", Lane.LIVE, job="long")
-    queue.ended("main", Lane.LIVE, job="next", failed=True)
+    queue.ended("main", seconds=20.0, failed=True)
+    assert not queue.started(INDEX_PENDING, "main", "live", job="long"), "another one is at work"
+    queue.ended("main", seconds=1.0, failed=True)
     queue.marks.claim("main", lane=Lane.LIVE, job="other", limit=2)
-    queue.ended("main", Lane.LIVE, job="next")
+    queue.ended("main", seconds=1.0)
     assert len(messages(client, keys, "live")) == 2, "a failed job comes again, and nothing waits after another one"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from producers.reconciler import Indexes, reconcile
-from producers.watching.watcher import Watcher
+from producers.watcher import Watcher
 from schemas.settings import AgentSettings
 from tests.recording import Heard, RecordingQueue, RememberedFiles, as_reader
 

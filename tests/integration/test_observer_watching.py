@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.watching.observer import ObserverSource
-from producers.watching.watcher import Watcher, WatchMode
+from producers.observer import ObserverSource
+from producers.report import WatchMode
+from producers.watcher import Watcher
 from schemas.settings import AgentSettings
 from tests.recording import Heard
 from tests.waiting import wait_until

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from memory.status.run_files import socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -20,18 +19,7 @@ from workers.queue.connection import connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet
-from workers.queue.private_server import BrokerServer
 from workers.run import run_workers
-
-
-@pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
-    """A server that several homes share."""
-    owner = Settings(home=tmp_path / "queue")
-    server = BrokerServer(owner)
-    server.ensure()
-    yield f"unix://{socket_path(owner.home)}"
-    server.stop()
 
 
 @pytest.fixture

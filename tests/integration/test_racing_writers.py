@@ -134,23 +134,29 @@ def replaced(path: Path, data: bytes) -> None:
     draft.replace(path)
 
 
+def change(path: Path, chance: random.Random, piece: Callable[[random.Random], bytes]) -> None:
+    """Append to a file, write it anew, replace, delete or truncate it."""
+    many = b"".join(piece(chance) for _ in range(chance.randrange(1, 80)))
+    match chance.randrange(7):
+        case 0 | 1 | 2:
+            added = piece(chance)
+            with path.open("ab", buffering=0) as file:  # in two writes, as programs do
+                file.write(added[:20])
+                file.write(added[20:])
+        case 3:
+            path.write_bytes(many)
+        case 4:
+            replaced(path, many)
+        case 5:
+            path.unlink(missing_ok=True)
+        case _:
+            if path.exists():
+                os.truncate(path, chance.randrange(path.stat().st_size + 1))
+
+
 def test_notes_that_change_in_every_way_while_they_are_read(racers: Racers) -> None:
     def write(chance: random.Random) -> None:
-        path = racers.memory / f"n{chance.randrange(4)}.md"
-        many = b"".join(paragraph(chance) for _ in range(chance.randrange(1, 100)))
-        match chance.randrange(6):
-            case 0 | 1:
-                with path.open("ab") as file:
-                    file.write(paragraph(chance))
-            case 2:
-                path.write_bytes(many)
-            case 3:
-                replaced(path, many)
-            case 4:
-                path.unlink(missing_ok=True)
-            case _:
-                if path.exists():
-                    os.truncate(path, chance.randrange(path.stat().st_size + 1))
+        change(racers.memory / f"n{chance.randrange(4)}.md", chance, paragraph)
 
     racers.race(write, steps=3000, seed=1)
 
@@ -164,26 +170,11 @@ def test_transcripts_that_change_in_every_way_while_they_are_read(
 
     def write(chance: random.Random) -> None:
         path = racers.sessions / f"s{chance.randrange(3)}.jsonl"
-        packed = path.with_name(path.name + ".zst")
-        many = b"".join(message(chance) for _ in range(chance.randrange(1, 60)))
-        match chance.randrange(9):
-            case 0 | 1 | 2 | 3:
-                line = message(chance)
-                with path.open("ab", buffering=0) as file:  # in two writes, as programs do
-                    file.write(line[:20])
-                    file.write(line[20:])
-            case 4:
-                path.write_bytes(many)
-            case 5:
-                replaced(path, many)
-            case 6:
-                path.unlink(missing_ok=True)
-            case 7:
-                if path.exists():
-                    os.truncate(path, chance.randrange(path.stat().st_size + 1))
-            case _:
-                replaced(packed, compress(many))
-                path.unlink(missing_ok=True)
+        change(path, chance, message)
+        if chance.random() < 0.1:
+            many = b"".join(message(chance) for _ in range(chance.randrange(1, 60)))
+            replaced(path.with_name(path.name + ".zst"), compress(many))
+            path.unlink(missing_ok=True)
 
     racers.race(write, steps=3000, seed=2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from recalld.cli import run
 from recalld.client import Client
 from recalld.invocation import Invocation
+from recalld.up import daemon
 from tests.commanding import CommandLine
 from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer
@@ -125,3 +127,22 @@ def test_a_document_of_such_a_name_is_that_document(
 @pytest.mark.parametrize("typed", ["MEMORY.md:x", "memory/none.md:3-5", "MEMORY.md:9999999999"])
 def test_what_names_nothing_is_exit_code_3(commands: CommandLine, typed: str) -> None:
     assert commands.run("get", typed)[0] == 3
+
+
+@pytest.mark.parametrize("command", ["up", "jobs", "dead list"])
+def test_what_a_command_uses_shows_warnings_at_most(
+    commands: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    levels: list[int] = []
+
+    def configure(*, level: int = logging.INFO, process: str | None = None) -> None:
+        levels.append(level)
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recalld.logs.configure_logs", configure)
+    monkeypatch.setattr(daemon, "configure_logs", configure)
+    monkeypatch.setattr(daemon, "running_broker", ended)
+    commands.run(*command.split())
+    assert levels[0] >= logging.WARNING

@@ -21,7 +21,7 @@ from schemas.settings import Settings
 from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
 from workers import run
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
@@ -32,10 +32,7 @@ from workers.queue.private_server import BrokerServer
 
 @pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer) -> Settings:
-    """One agent whose vectors come from the server."""
-    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
-    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
-    return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+    return asking(settings, server.url)
 
 
 Reported = list[tuple[ConditionCode, Mapping[str, Param]]]

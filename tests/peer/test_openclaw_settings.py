@@ -16,8 +16,9 @@ import pytest
 from recalld.discover.machine import discover
 from recalld.discover.memories import Discovery, Found
 from recalld.discover.memory_search import translate
-from recalld.discover.openclaw_settings import read_json5
-from recalld.discover.settings_file import dotted, settings_file
+from recalld.discover.openclaw_settings import OpenClawSettings, read_json5
+from recalld.discover.settings_file import settings_file
+from recalld.settings.keys import dotted
 from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
@@ -123,7 +124,7 @@ def test_no_leaf_of_memory_search_vanishes(leaf: str) -> None:
     value: Any = dict(leaves(memory_search(CURRENT)))[leaf]
     for part in reversed(leaf.split(".")):
         value = {part: value}
-    done = translate(value, is_current=True)
+    done = translate(value, OpenClawSettings(is_current=True))
     snake = re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", leaf)
     assert {ANSWERS.get(leaf, leaf), snake} & {*done.values, *" ".join(done.remarks).split()}
 

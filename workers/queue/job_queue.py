@@ -149,12 +149,15 @@ class BrokerJobQueue:
         only = LIVE_JOB_SECONDS if (actor, lane) == (INDEX_PENDING, Lane.LIVE) else 0
         return self.marks.begin(agent, job=job, queued=queued, retrying=retrying, only_seconds=only, retried=retried)
 
-    def ended(self, agent: str, lane: Lane, *, job: str, failed: bool = False) -> None:
-        """End an indexing job, and queue a message for live documents that wait; a `failed` job comes again anyway."""
-        if lane is Lane.LIVE:
-            queued = self._keys.queued(INDEX_PENDING, agent, lane.value)
-            if self.marks.end(agent, job=job, queued=queued) and not failed:
-                self.request(INDEX_PENDING, agent, lane)
+    def ended(self, agent: str, *, seconds: float, failed: bool = False) -> None:
+        """End a job on an agent's live documents, `seconds` after its begin. Queue a message for those that wait.
+
+        After `LIVE_JOB_SECONDS` another job may work on them. A `failed` job comes again anyway.
+        """
+        queued = self._keys.queued(INDEX_PENDING, agent, Lane.LIVE.value)
+        left = self.marks.end(agent, queued=queued if seconds < LIVE_JOB_SECONDS - 1 else None)
+        if left and not failed:
+            self.request(INDEX_PENDING, agent, Lane.LIVE)
 
     def others_wait(self, lane: Lane) -> bool:
         """Return True if a message waits in this lane that no worker has taken."""

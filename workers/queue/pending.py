@@ -139,12 +139,6 @@ redis.call('SET', KEYS[9], name, 'EX', ARGV[2])
 return 1
 """
 
-_END = """
--- More KEYS: queued; ARGV: job. Returns how many live documents wait.
-if redis.call('GET', KEYS[9]) == 'job:' .. ARGV[1] then redis.call('DEL', KEYS[9]) end
-return redis.call('ZCARD', LIVE)
-"""
-
 _CLAIM = """
 -- ARGV: job, lane, how many, crashes from which on one is claimed alone, seconds for which it stays alone
 -- Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
@@ -292,9 +286,8 @@ class PendingSet:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client  # the client's own types mix its asynchronous twin in
         self._keys = keys
-        self._mark, self._post, self._begin, self._end, self._claim, self._finish, self._recover = (
-            client.register_script(_COMMON + script)
-            for script in (_MARK, _POST, _BEGIN, _END, _CLAIM, _FINISH, _RECOVER)
+        self._mark, self._post, self._begin, self._claim, self._finish, self._recover = (
+            client.register_script(_COMMON + script) for script in (_MARK, _POST, _BEGIN, _CLAIM, _FINISH, _RECOVER)
         )
         self._agents = client.register_script(_AGENTS)
         self._end_alone = client.register_script(_END_ALONE)
@@ -343,9 +336,13 @@ class PendingSet:
         keys = [*self._all(agent), queued, retrying]
         return bool(self._begin(keys=keys, args=[job, only_seconds, int(retried)]))
 
-    def end(self, agent: str, *, job: str, queued: str) -> int:
-        """End the only job of its kind. Return the number of live documents that wait."""
-        return int(self._end(keys=[*self._all(agent), queued], args=[job]))
+    def end(self, agent: str, *, queued: str | None) -> int:
+        """End the only job of its kind; None when its time is over. Return the number of live documents that wait."""
+        with self._client.pipeline(transaction=False) as pipe:
+            if queued is not None:
+                pipe.delete(queued)
+            pipe.zcard(self._keys.waiting(agent, Lane.LIVE))
+            return int(pipe.execute()[-1])
 
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
         """Take up to `limit` waiting documents for a job, or a single document after several crashes."""

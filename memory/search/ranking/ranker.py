@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
@@ -23,6 +24,7 @@ from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.rerank import Scored, aged, varied_hits
 from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
 from memory.store.reader import ChunkRow, StoreReader
+from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
     from schemas.settings import Hybrid
@@ -42,6 +44,23 @@ DATED = 0.3
 
 #: Places of a list that are scored together, however few results are wanted.
 TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Parameters of one search.
+
+    `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
+    return the same for the same index. `now`, in Unix seconds, is the time from which the age of memory counts.
+    """
+
+    query: str
+    max_results: int
+    min_score: float
+    sources: Sequence[str]
+    hybrid: Hybrid
+    withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
+    now: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,15 +84,11 @@ Ranked: TypeAlias = tuple[tuple[Scored, ...], Copies]
 
 def ranked(
     reader: StoreReader,
+    wanted: Wanted,
     cosines: Mapping[int, float],
     bm25: Mapping[int, float],
-    query: str,
     *,
-    hybrid: Hybrid,
     model: str,
-    max_results: int,
-    min_score: float,
-    now: float,
     known: Mapping[int, ChunkRow] | None = None,
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
@@ -82,6 +97,7 @@ def ranked(
     caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with an exact
     piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
     """
+    hybrid, query, max_results = wanted.hybrid, wanted.query, wanted.max_results
     rows = dict(known or ())
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
     rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
@@ -92,7 +108,7 @@ def ranked(
     if reference:
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
         # A keyword hit holds a word of the question, and stays whatever its score.
-        fused = [item for item in fused if item.text is not None or item.score >= min_score]
+        fused = [item for item in fused if item.text is not None or item.score >= wanted.min_score]
     else:
         fused = fuse_minmax(
             cosines,
@@ -105,14 +121,14 @@ def ranked(
         )
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # Age and variety choose from as many candidates as each side returns.
-    wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
-    hits = _distinct(fused, rows, max(wanted, TOP))
+    count = max_results * hybrid.candidate_multiplier if reordered else max_results
+    hits = _distinct(fused, rows, max(count, TOP))
     if not reference:
-        hits = parted(_scored(reader, query, hits, cosines, held, model=model, min_score=min_score))
+        hits = parted(_scored(reader, wanted, hits, cosines, held, model=model))
     if not reordered:
         return tuple(hits[:max_results]), copies
     if hybrid.temporal_decay.enabled:
-        hits = aged(reader, hits, copies, half_life_days=hybrid.temporal_decay.half_life_days, now=now)
+        hits = aged(reader, hits, copies, half_life_days=hybrid.temporal_decay.half_life_days, now=wanted.now)
     if hybrid.mmr.enabled:
         unrelated = calibration_of(model).unrelated if cosines else None
         hits = varied_hits(reader, hits, share=hybrid.mmr.lambda_, limit=max_results, unrelated=unrelated)
@@ -182,15 +198,15 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
 
 def _scored(
     reader: StoreReader,
-    query: str,
+    wanted: Wanted,
     hits: Sequence[Scored],
     cosines: Mapping[int, float],
     held: Mapping[int, _Held],
     *,
     model: str,
-    min_score: float,
 ) -> list[Scored]:
     """Put scores on hits and drop the tail that is below `min_score`."""
+    query, min_score = wanted.query, wanted.min_score
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
     asked_in_cjk = is_cjk(query)
     places = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -266,14 +265,14 @@ class SqliteReader(StoreReader):
             if dimensions is None or not ids:
                 return {}
             found = vectors.vectors_of(connection, ids, dimensions)
-        return vectors.dot_products(found, vector)
+        return {chunk_id: float(one @ vector) for chunk_id, one in found.items()}
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         terms = match_terms(query)
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return keywords.best_texts(connection, terms, k, partial(self._frequencies.of, connection), sources)
+            return keywords.best_texts(connection, terms, k, self._frequencies, sources)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         terms = match_terms(query)

@@ -225,13 +225,6 @@ def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int)
     return found
 
 
-def dot_products(vectors: dict[int, Vector], vector: Vector) -> dict[int, float]:
-    """Return the cosines of unit vectors with another one."""
-    if not vectors:
-        return {}
-    return dict(zip(vectors, (np.stack(list(vectors.values())) @ vector).tolist(), strict=True))
-
-
 def fillings(connection: apsw.Connection) -> list[Filling]:
     """Return the filling of every block, oldest first; none without a table of vectors."""
     if fetch_one(connection, SELECT_HAS_BLOCKS) is None:
@@ -327,17 +320,11 @@ def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vec
     while vectors:
         number, block = (row[0], Block(row[1], row[2])) if row is not None else _added_block(connection, vectors[0][1])
         row = None
-        used, rowids = block.used(), block.rowids().copy()
-        free = np.flatnonzero(~used)[: len(vectors)]
-        used[free] = True
-        rowids[free] = [id_ for id_, _ in vectors[: len(free)]]
-        _update_block(connection, number, used, rowids)
-        with _open_block(connection, number, write=True) as blob:
-            for place, (_, vector) in zip(free.tolist(), vectors, strict=False):
-                blob.seek(place * vector.size * 4)
-                blob.write(as_blob(vector))
-        connection.executemany(INSERT_LISTED_ID, zip(rowids[free].tolist(), repeat(number), free.tolist()))
-        vectors = vectors[len(free) :]
+        free = np.flatnonzero(~block.used())[: len(vectors)].tolist()
+        now, vectors = vectors[: len(free)], vectors[len(free) :]
+        ids = [id_ for id_, _ in now]
+        _write_rows(connection, number, block, free, ids, [as_blob(vector) for _, vector in now])
+        connection.executemany(INSERT_LISTED_ID, zip(ids, repeat(number), free))
 
 
 def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
@@ -349,20 +336,28 @@ def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
     for number, in_block in groupby(places, key=itemgetter(1)):
         offsets = [offset for _, _, offset in in_block]
         block = Block(*fetch(connection, SELECT_BLOCK, (number,))[0])
-        used, rowids = block.used(), block.rowids().copy()
-        used[offsets] = False
-        rowids[offsets] = 0
-        if not used.any():
+        if len(offsets) < block.ids().size:
+            _write_rows(connection, number, block, offsets, [0] * len(offsets), [b""] * len(offsets))
+        else:
             connection.execute(DELETE_BLOCK, (number,))
             connection.execute(DELETE_BLOCK_VECTORS, (number,))
-            continue
-        _update_block(connection, number, used, rowids)
-        with _open_block(connection, number, write=True) as blob:
-            size = blob.length() // used.size
-            for offset in offsets:
-                blob.seek(offset * size)
-                blob.write(bytes(size))
     connection.executemany(DELETE_LISTED_ID, [(id_,) for id_, _, _ in places])
+
+
+def _write_rows(
+    connection: apsw.Connection, number: int, block: Block, places: list[int], ids: list[int], rows: list[bytes]
+) -> None:
+    """Write rows of a block, zeros for an id 0, which stands for a free place."""
+    used, rowids = block.used(), block.rowids().copy()
+    rowids[places] = ids
+    used[places] = rowids[places] > 0
+    validity = np.packbits(used, bitorder="little").tobytes()
+    connection.execute(UPDATE_BLOCK, (validity, rowids.tobytes(), number))
+    with _open_block(connection, number, write=True) as blob:
+        size = blob.length() // used.size
+        for place, row in zip(places, rows, strict=True):
+            blob.seek(place * size)
+            blob.write(row or bytes(size))
 
 
 def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Block]:
@@ -372,13 +367,6 @@ def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Bloc
     [(number,)] = fetch(connection, INSERT_BLOCK, (rows, block.validity, block.id_array))
     connection.execute(INSERT_BLOCK_VECTORS, (number, rows * vector.size * 4))
     return number, block
-
-
-def _update_block(
-    connection: apsw.Connection, number: int, used: npt.NDArray[np.bool_], rowids: npt.NDArray[np.int64]
-) -> None:
-    validity = np.packbits(used, bitorder="little").tobytes()
-    connection.execute(UPDATE_BLOCK, (validity, rowids.tobytes(), number))
 
 
 # In memory -------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
 from memory.documents.scan import KnownFiles
-from producers.report import FilesReport
-from producers.watching.watcher import ChangeSource, Watcher, WatchLimitReached, WatchMode, blind_folder
+from producers.report import FilesReport, WatchMode
+from producers.watcher import ChangeSource, Watcher, WatchLimitReached, blind_folder
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from tests.recording import Heard, RecordingConditions
@@ -115,19 +115,6 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     files.now = Listed(a=2).now
     wait_until(lambda: heard.paths() == ["a.md"])
     assert watcher.state("main").mode is WatchMode.POLLING
-
-
-@pytest.mark.parametrize(
-    ("path", "scan", "expected"),
-    [
-        ("/w/a/b.md", Scan({}, (), ()), False),
-        ("/w/a/b.md", Scan({}, (), ("/w/a",)), True),
-        ("/w/ab/b.md", Scan({}, (), ("/w/a",)), False),
-        ("/w/a/b.md", Scan({}, (), ("/",)), True),
-    ],
-)
-def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:
-    assert scan.hides(Path(path)) is expected
 
 
 def mounts(folder: Path, where: Path, kind: str) -> Path:

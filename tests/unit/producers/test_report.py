@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from memory.status.condition_texts import text_of
-from producers.report import REFUSAL_SECONDS, WRITE_SECONDS, FilesReport
-from producers.watching.watcher import WatchMode, WatchState
+from producers.report import REFUSAL_SECONDS, WRITE_SECONDS, FilesReport, WatchMode, WatchState
 from schemas.conditions import Condition, ConditionCode
 from tests.recording import RecordingConditions
 
@@ -105,7 +104,7 @@ def test_conditions_of_an_earlier_run_stay_until_the_first_comparison(
     report.publish(now=0.0)
     assert (ConditionCode.FOLDER_EMPTIED, "main") in troubles.open
     report.compared("main", ())
-    report.publish(now=0.0)
+    report.publish(now=2.0)
     assert troubles.open == {}
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from datetime import date
@@ -8,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot
+from memory.documents.agent_files import AgentFiles, DocumentGone, WatchRoot
 from memory.documents.roots import is_note_name, priority
 from schemas.conditions import ConditionCode
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
 from tests.recording import entered_folders
@@ -110,18 +109,6 @@ def test_a_missing_workspace_is_a_problem_and_proves_no_deletion(tmp_path: Path)
     assert not scan.complete
     assert scan.unlisted == (str(tmp_path / "nowhere"),)
     assert [one.code for one in scan.problems] == [ConditionCode.FOLDER_MISSING]
-
-
-def test_a_workspace_without_memory_is_just_empty(workspace: Path) -> None:
-    scan = files_of(workspace).scan()
-    assert (scan.documents, scan.complete, scan.problems) == ({}, True, ())
-
-
-def test_a_decomposed_name_stays_as_it_is(workspace: Path) -> None:
-    name = "memory/cafe\u0301.md"
-    write(workspace / name)
-    assert found(files_of(workspace)) == [name]
-    assert files_of(workspace).read(key(name)).text == "text\n"
 
 
 # Extra paths -------------------------------------------------------------------------------------------
@@ -226,49 +213,7 @@ def test_the_configured_workspace_may_be_reached_through_links(workspace: Path, 
     assert files.key_of(tmp_path / "alias/memory/a.md") == key("memory/a.md")
 
 
-def test_a_document_that_the_settings_no_longer_name_is_gone(workspace: Path) -> None:
-    write(workspace / "docs/a.md")
-    with pytest.raises(DocumentGone):
-        files_of(workspace).read(key("docs/a.md"))
-    with pytest.raises(DocumentGone):
-        files_of(workspace, "docs").read(DocumentKey("sessions", "docs/a.md"))
-    assert files_of(workspace).stat(key("docs/a.md")) is None
-
-
 # Reading -----------------------------------------------------------------------------------------------
-
-
-def test_a_read_gives_text_stat_hash_and_notes(workspace: Path) -> None:
-    data = b"\xef\xbb\xbfline\r\nbad \xff\0\n"
-    path = write(workspace / "MEMORY.md", data)
-    result = path.stat()
-    assert files_of(workspace).read(key("MEMORY.md")) == SourceText(
-        text="line\r\nbad \ufffd\ufffd\n",
-        stat=FileStat(len(data), result.st_mtime_ns, result.st_ino, result.st_ctime_ns),
-        content_hash=hashlib.sha256(data).hexdigest(),
-        notes=("invalid UTF-8 was replaced", "NUL characters were replaced"),
-    )
-
-
-def test_an_empty_note_is_read(workspace: Path) -> None:
-    write(workspace / "MEMORY.md", "")
-    assert files_of(workspace).read(key("MEMORY.md")).text == ""
-
-
-def test_a_file_that_changes_while_it_is_read_is_read_again(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(workspace / "MEMORY.md", "first")
-    read, changes = os.read, ["second version"]
-
-    def interrupted(descriptor: int, size: int) -> bytes:
-        data = read(descriptor, size)
-        if changes:
-            write(path, changes.pop(), age_seconds=30)
-        return data
-
-    monkeypatch.setattr(os, "read", interrupted)
-    source = files_of(workspace).read(key("MEMORY.md"))
-    assert source.text == "second version"
-    assert source.stat.size == len("second version")
 
 
 def test_a_file_that_never_comes_to_rest_is_tried_later(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -31,22 +30,6 @@ def test_what_is_on_the_disk_is_new_changed_or_as_it_was_and_the_rest_is_absent(
     assert (len(known), known.unchanged, known.absentees) == (3, 1, 1)
     assert known.absent(rows("same", "changed", "gone")) == [note("gone")]
     assert [note(name) in known for name in ("same", "changed", "gone", "new")] == [True, True, True, False]
-
-
-def test_the_index_is_not_read_again_when_nothing_is_absent() -> None:
-    def unread() -> Iterator[IndexedFile]:
-        raise AssertionError
-        yield
-
-    known = KnownFiles(rows("same"))
-    known.differs(note("same"), FileStat(5, 7, 9))
-    assert known.absent(unread()) == []
-
-
-def test_documents_whose_names_are_alike_are_told_apart() -> None:
-    known = KnownFiles(rows(*map(str, range(2_000))))
-    differing = [number for number in range(4_000) if known.differs(note(str(number)), FileStat(5, 7, 9))]
-    assert differing == list(range(2_000, 4_000))
 
 
 def test_a_document_that_is_to_be_read_anew_differs_whatever_is_on_the_disk() -> None:

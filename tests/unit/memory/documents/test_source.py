@@ -11,10 +11,9 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, WatchRoot
 from memory.documents.comparison import forgets
+from memory.documents.content import DocumentGone, DocumentRefused
 from memory.documents.imports import ImportedFolder
-from memory.documents.safe_open import DocumentGone, DocumentRefused
-from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, file_stat
-from memory.store.reader import IndexedFile
+from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, file_stat
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
@@ -65,14 +64,6 @@ def test_a_document_has_one_key_one_path_and_one_stat(case: Case) -> None:
         assert case.files.key_of(str(path)) == case.key(stem)
         assert case.files.path_of(case.key(stem)) == path
         assert case.files.stat(case.key(stem)) == file_stat(path.stat())
-
-
-def test_a_document_of_another_source_is_none_of_this_one(case: Case) -> None:
-    case.write("a")
-    other = DocumentKey("notes of another program", case.key("a").path)
-    assert case.files.stat(other) is None
-    with pytest.raises(DocumentGone):
-        case.files.read(other)
 
 
 def test_a_document_that_is_gone_keeps_its_name(case: Case) -> None:
@@ -129,22 +120,6 @@ def test_a_folder_that_cannot_be_listed_hides_what_is_in_it(case: Case, monkeypa
     assert set(scan.documents) == {case.key("a")}
     assert [problem.code for problem in scan.problems] == [ConditionCode.FOLDER_UNLISTABLE]
     assert (scan.complete, scan.hides(hidden), scan.hides(case_a)) == (False, True, False)
-
-
-def test_a_scan_only_counts_what_the_index_knows_as_it_is(case: Case) -> None:
-    for stem in ("same", "changed", "new"):
-        case.write(stem)
-    stats = case.files.scan(imported=True).documents
-    gone = case.key("gone")
-    indexed = {case.key("same"): "same", case.key("changed"): "new", gone: "same"}
-    files = [
-        IndexedFile(key=key, stat=stats[case.key(like)], content_hash="", revision=1, indexed_at=0.0)
-        for key, like in indexed.items()
-    ]
-    known = KnownFiles(files)
-    scan = case.files.scan(imported=True, but=known)
-    assert set(scan.documents) == {case.key("changed"), case.key("new")}
-    assert (scan.unchanged, scan.count, known.absent(files)) == (1, 3, [gone])
 
 
 def test_folders_are_watched_by_the_source_that_owns_them(case: Case, tmp_path: Path) -> None:

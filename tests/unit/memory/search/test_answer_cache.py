@@ -17,8 +17,8 @@ from memory.index.generation_writer import GenerationWriter
 from memory.search import manager as searching
 from memory.search.answers import AnswerCache, KeptAnswer, Question, question_of
 from memory.search.manager import SearchManager
+from memory.search.ranking.ranker import Wanted
 from memory.search.resources import SearchResources
-from memory.search.retrieval import Wanted
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.writer import DocumentDelete, Store

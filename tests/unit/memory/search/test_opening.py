@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
@@ -17,7 +19,7 @@ from memory.search.tools import call_tool
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient
-from schemas.ports import Event, Pending
+from schemas.ports import Event, Pending, PendingReader
 from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
@@ -46,42 +48,44 @@ def notes(workspace: Path) -> Path:
     return workspace
 
 
+class Opening(Protocol):
+    def __call__(
+        self, pending: PendingReader | None = None, inbox: Any = None, *, timeout_ms: int = 15_000, **changes: object
+    ) -> SearchManager: ...
+
+
 @pytest.fixture
-def resources(settings: Settings) -> Iterator[SearchResources]:
-    shared = SearchResources(settings, model_wait_seconds=5)
-    yield shared
-    shared.close()
-
-
-@contextmanager
-def asked(settings: Settings) -> Iterator[SearchManager]:
-    """A manager of its own, beside an empty queue."""
-    with_resources = SearchResources(settings, model_wait_seconds=5)
-    made, error = get_search_manager(settings, "main", resources=with_resources, pending=HealthStore(Pending()))
-    assert isinstance(made, SearchManager), error
-    try:
-        yield made
-    finally:
-        made.close()
-        with_resources.close()
-
-
-def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(
-    settings: Settings, resources: SearchResources, notes: Path
-):
+def opened(settings: Settings, notes: Path) -> Iterator[Opening]:
+    """Opens managers of an agent with such changes of its settings, and closes them."""
     write_index(settings)
-    changed = settings.agents[0].model_copy(update={"output_dimensionality": 32})
-    manager = SearchManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
-    try:
-        answer = manager.search(SearchRequest(query="dentist appointment"))
-        assert (answer.mode, answer.degraded) == ("hybrid", ())
-        assert answer.results[0].vector_score is not None
-        status = manager.status()
-        assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
-        assert manager.provider is not None
-        assert '"dimensions":32' in manager.provider.identity
-    finally:
-        manager.close()
+    with ExitStack() as stack:
+
+        def make(
+            pending: PendingReader | None = None, inbox: Any = None, *, timeout_ms: int = 15_000, **changes: object
+        ) -> SearchManager:
+            agent = settings.agents[0]
+            limits = agent.limits.model_copy(update={"timeout_ms": timeout_ms})
+            agent = agent.model_copy(update={"limits": limits, **changes})
+            resources = SearchResources(settings, model_wait_seconds=5)
+            stack.callback(resources.close)
+            changed = settings.model_copy(update={"agents": (agent,)})
+            made, error = get_search_manager(changed, "main", resources=resources, pending=pending, inbox=inbox)
+            assert isinstance(made, SearchManager), error
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(opened: Opening):
+    manager = opened(output_dimensionality=32)
+    answer = manager.search(SearchRequest(query="dentist appointment"))
+    assert (answer.mode, answer.degraded) == ("hybrid", ())
+    assert answer.results[0].vector_score is not None
+    status = manager.status()
+    assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
+    assert manager.provider is not None
+    assert '"dimensions":32' in manager.provider.identity
 
 
 @pytest.mark.parametrize(
@@ -96,60 +100,45 @@ def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_it
     ],
 )
 def test_citations_are_on_or_off_or_for_private_sessions(
-    settings: Settings, resources: SearchResources, notes: Path, setting: str, session_key: str | None, cited: bool
+    opened: Opening, setting: str, session_key: str | None, cited: bool
 ):
-    write_index(settings)
-    agent = settings.agents[0].model_copy(update={"citations": setting})
-    manager, _ = get_search_manager(settings.model_copy(update={"agents": (agent,)}), "main", resources=resources)
-
+    manager = opened(citations=setting)
     answer = manager.search(SearchRequest(query="dentist", session_key=session_key))
     assert answer.citations is cited
     assert (answer.results[0].citation is not None) is cited
     shown = asyncio.run(call_tool(manager, "memory_search", {"query": "dentist"}, session_key=session_key))
     assert ("\n\nSource: memory/2026-11-20.md#L1-L3" in shown["results"][0]["snippet"]) is cited
-    manager.close()
 
 
-def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, notes: Path):
+def test_what_is_behind_is_said(settings: Settings, opened: Opening):
+    (settings.agents[0].workspace / "memory" / "new.md").write_text("The dentist wrote.\n", "utf-8")
     write_index(settings, vectors=False)
     board = HealthStore(Pending(documents=3, oldest_at=time.time() - 5))
-    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
-
-    answer = manager.search(SearchRequest(query="dentist"))
-    assert answer.pending.documents == 3
-    assert answer.pending.oldest_seconds == pytest.approx(5, abs=2)
-    assert answer.pending.vectors == 3
+    manager = opened(board)
+    pending = manager.search(SearchRequest(query="dentist", wait_ms=0)).pending
+    assert (pending.documents, pending.vectors) == (3, 1)
+    assert pending.oldest_seconds == pytest.approx(5, abs=2)
 
     board.state = None
     unknown = manager.search(SearchRequest(query="dentist"))
     assert unknown.results
     assert ConditionCode.QUEUE_UNREACHABLE in [one.code for one in unknown.conditions]
     assert not unknown.fallback
-    manager.close()
 
 
-def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, resources: SearchResources, notes):
-    write_index(settings)
+def test_a_search_waits_for_pending_documents_when_asked_to(opened: Opening):
     board = HealthStore(Pending(documents=1))
-    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
-    answers = []
-    asking = threading.Thread(
-        target=lambda: answers.append(manager.search(SearchRequest(query="dentist", wait_ms=30_000)))
-    )
-    asking.start()
-    assert not answers
-    board.state = Pending()
-    asking.join(60)
-
-    assert answers[0].pending.documents == 0
-    late = HealthStore(Pending(documents=1))
-    impatient, _ = get_search_manager(settings, "main", resources=resources, pending=late)
-    assert impatient.search(SearchRequest(query="dentist", wait_ms=30)).pending.documents == 1
-    manager.close()
-    impatient.close()
+    manager = opened(board)
+    with ThreadPoolExecutor(1) as threads:
+        asking = threads.submit(manager.search, SearchRequest(query="dentist", wait_ms=30_000))
+        assert not asking.done()
+        board.state = Pending()
+        assert asking.result(60).pending.documents == 0
+    late = opened(HealthStore(Pending(documents=1)))
+    assert late.search(SearchRequest(query="dentist", wait_ms=30)).pending.documents == 1
 
 
-def test_producers_are_asked_only_while_they_hold_something_back(settings: Settings, resources: SearchResources, notes):
+def test_producers_are_asked_only_while_they_hold_something_back(settings: Settings, opened: Opening):
     class Inbox:
         asked = 0
 
@@ -159,10 +148,9 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
             board.state = Pending()
             return True
 
-    write_index(settings)
     write_derived(settings.home / WATCH_STATE_PATH, {"main": {"mode": "events", **this_process()}})
     board, inbox = HealthStore(Pending()), Inbox()
-    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board, inbox=inbox)
+    manager = opened(board, inbox)
     for state, wait_ms, asked in (
         (Pending(), None, 0),
         (Pending(held_back=True), 0, 0),
@@ -173,19 +161,14 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
         board.state = state
         assert manager.search(SearchRequest(query="dentist", wait_ms=wait_ms)).results
         assert inbox.asked == asked
-    manager.close()
 
 
-def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: Path, monkeypatch):
-    write_index(settings)
-
+def test_a_dead_provider_leaves_keywords_and_says_so(opened: Opening, monkeypatch: pytest.MonkeyPatch):
     def down(self, text):
         raise Transient("the endpoint refused the connection")
 
     monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
-    with_resources = SearchResources(settings, model_wait_seconds=5)
-    manager, _ = get_search_manager(settings, "main", resources=with_resources)
-
+    manager = opened()
     answer = manager.search(SearchRequest(query="dentist"))
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
     assert (answer.mode, answer.fallback) == ("keyword", True)
@@ -193,15 +176,13 @@ def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: 
     assert answer.degraded == (answer.fallback_reason,)
     probe = manager.probe_embedding_availability()
     assert (probe.available, probe.reason) == (False, "the endpoint refused the connection")
-    manager.close()
-    with_resources.close()
 
 
-def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Settings, notes: Path):
-    write_index(settings)
+def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(opened: Opening):
     with without_fts5():
-        with asked(settings) as manager:
-            answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+        manager = opened()
+        answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+        manager.close()
         assert answer.results[0].path == "memory/2026-11-20.md"
         assert answer.results[0].text_score is None
         assert (answer.mode, answer.fallback) == ("vector", True)
@@ -210,75 +191,54 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Setti
         assert status.conditions == answer.conditions
         assert not status.text_search.available
         assert [trouble.part for trouble in status.troubles] == ["keywords"]
-    with asked(settings) as manager:
-        again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+    manager = opened(HealthStore(Pending()))
+    again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
     assert (again.mode, again.degraded) == ("hybrid", ())
     assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
 
 
-def test_at_the_deadline_a_search_shows_what_keywords_have_found(
-    settings: Settings, resources: SearchResources, notes, monkeypatch
-):
-    write_index(settings)
-    agent = settings.agents[0]
-    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 1000})})
-    hurried = settings.model_copy(update={"agents": (quick,)})
+class Hanging(QuietBoard):
+    """A broker that does not answer while a test runs."""
+
+    def __init__(self, release: threading.Event) -> None:
+        self.release = release
+
+    def pending(self, agent: str) -> Pending | None:
+        self.release.wait(60)
+        return None
+
+
+def test_a_broker_that_hangs_keeps_no_search_from_its_deadline(opened: Opening):
+    release = threading.Event()
+    answer = opened(Hanging(release), timeout_ms=200).search(SearchRequest(query="dentist"))
+    release.set()
+    assert [one.code for one in answer.conditions] == [ConditionCode.SEARCH_LATE]
+    assert answer.took_ms < 5000
+
+
+def test_at_the_deadline_a_search_shows_what_keywords_have_found(opened: Opening, monkeypatch: pytest.MonkeyPatch):
     release = threading.Event()
     monkeypatch.setattr("memory.store.sqlite.reader.SqliteReader.search_vectors", lambda *_: release.wait(60) and [])
-    manager, _ = get_search_manager(hurried, "main", resources=resources)
-
-    answer = manager.search(SearchRequest(query="dentist"))
+    answer = opened(timeout_ms=1000).search(SearchRequest(query="dentist"))
     release.set()
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
     assert (answer.mode, answer.fallback) == ("keyword", True)
     assert answer.degraded == ("the search did not finish within 1 s: keywords only",)
     assert answer.took_ms < 5000
-    manager.close()
 
 
-def test_a_broker_that_hangs_keeps_no_search_from_its_deadline(settings: Settings, resources: SearchResources, notes):
-    class Hanging(QuietBoard):
-        release = threading.Event()
-
-        def pending(self, agent: str) -> Pending | None:
-            self.release.wait(60)
-            return None
-
-    write_index(settings)
-    agent = settings.agents[0]
-    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 200})})
-    board = Hanging()
-    hurried = settings.model_copy(update={"agents": (quick,)})
-    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=board)
-
-    answer = manager.search(SearchRequest(query="dentist"))
-    board.release.set()
-    assert [one.code for one in answer.conditions] == [ConditionCode.SEARCH_LATE]
-    assert answer.took_ms < 5000
-    manager.close()
-
-
-def test_a_search_after_the_end_of_its_service_is_an_answer(settings: Settings, notes: Path):
-    write_index(settings)
-    resources = SearchResources(settings)
-    manager, _ = get_search_manager(settings, "main", resources=resources)
-    resources.close()
-    answer = manager.search(SearchRequest(query="dentist"))
-    assert (answer.results, answer.unavailable) == ((), True)
-    manager.close()
-
-
-def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings, resources: SearchResources, notes):
-    write_index(settings)
-    agent = settings.agents[0]
-    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 3000})})
-    hurried = settings.model_copy(update={"agents": (quick,)})
-    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=HealthStore(Pending(documents=1)))
-
+def test_waiting_for_pending_documents_leaves_time_to_search(opened: Opening):
+    manager = opened(HealthStore(Pending(documents=1)), timeout_ms=3000)
     answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
     assert answer.degraded == ()
-    manager.close()
+
+
+def test_a_search_after_the_end_of_its_service_is_an_answer(opened: Opening):
+    manager = opened()
+    manager.resources.close()
+    answer = manager.search(SearchRequest(query="dentist"))
+    assert (answer.results, answer.unavailable) == ((), True)
 
 
 def test_no_manager_comes_with_a_sentence(settings: Settings):
@@ -294,35 +254,28 @@ def test_a_manager_of_its_own_leaves_no_thread_behind(settings: Settings, notes:
     write_index(settings)
     before = set(threading.enumerate())
     manager, _ = get_search_manager(settings, "main")
+    assert manager is not None
     manager.search(SearchRequest(query="dentist"))
     manager.close()
-
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_sync_leaves_a_request_or_says_why_not(settings: Settings, resources: SearchResources):
+def test_sync_leaves_a_request_or_says_why_not(opened: Opening):
     class Inbox:
-        events: list[Event]
         down = False
 
         def __init__(self) -> None:
-            self.events = []
+            self.events: list[Event] = []
 
         def put(self, event: Event) -> None:
             if self.down:
                 raise BrokerUnavailable("the queue does not answer")
             self.events.append(event)
 
-        def take(self, timeout_seconds: float):
-            return None
-
     inbox = Inbox()
-    manager, _ = get_search_manager(settings, "main", resources=resources, inbox=inbox)
+    manager = opened(inbox=inbox)
     assert manager.sync() is None
     assert inbox.events == [Event(kind="reconcile", agent="main")]
     inbox.down = True
     assert manager.sync() == "the queue does not answer"
-    manager.close()
-    alone, _ = get_search_manager(settings, "main", resources=resources)
-    assert "recalld index" in alone.sync()
-    alone.close()
+    assert "recalld index" in str(opened().sync())

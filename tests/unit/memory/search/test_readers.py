@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from memory.index.readers import FEWEST_OPEN, MOST_OPEN, OpenReaders, SharedReader, most_open
-from memory.store.errors import StoreCorrupt
 from tests.storing import TemporaryStore
 
 
@@ -51,22 +50,6 @@ def test_after_a_flip_the_old_reader_is_closed_when_its_last_user_is_done():
     assert (old.closed, new.closed) == (1, 0)
 
 
-def test_an_unreadable_new_generation_leaves_nothing_open_and_is_tried_again():
-    old = Store()
-    pointers = Pointers(old)
-    shared = SharedReader(pointers)
-    with shared.lease():
-        pass
-    pointers.store, pointers.error = Store(), StoreCorrupt("damaged")
-    with pytest.raises(StoreCorrupt), shared.lease():
-        pass
-
-    pointers.error = None
-    with shared.lease() as reader:
-        assert reader is pointers.store
-    assert old.closed == 1
-
-
 def test_closing_waits_for_those_who_read():
     store = Store()
     shared = SharedReader(Pointers(store))
@@ -97,22 +80,6 @@ class Openings(Pointers):
 
         self.inside.append(Opened())
         return self.inside[-1]
-
-
-def test_the_readers_used_longest_ago_rest_and_open_again():
-    openings = [Openings() for _ in range(4)]
-    open_readers = OpenReaders(2)
-    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
-    for place in (0, 1, 0, 2, 0, 3, 1):
-        with shared[place].lease() as reader:
-            assert reader in openings[place].inside
-    assert [len(one.inside) for one in openings] == [0, 1, 0, 1]
-    assert [one.opened for one in openings] == [1, 2, 1, 1]
-    assert len(open_readers) == 2
-    for one in shared:
-        one.close()
-    assert len(open_readers) == 0
-    assert not any(one.inside for one in openings)
 
 
 def test_a_visit_leaves_nothing_open_and_lets_nobody_rest():

@@ -10,7 +10,8 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
-from memory.search.retrieval import Found, QuerySide, Wanted, by_keywords, retrieve
+from memory.search.ranking.ranker import Wanted
+from memory.search.retrieval import Found, QuerySide, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import Condition, ConditionCode
@@ -161,38 +162,28 @@ def test_a_hit_by_vector_alone_needs_min_score():
     assert strict.hits[0][0].text is None
 
 
-def test_without_a_vector_keywords_answer_and_say_why():
-    lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": "the provider is down"})
-    found = find(index(), "dentist", lack=lack)
-
-    assert found.mode == "keyword"
-    assert [one.code for one in found.lacks] == [ConditionCode.QUERY_NOT_EMBEDDED]
-    assert paths(found) == ["memory/dentist.md"]
+class Blind(TemporaryStore):
+    def search_vectors(self, vector, k, sources=None):
+        raise VectorSearchUnavailable("of another size")
 
 
-def test_vectors_of_another_model_are_not_compared():
-    found = find(index(identity="another model"), "dentist")
-
-    assert found.mode == "keyword"
-    assert [one.code for one in found.lacks] == [ConditionCode.OTHER_MODEL]
+DOWN = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": "the provider is down"})
 
 
-def test_vectors_that_cannot_be_searched_leave_the_keywords():
-    class Blind(TemporaryStore):
-        def search_vectors(self, vector, k, sources=None):
-            raise VectorSearchUnavailable("of another size")
-
-    found = find(index(store=Blind()), "dentist")
-
-    assert found.mode == "keyword"
-    assert [one.code for one in found.lacks] == [ConditionCode.KEYWORDS_ONLY]
-    assert paths(found) == ["memory/dentist.md"]
-
-
-def test_chunks_that_wait_for_their_vectors_are_found_by_keyword():
-    found = find(index(vectors=False), "dentist")
-
-    assert found.mode == "keyword"
+@pytest.mark.parametrize(
+    ("made", "lack", "codes"),
+    [
+        pytest.param({}, DOWN, [DOWN.code], id="without a vector"),
+        pytest.param({"identity": "another model"}, None, [ConditionCode.OTHER_MODEL], id="of another model"),
+        pytest.param({"store": Blind}, None, [ConditionCode.KEYWORDS_ONLY], id="vectors that cannot be searched"),
+        pytest.param({"vectors": False}, None, [], id="chunks that wait for their vectors"),
+    ],
+)
+def test_keywords_answer_without_vectors_and_say_why(made, lack, codes):
+    if "store" in made:
+        made = {"store": made["store"]()}
+    found = find(index(**made), "dentist", lack=lack)
+    assert (found.mode, [one.code for one in found.lacks]) == ("keyword", codes)
     assert paths(found) == ["memory/dentist.md"]
 
 

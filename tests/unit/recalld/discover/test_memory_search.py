@@ -8,66 +8,47 @@ from typing import Any, get_args
 import pytest
 
 from recalld.discover.memory_search import translate
-from recalld.discover.settings_file import accepted, dotted
+from recalld.discover.openclaw_settings import OpenClawSettings
+from recalld.discover.settings_file import accepted
+from recalld.settings.keys import URL_KEYS, dotted, memory_sections, nested, top_level_keys
 from schemas.settings import FallbackName, ProviderName
 
 
 def translated(tree: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
-    done = translate(tree, **options)
+    done = translate(tree, OpenClawSettings(**options))
     return done.values, done.remarks
 
 
-FULL = {
-    "enabled": True,
-    "provider": "openai",
-    "fallback": "gemini",
-    "model": "text-embedding-3-large",
-    "outputDimensionality": 512,
-    "sources": ["memory", "sessions"],
-    "experimental": {"sessionMemory": True},
-    "extraPaths": ["~/wiki", {"path": "/srv/docs"}, "~/wiki"],
-    "remote": {
-        "baseUrl": "http://127.0.0.1:9000/v1",
-        "nonBatchConcurrency": 3,
-        "batch": {"enabled": True, "wait": False, "concurrency": 3, "pollIntervalMs": 5000, "timeoutMinutes": 90},
-    },
-    "local": {"modelPath": "~/models/m.gguf", "modelCacheDir": "~/models"},
-    "store": {"driver": "sqlite", "path": "~/x", "vector": {"enabled": False, "extensionPath": "/lib/vec0.so"}},
-    "chunking": {"tokens": 600, "overlap": 100},
-    "sync": {
-        "onSessionStart": False,
-        "onSearch": False,
-        "watch": False,
-        "watchDebounceMs": 900,
-        "intervalMinutes": 5,
-        "sessions": {"deltaBytes": 1, "deltaMessages": 2, "postCompactionForce": False},
-    },
-    "query": {
-        "maxResults": 9,
-        "minScore": 0.2,
-        "hybrid": {
-            "enabled": False,
-            "vectorWeight": 0.7,
-            "textWeight": 0.3,
-            "candidateMultiplier": 2,
-            "mmr": {"enabled": True, "lambda": 0.4},
-            "temporalDecay": {"enabled": True, "halfLifeDays": 7},
-        },
-    },
-    "cache": {"enabled": False, "maxEntries": 10},
-}
+OURS = [
+    pytest.param(key.name, key.default, id=key.name)
+    for key in top_level_keys().values()
+    if key.shape == "value" and key.default is not None and not key.secret and key.name not in URL_KEYS
+    if key.name.partition(".")[0] in memory_sections() | {"store", "cache"}
+]
 
 
-def test_everything_that_has_a_counterpart_is_taken_over() -> None:
-    values, remarks = translated(FULL)
-    expected = {re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key): value for key, value in dotted(FULL).items()}
-    for key in ("store.driver", "store.path", "experimental.session_memory"):
-        del expected[key]
-    expected["remote.concurrency"] = expected.pop("remote.non_batch_concurrency")
-    expected["extra_paths"] = ["~/wiki", "/srv/docs"]
-    assert values == expected
-    assert dotted(accepted(values, remarks)) == values, "recalld itself accepts all of it"
-    assert remarks == []
+@pytest.mark.parametrize(("key", "value"), OURS)
+def test_what_is_called_the_same_is_taken_over(key: str, value: Any) -> None:
+    theirs = re.sub("_([a-z])", lambda sign: sign[1].upper(), key)
+    values, remarks = translated(nested({theirs: value}))
+    assert (values, remarks) == ({key: value}, [])
+    assert dotted(accepted(values, remarks)) == values, "recalld itself accepts it"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "value", "ours"),
+    [
+        ("remote.nonBatchConcurrency", 3, {"remote.concurrency": 3}),
+        ("remote.baseUrl", "http://127.0.0.1:9000/v1", {"remote.base_url": "http://127.0.0.1:9000/v1"}),
+        ("local.modelPath", "~/models/m.gguf", {"local.model_path": "~/models/m.gguf"}),
+        ("extraPaths", ["~/wiki", {"path": "/srv/docs"}, "~/wiki"], {"extra_paths": ["~/wiki", "/srv/docs"]}),
+        ("store.fts.tokenizer", "unicode61", {}),
+        ("store.driver", "sqlite", {}),
+        ("store.path", "~/x", {}),
+    ],
+)
+def test_what_is_called_or_written_otherwise_is_taken_over(theirs: str, value: Any, ours: dict[str, Any]) -> None:
+    assert translated(nested({theirs: value})) == (ours, [])
 
 
 @pytest.mark.parametrize(
@@ -218,10 +199,10 @@ def test_a_path_is_left_out_rather_than_read_whole_when_its_pattern_cannot_be_ha
 def test_sources_are_those_that_openclaw_searches(
     tree: dict[str, Any], isolates_chats: bool, sources: list[str], private: bool
 ) -> None:
-    done = translate(tree, is_current=True, isolates_chats=isolates_chats)
+    done = translate(tree, OpenClawSettings(is_current=True, isolates_chats=isolates_chats))
     assert (done.values["sources"], done.private_sessions) == (sources, private)
     without = {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": False}}
-    assert translate(without).values["sources"] == ["memory"]
+    assert translate(without, OpenClawSettings()).values["sources"] == ["memory"]
 
 
 def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:

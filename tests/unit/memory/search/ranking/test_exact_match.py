@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memory.search.ranking.terms import FileName, exact_pieces, file_names, fold
 
@@ -57,14 +55,6 @@ def test_a_query_as_it_stands_is_everything() -> None:
     assert exact_pieces("gateway").share("the gateway") == 0.0, "one word is a reason among others"
 
 
-@given(query=st.text(max_size=80), text=st.text(max_size=80))
-def test_any_query_finds_itself_and_no_share_is_beyond_all(query: str, text: str) -> None:
-    asked = exact_pieces(query)
-
-    assert 0 <= asked.share(fold(text)) <= 1
-    assert all(asked.share(piece) > 0 for piece in asked.pieces)
-
-
 def test_a_name_that_is_looked_up_stands_in_a_heading_before_it_stands_anywhere_else() -> None:
     asked = exact_pieces("FP-131")
     texts = [
@@ -114,10 +104,6 @@ def test_all_of_a_query_or_a_piece_with_an_ending_or_a_slash_may_name_a_document
     query: str, names: list[tuple[str, str]]
 ) -> None:
     assert [(name.path, name.rest) for name in file_names(query)] == names
-
-
-def test_a_pasted_text_names_a_few_documents_at_most() -> None:
-    assert len(file_names(" ".join(f"a/{number}.md" for number in range(500)))) == 8
 
 
 @pytest.mark.parametrize(

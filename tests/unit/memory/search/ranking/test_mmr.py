@@ -66,14 +66,6 @@ def test_the_values_are_those_of_the_formula() -> None:
     assert varied([1.0, 0.8, 0.6, 0.1], Table(rows), share=0.5, limit=4) == [0, 2, 3, 1]
 
 
-@given(given_=candidates(distinct=False), limit=st.integers(0, 12))
-def test_with_lambda_1_relevance_alone_decides(given_: tuple[list[float], list[list[float]]], limit: int) -> None:
-    relevance, rows = given_
-    table = Table(rows)
-    assert varied(relevance, table, share=1.0, limit=limit) == list(range(min(limit, len(relevance))))
-    assert table.asked == []
-
-
 @given(given_=candidates(distinct=False), share=SHARES, limit=st.integers(0, 12))
 def test_every_choice_is_made_once_and_the_most_relevant_is_the_first(
     given_: tuple[list[float], list[list[float]]], share: float, limit: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memory.search.ranking.overlap import Shared, comparable_texts, repeats, shared
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
@@ -18,31 +20,23 @@ def row(ordinal: int, first: int, text: str, *, key: DocumentKey = NOTE) -> Chun
 LINES = [f"line number {n}" for n in range(1, 21)]
 
 
-def test_a_chunk_that_mostly_repeats_a_better_one_is_dropped():
-    better = row(0, 1, "\n".join(LINES[:10]))
-
-    assert repeats(row(1, 4, "\n".join(LINES[3:12])), [better])
-    assert repeats(better, [row(1, 4, "\n".join(LINES[3:12]))])
-    assert repeats(row(1, 3, "\n".join(LINES[2:5])), [better])
+WHOLE = "\n".join(LINES[:10])
 
 
-def test_the_usual_overlap_of_neighbours_keeps_both():
-    assert not repeats(row(1, 9, "\n".join(LINES[8:18])), [row(0, 1, "\n".join(LINES[:10]))])
-
-
-def test_the_same_text_again_further_down_says_nothing_new():
-    text = "\n".join(LINES[:10])
-
-    assert repeats(row(9, 400, text), [row(0, 1, text)])
-
-
-def test_the_same_lines_of_another_document_are_another_place():
-    text = "\n".join(LINES)
-    assert not repeats(row(1, 1, text, key=DocumentKey("memory", "memory/b.md")), [row(0, 1, text)])
-
-
-def test_pieces_of_one_long_line_share_their_number_only():
-    assert not repeats(row(1, 7, "the second half of it"), [row(0, 7, "the first half of a long line")])
+@pytest.mark.parametrize(
+    ("one", "better", "repeated"),
+    [
+        pytest.param(row(1, 4, "\n".join(LINES[3:12])), row(0, 1, WHOLE), True, id="most of it"),
+        pytest.param(row(0, 1, WHOLE), row(1, 4, "\n".join(LINES[3:12])), True, id="most of it, the other way"),
+        pytest.param(row(1, 3, "\n".join(LINES[2:5])), row(0, 1, WHOLE), True, id="a part"),
+        pytest.param(row(9, 400, WHOLE), row(0, 1, WHOLE), True, id="the same text further down"),
+        pytest.param(row(1, 9, "\n".join(LINES[8:18])), row(0, 1, WHOLE), False, id="the overlap of neighbours"),
+        pytest.param(row(1, 1, WHOLE, key=DocumentKey("memory", "b.md")), row(0, 1, WHOLE), False, id="another note"),
+        pytest.param(row(1, 7, "the second half of it"), row(0, 7, "the first half"), False, id="one long line"),
+    ],
+)
+def test_a_chunk_repeats_a_better_one(one: ChunkRow, better: ChunkRow, repeated: bool):
+    assert repeats(one, [better]) is repeated
 
 
 def test_what_neighbours_share_is_the_same_in_either_order():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memory.search.ranking.ranker import ranked
+from memory.search.ranking.ranker import Wanted, ranked
 from schemas.settings import Hybrid
 from tests.storing import TemporaryStore, document, key, vector
 
@@ -19,17 +19,8 @@ def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
     vectors = [vector(1), vector(1), vector(2), vector(3)]
     store.write([document(NOTE, "seven boats", "sept bateaux", "green hills", "nothing", vectors=vectors)])
     scores = dict(zip((chunk.id for chunk in store.chunks_of(NOTE)), (0.9, 0.8, 0.7, 0.1), strict=True))
-    hits, copies = ranked(
-        store,
-        scores if by_vectors else {},
-        {} if by_vectors else scores,
-        "boats",
-        hybrid=Hybrid.model_validate(hybrid),
-        model="stub",
-        max_results=2,
-        min_score=0.0,
-        now=0.0,
-    )
+    asked = Wanted("boats", 2, 0.0, ("memory",), Hybrid.model_validate(hybrid), now=0.0)
+    hits, copies = ranked(store, asked, scores if by_vectors else {}, {} if by_vectors else scores, model="stub")
     assert copies == {}
     return [row.text for _, row in hits]
 
@@ -48,17 +39,9 @@ def found(query: str, *notes: str, cosines: dict[int, float] | None = None) -> l
     store = TemporaryStore()
     store.write([document(key(f"memory/{number}.md"), text) for number, text in enumerate(notes)])
     ids = [store.chunks_of(key(f"memory/{number}.md"))[0].id for number in range(len(notes))]
-    hits, _ = ranked(
-        store,
-        {ids[place]: cosine for place, cosine in (cosines or {}).items()},
-        store.text_scores(query, ids),
-        query,
-        hybrid=Hybrid(),
-        model="stub",
-        max_results=10,
-        min_score=0.0,
-        now=0.0,
-    )
+    near = {ids[place]: cosine for place, cosine in (cosines or {}).items()}
+    asked = Wanted(query, 10, 0.0, ("memory",), Hybrid(), now=0.0)
+    hits, _ = ranked(store, asked, near, store.text_scores(query, ids), model="stub")
     return [(row.text.split("\n")[0], item.score) for item, row in hits]
 
 

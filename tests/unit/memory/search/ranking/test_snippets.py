@@ -116,9 +116,3 @@ def test_a_snippet_shows(text: str, query: str, limit: int, beginning: str, held
 
     assert snippet.startswith(beginning)
     assert held in snippet
-
-
-def test_a_part_that_begins_inside_a_line_has_no_indentation():
-    line = "lorem " * 100 + " " * 10 + "gamma " + "ipsum " * 100
-
-    assert make_snippet(line, terms=["gamma"], max_chars=40).text[0] != " "

@@ -26,7 +26,7 @@ from watchdog.observers.inotify_c import (
 )
 
 from memory.documents.roots import may_be_document
-from producers.watching.watcher import ChangeSet, ChangeSource, WatchLimitReached
+from producers.watcher import ChangeSet, ChangeSource, WatchLimitReached
 
 _GONE = InotifyConstants.IN_DELETE | InotifyConstants.IN_MOVED_FROM
 
@@ -72,27 +72,22 @@ class InotifySource(ChangeSource):
         #: Changes of the events that are read now.
         self.found = ChangeSet()
 
-    def watch(self, folder: str, *, recursive: bool = False) -> bool:  # noqa: ARG002 - a watch is of one folder
+    def watch(self, folder: str, *, recursive: bool = False) -> None:  # noqa: ARG002 - a watch is of one folder
         watch = _FolderWatch(self, folder, CallbackId(next(self._ids)))
         with self._lock:
             if self._closed:
-                return True
-            known = self._watches.pop(folder, None)
+                return
+            known = self._watches.get(folder)
             try:
                 with _limits():
                     watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
             except OSError:
-                self._drop(known)
-                return True  # it is gone, or no folder any more
-            if known is not None and known.descriptor == watch.descriptor:
-                known, watch = watch, known  # one callback is enough; a second one would double every event
+                self._watches.pop(folder, None)  # it is gone, or no folder any more
+            else:
+                if known is not None and known.descriptor == watch.descriptor:
+                    known, watch = watch, known  # one callback is enough; a second one would double every event
+                self._watches[folder] = watch
             self._drop(known)  # of another folder that had this name
-            # watchdog swallows EACCES and books the callback under the descriptor -1.
-            if watch.descriptor == -1:
-                self._drop(watch)
-                return False
-            self._watches[folder] = watch
-            return True
 
     def unwatch(self, folder: str) -> None:
         with self._lock:

@@ -6,12 +6,13 @@ import os
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 from watchdog.events import FileClosedNoWriteEvent, FileOpenedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from producers.watching.watcher import ChangeSet, ChangeSource, WatchLimitReached
+from producers.watcher import ChangeSet, ChangeSource, WatchLimitReached
 
 
 class ObserverSource(ChangeSource, FileSystemEventHandler):
@@ -26,21 +27,19 @@ class ObserverSource(ChangeSource, FileSystemEventHandler):
         self._observer: BaseObserver = Observer()
         self._observer.start()
 
-    def watch(self, folder: str, *, recursive: bool = False) -> bool:
+    def watch(self, folder: str, *, recursive: bool = False) -> None:
         with self._lock:
             known = self._watches.get(folder)
             if known is not None and (known.is_recursive or not recursive):
-                return True
+                return
             if known is not None:
                 self._observer.unschedule(self._watches.pop(folder))
             try:
-                self._watches[folder] = self._observer.schedule(self, folder, recursive=recursive)
-            except FileNotFoundError:
-                return True
+                with suppress(FileNotFoundError):
+                    self._watches[folder] = self._observer.schedule(self, folder, recursive=recursive)
             except (OSError, RecursionError) as error:
                 # watchdog lists folders in folders by recursion.
                 raise WatchLimitReached(f"{folder} cannot be watched: {error}") from error
-            return True
 
     def unwatch(self, folder: str) -> None:
         with self._lock:

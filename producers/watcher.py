@@ -12,8 +12,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +23,7 @@ import structlog
 from memory.documents.roots import existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
 from memory.status.processes import Pulse
+from producers.report import WatchMode, WatchState
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient
 
@@ -36,9 +37,6 @@ MAX_CPU_SHARE = 0.02
 
 #: CPU seconds of a look up to which every `settle` looks: about 20,000 documents.
 SETTLE_CPU_SECONDS = 0.1
-
-#: Roots that come and go while they get their watches are looked at again this many times.
-_ROUNDS = 5
 
 #: Seconds that the changes of folders wait at most after a look: a storm of changes leads to few looks.
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -54,23 +52,6 @@ _BLIND = (
     "nfs nfs4 cifs smb3 smbfs afs ceph lustre gfs2 ocfs2 davfs 9p virtiofs vboxsf prl_fs vmhgfs drvfs fuse.sshfs "
     "fuse.glusterfs fuse.rclone fuse.s3fs fuse.gcsfuse fuse.vmhgfs-fuse fuse.grpcfuse fuse.osxfs"
 )
-
-
-class WatchMode(StrEnum):
-    """Method by which changes of an agent's files are noticed."""
-
-    EVENTS = "events"
-    POLLING = "polling"
-    OFF = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class WatchState:
-    """Mode, and the reason if it is degraded. `wanted`: no other mode works for the file system."""
-
-    mode: WatchMode
-    reason: str | None = None
-    wanted: bool = False
 
 
 _EVENTS = WatchState(WatchMode.EVENTS)
@@ -110,8 +91,8 @@ class ChangeSource(ABC):
     recursive: bool
 
     @abstractmethod
-    def watch(self, folder: str, *, recursive: bool = False) -> bool:
-        """Watch a folder. Return False if the system does not permit it; a folder that is gone is ignored.
+    def watch(self, folder: str, *, recursive: bool = False) -> None:
+        """Watch a folder, unless it is gone, or may not be listed and is a condition of the scan.
 
         Raises:
             WatchLimitReached: the system grants no further watch.
@@ -277,7 +258,6 @@ class Watcher:
         look = _Look(watched.seen, _WITHOUT_CTIME if watched.is_polled else None)
         folders: set[str] = set()
         entered: set[str] = set()
-        refused: set[str] = set()
 
         def watch(folder: str, *, recursive: bool = False, enters: bool = True) -> None:
             if enters:
@@ -286,25 +266,19 @@ class Watcher:
                 folders.add(folder)
                 with self._lock:
                     watched.folders.add(folder)
-                if not source.watch(folder, recursive=recursive):
-                    refused.add(folder)
+                source.watch(folder, recursive=recursive)
 
+        watched.roots = watched.files.watch_roots()
         if watched.is_polled:
-            watched.roots = watched.files.watch_roots()
             scan = watched.files.scan(but=look)
         else:
             source = self._started_source()
-            for _ in range(_ROUNDS):
-                roots = watched.roots = watched.files.watch_roots()
-                for root in roots:
+            # Twice: a root that appears before the folder above it has its watch causes no event.
+            for _ in range(2):
+                watched.roots = watched.files.watch_roots()
+                for root in watched.roots:
                     watch(existing_folder(str(root.path)), recursive=root.recursive, enters=root.recursive)
-                # A root that appeared before the folder above it got its watch causes no event.
-                if watched.files.watch_roots() == roots:
-                    break
             scan = watched.files.scan(but=look, entering=None if source.recursive else watch)
-            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-            reason = f"{min(refused)}{more} cannot be watched: permission denied" if refused else None
-            watched.state = WatchState(WatchMode.EVENTS, reason)
         watched.flat, watched.seen = folders - entered, look.now
         with self._lock:
             released, watched.folders = watched.folders - folders, folders
@@ -330,7 +304,7 @@ class Watcher:
                 self._threads[name].start()
 
     def _follow(self, source: ChangeSource) -> None:
-        """Carry out the changes of a source. If that fails, its agents are polled until their next refresh."""
+        """Carry out the changes of a source. If that fails, the agents are polled until their next refresh."""
         try:
             for changes in source.changes():
                 if self._stop.is_set():
@@ -340,11 +314,10 @@ class Watcher:
                 self._stop.wait(min(looked_seconds, _LONGEST_PAUSE_SECONDS))
         except Exception as error:
             log.exception("watching_failed")
-            with self._lock:
-                self._source = None
-                agents = list(self._agents.items())
             source.close()
-            for agent, watched in agents:
+            with self._lock:
+                self._source, agents = None, dict(self._agents)
+            for agent, watched in agents.items():
                 with watched.lock:
                     watched.folders.clear()
                     watched.state = _polling(f"the watcher failed: {error!r}")
@@ -377,16 +350,12 @@ class Watcher:
         if key is None:
             return
         with watched.lock:
-            try:
-                stat = watched.files.stat(key)
-            except RecalldError:
-                stat = None
-            if stat is None:
-                watched.seen.pop(hash(key), None)
-            elif watched.seen.get(hash(key)) == packed(stat):
+            before = watched.seen.pop(hash(key), None)
+            with suppress(RecalldError):
+                if (stat := watched.files.stat(key)) is not None:
+                    watched.seen[hash(key)] = packed(stat)
+            if before is not None and before == watched.seen.get(hash(key)):
                 return  # a look came first
-            else:
-                watched.seen[hash(key)] = packed(stat)
         self._listener.on_change(agent, key)
 
     def _owners_of(self, folder: str) -> list[tuple[str, _Watched]]:
@@ -418,10 +387,7 @@ def _polling(reason: str, *, wanted: bool = False) -> WatchState:
 
 def blind_folder(folders: Iterable[Path], *, mounts: Path = MOUNTS) -> tuple[Path, str] | None:
     """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
-    try:
-        lines = mounts.read_bytes().splitlines()
-    except OSError:
-        return None
+    lines = mounts.read_bytes().splitlines() if mounts.is_file() else []
     # Spaces and the like are octal escapes there.
     fields = ([part.decode("unicode_escape").encode("latin-1") for part in line.split(b" ")] for line in lines)
     types = {os.fsdecode(where): kind.decode() for _, where, kind, *_ in fields}
@@ -435,9 +401,9 @@ def blind_folder(folders: Iterable[Path], *, mounts: Path = MOUNTS) -> tuple[Pat
 
 def _native_source() -> ChangeSource:
     if os.uname().sysname == "Linux":
-        from producers.watching.inotify import InotifySource  # its import fails elsewhere
+        from producers.inotify import InotifySource  # its import fails elsewhere
 
         return InotifySource()
-    from producers.watching.observer import ObserverSource
+    from producers.observer import ObserverSource
 
     return ObserverSource()
