@@ -151,16 +151,6 @@ def test_no_cache_keeps_an_answer_and_no_browser_guesses_its_type(http: httpx.Cl
     assert page.get_list("x-content-type-options") == ["nosniff"]
 
 
-def test_a_request_needs_exactly_one_host(http: httpx.Client):
-    def status_line(request: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=5) as connection:
-            connection.sendall(request)
-            return connection.makefile("rb").readline()
-
-    assert b" 400 " in status_line(b"GET /healthz HTTP/1.0\r\n\r\n")
-    assert b" 400 " in status_line(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
-
-
 def test_status_health_and_metrics(http: httpx.Client):
     status = http.get("/v1/status", params={"deep": "1"}).json()
     assert status["ok"] is True
