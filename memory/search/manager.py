@@ -16,7 +16,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
-from memory.redaction import REWRITING, PatternTooCostly, query_redactor
+from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
 from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread
 from memory.search.get import late_redactor, read
@@ -356,7 +356,7 @@ class _Search:
         """Mask the query's secrets, choose the provider, begin to embed, and look for changes that wait."""
         agent, request = self._on.agent, self._request
         # The index holds masks where secrets were, and a provider gets to see none.
-        searched = searched_query(request.query, query_redactor(agent))
+        searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
         wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,

@@ -48,15 +48,15 @@ DEFECTS = (
     Defect(
         name="redaction that leaves tokens as they are",
         file="memory/redaction/redactor.py",
-        right="            *find_tokens(seen),\n",
+        right="        *find_tokens(seen),\n",
         wrong="",
         caught_by=("tests/integration/test_secrets.py",),
     ),
     Defect(
         name="redaction that is dropped from notes",
         file="memory/redaction/redactor.py",
-        right="return Redactor.of(memory.redaction.patterns, budget) if switched_on else _unchanged",
-        wrong="return _unchanged",
+        right="return partial(redact, find_patterns=UserPatterns(patterns, budget)) if patterns else redact",
+        wrong="return str",
         caught_by=("tests/integration/test_secrets.py",),
     ),
     Defect(
