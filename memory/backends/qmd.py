@@ -23,7 +23,7 @@ import structlog
 from memory.backends.backend import Backend
 from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, documents_of, read_hits
 from memory.documents.agent_files import AgentFiles
-from memory.redaction import ASKING, query_redactor, redactor_for
+from memory.redaction import ASKING, redactor_for
 from memory.search.get import LONGEST_LINE_BYTES, message_texts
 from memory.search.manager import SearchManager
 from memory.search.scope import Session, is_cited, resolve_for, session_of
@@ -107,7 +107,8 @@ class QmdBackend(Backend):
     def _search(self, request: SearchRequest) -> SearchAnswer:
         started = time.monotonic()
         limits = self._qmd.limits
-        query = " ".join(query_redactor(self._agent)(request.query).split())
+        redact = redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
+        query = " ".join(redact(request.query).split())
         wanted = request.max_results or limits.max_results
         hits: list[QmdHit] = []
         if query:
