@@ -73,6 +73,13 @@ def test_each_change_is_told_once_and_a_vanished_document_asks_for_a_comparison(
     assert heard.uncertain == ["main"]
 
 
+def test_a_refresh_without_watches_left_asks_for_no_further_comparison(heard: Heard, watcher: Watcher) -> None:
+    watcher.add("main", Listed(a=1))
+    for _ in range(2):
+        watcher.refresh("main")
+    assert (heard.uncertain, watcher.state("main").mode) == ([], WatchMode.POLLING)
+
+
 def test_a_folder_that_cannot_be_listed_any_more_or_again_asks_for_a_comparison(heard: Heard, watcher: Watcher) -> None:
     files = Listed(a=1)
     watcher.add("main", files)
