@@ -4,6 +4,7 @@ watch-events / watch-polling   events of the files                       -> hand
 hand-over                       debounce, looks at transcripts, the queue
 inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
+session-notes                   notes of sessions that ended, if there are any
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
@@ -27,6 +28,7 @@ from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
 from producers.report import FilesReport, WatchMode, WatchState
+from producers.session_notes import SessionNotes
 from producers.tailer import Tailer
 from producers.watcher import Watcher
 from schemas.conditions import ConditionCode
@@ -58,7 +60,7 @@ TAKE_SECONDS = 1.0
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
 #: Kinds of events about documents; without paths they are about all of the agent's.
-_OF_DOCUMENTS = ("changed", "compaction", "grew")
+_OF_DOCUMENTS = ("changed", "compaction", "grew", "ended")
 
 
 def run_producers(
@@ -132,6 +134,7 @@ class EventRouter:
             now=time.monotonic(),
         )
         self._wake = threading.Event()
+        self._notes = SessionNotes(self._files)
         self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
         self._epoch: str | None = None
         self._broker_was_away = False
@@ -174,7 +177,9 @@ class EventRouter:
         if agent is None or kind not in (*_OF_DOCUMENTS, "reconcile", "session-start", "flush"):
             reason = "unknown agent" if agent is None else "unknown kind"
             log.warning("event_refused", kind=kind, agent=event.agent, reason=reason)
-        elif kind == "flush":
+            return
+        self._notes.note(agent, event)
+        if kind == "flush":
             self._flush(agent.id)
         elif kind in _OF_DOCUMENTS and event.paths:
             self._look_at(agent, event)
@@ -258,6 +263,7 @@ class EventRouter:
     def close(self) -> None:
         """Stop watching, hand over all waiting documents and remove the watch state."""
         self._watcher.close()
+        self._notes.close()
         self._dispatcher.stop()
         self._report.close()
 

@@ -296,6 +296,25 @@ class UsageState(Wire):
     today: Spent
 
 
+class BackendStatus(Wire):
+    """State of what answers an agent's searches in place of recalld's own index, or of the fallback from it.
+
+    `problem` is the reason of a fallback, or of the last update that failed. `files` and `chunks` are documents that
+    the backend counts. `updated_at` is Unix time.
+    """
+
+    backend: str
+    fallback_from: str | None = None
+    problem: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    files: int | None = None
+    chunks: int | None = None
+    vectors: Availability | None = None
+    search_mode: str | None = None
+    updated_at: float | None = None
+
+
 class AgentStatus(Wire):
     """State of one agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
@@ -325,6 +344,7 @@ class AgentStatus(Wire):
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
+    backend: BackendStatus | None = None
     troubles: tuple[TroubleState, ...] = ()
     advice: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None

@@ -6,7 +6,7 @@ Loading a model or a provider's SDK for one query would take seconds; a running 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,15 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
     return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
 
 
+def context(invocation: Invocation, **request: Any) -> Answer:
+    """Report on a session's context. `request` has the arguments of `Client.context`. Raise like `search`."""
+    return _ask(
+        invocation,
+        service=lambda client: client.context(agent=invocation.agent, **request),
+        otherwise=lambda _: _context(invocation, request),
+    )
+
+
 def _ask(
     invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
 ) -> Answer:
@@ -161,6 +170,18 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     asked = GetRequest.model_validate(given)
     with _by_keywords(invocation) as memory:
         return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
+    from memory.context.agent_context import AgentContext
+    from memory.context.injection import InjectedSessions
+    from memory.search.manager import SearchManager
+
+    with _by_keywords(invocation) as memory:
+        reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
+        agent = invocation.the_agent()
+        context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
+        return context.report(**request).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @contextmanager

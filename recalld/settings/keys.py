@@ -154,9 +154,9 @@ def _range(metadata: list[Any]) -> str:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """Return a suggestion if a known name is near: by its whole name, else by its last part wherever that lives."""
+    """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
     # Without case and underscores: maxResults is near max_results.
-    plain = {name: name.lower().replace("_", "") for name in (key, *known)}
+    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(known, key=lambda name: name.count(".")))}
     leaves = {name: text.rpartition(".")[2] for name, text in plain.items()}
     for texts in (plain, leaves):
         by_text = {text: name for name, text in reversed(texts.items()) if name != key}
