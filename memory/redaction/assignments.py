@@ -82,7 +82,7 @@ class Core:
     ) -> None:
         self.needle = needle.encode()
         self.family = family
-        self.word = re.compile((word or needle).encode())
+        self.word = re.compile(word.encode()) if word else None
         self.before = re.compile(f"(?:{before})\\Z".encode())
         self.not_before = re.compile(f"(?:{not_before})\\Z".encode())
 
@@ -192,6 +192,7 @@ _BARE_END = re.compile(rb"&[\w.-]{1,32}=|[,;][\w.-]{1,32}[=:]|;|\\+[nrt\"']|\|")
 
 _TRAILING = b",;:.)]}|\\*_?"
 
+_PLAIN_WORD = re.compile(rb"[A-Z]?[a-z]+[^A-Za-z0-9]{0,2}(?:\s|$)")
 _AFTER_ALONE = re.compile(rb"[ \t.*_`\"'|)]*(?:\r?\n|\r?$)")
 _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
@@ -202,8 +203,9 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
         position = lowered.find(core.needle)
         while position >= 0:
             following = position + len(core.needle)
-            word = core.word.match(lowered, position)
-            joint = JOINT.match(lowered, word.end()) if word is not None else None
+            word = core.word.match(lowered, position) if core.word is not None else None
+            end = word.end() if word is not None else following
+            joint = JOINT.match(lowered, end) if word is not None or core.word is None else None
             span = _secret_after(core, data, lowered, position, joint) if joint is not None else None
             if span is not None:
                 yield span
@@ -217,6 +219,8 @@ def _secret_after(core: Core, data: bytes, lowered: bytes, position: int, joint:
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     is_flag = how == "space" and _is_flag(data, start)
+    if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
+        return None  # "the password flow": most labels in prose
     if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
         words = _PASSPHRASE.match(data, at)
         if words is not None and are_chosen_words(words[1]):
