@@ -169,11 +169,12 @@ class Dispatcher:
             self._urgent = True
             self._changed.notify_all()
 
-    def settle(self, timeout_seconds: float) -> bool:
-        """Wait until every due document is marked. Return False after the timeout, or while marking fails."""
+    def settle(self, timeout_seconds: float) -> None:
+        """Wait until every due document is marked, or marking fails, for so long at most."""
         with self._changed:
-            self._changed.wait_for(lambda: self._retry_at is not None or not self._busy(), timeout_seconds)
-            return not self._busy()
+            self._changed.wait_for(
+                lambda: self._retry_at is not None or not (self._looks or self._due or self._working), timeout_seconds
+            )
 
     def waiting(self) -> int:
         """Return the number of documents that are not marked yet."""
@@ -199,9 +200,6 @@ class Dispatcher:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join()
-
-    def _busy(self) -> bool:
-        return bool(self._looks or self._due or self._working)
 
     def _take_due(self, agents: Collection[str] = ()) -> None:
         for agent, key in self._debouncer.take_due(now=self._clock(), agents=agents):

@@ -42,9 +42,10 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
             "or add the folder to its sessions"
         )
     if hook.kind == "session-start":
-        return Event(hook.kind, chosen.id)  # everything is compared; the path only named the agent
+        return Event(hook.kind, chosen.id, hook.paths, program=hook.program)  # everything is compared
     # A session that cannot be found by its id is found by comparing everything.
-    return Event(hook.kind if paths or hook.session is None else "reconcile", chosen.id, paths)
+    kind = hook.kind if paths or hook.session is None else "reconcile"
+    return Event(kind, chosen.id, paths, program=hook.program)
 
 
 def _paths_of(hook: Hook, files: AgentFiles, agent: AgentSettings) -> tuple[str, ...]:

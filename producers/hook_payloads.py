@@ -27,17 +27,17 @@ _KINDS: Mapping[str, str] = {
     "PreCompact": "compaction",
     "PostCompact": "compaction",
     "SessionStart": "session-start",
-    "SessionEnd": "changed",
+    "SessionEnd": "ended",
 }
 
 #: OpenClaw's event -> the kind of hook.
 _OPENCLAW_KINDS: Mapping[str, str] = {
-    "command:new": "changed",
-    "command:reset": "changed",
+    "command:new": "ended",
+    "command:reset": "ended",
     "command:stop": "grew",
     "session:compact:before": "compaction",
     "session:compact:after": "compaction",
-    "session:auto-reset": "changed",
+    "session:auto-reset": "ended",
     "gateway:startup": "reconcile",
 }
 
@@ -57,12 +57,14 @@ class HookUnreadable(ValueError):
     """Raised for a payload that is no hook of that program; the message repeats nothing of its content."""
 
 
-class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), defaults=((), None, None, None))):
+class Hook(
+    namedtuple("Hook", ("kind", "paths", "session", "agent", "meant", "program"), defaults=((), None, None, None, None))
+):
     """Meaning of a hook to a memory.
 
     `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
     the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
-    that the hook's command names.
+    that the hook's command names. `program`: the program that sent it.
     """
 
     __slots__ = ()
@@ -72,6 +74,7 @@ class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), de
     session: str | None
     agent: str | None
     meant: str | None
+    program: str | None
 
 
 def read_hook(program: str, payload: bytes | str) -> Hook | None:

@@ -73,7 +73,7 @@ class HookServer:
             raise HTTPException(415, "send the hook with Content-Type: application/json")
         try:
             hook = read_hook(program, await request.body())
-            event = event_of(hook, self._settings, agent=agent) if hook is not None else None
+            event = event_of(hook._replace(program=program), self._settings, agent=agent) if hook is not None else None
         except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None
         except UnclaimedHook as error:

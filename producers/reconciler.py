@@ -109,7 +109,6 @@ class ReconcileReport:
     `on_disk` counts documents, `new`, `changed` and `vanished` the marked ones. `problems` are conditions of the files.
     """
 
-    agent: str
     on_disk: int
     new: int
     changed: int
@@ -203,7 +202,6 @@ def reconcile(
     vanished = sum(key not in stats for key in marks)
     changed = sum(key in stats and key in index.found.known for key in marks)
     return ReconcileReport(
-        agent=agent.id,
         on_disk=index.found.scan.count,
         new=len(marks) - changed - vanished,
         changed=changed,

@@ -4,6 +4,7 @@ watch-events / watch-polling   events of the files                       -> hand
 hand-over                       debounce, looks at transcripts, the queue
 inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
+session-notes                   notes of sessions that ended, if there are any
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
@@ -13,8 +14,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,6 +28,7 @@ from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
 from producers.report import FilesReport, WatchMode, WatchState
+from producers.session_notes import SessionNotes
 from producers.tailer import Tailer
 from producers.watcher import Watcher
 from schemas.conditions import ConditionCode
@@ -34,9 +36,6 @@ from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue
 from schemas.settings import AgentSettings, Settings
-
-if TYPE_CHECKING:
-    from producers.hook_server import HookServer
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +60,7 @@ TAKE_SECONDS = 1.0
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
 #: Kinds of events about documents; without paths they are about all of the agent's.
-_OF_DOCUMENTS = ("changed", "compaction", "grew")
+_OF_DOCUMENTS = ("changed", "compaction", "grew", "ended")
 
 
 def run_producers(
@@ -86,31 +85,27 @@ def run_producers(
     """
     pulses = pulses or Pulses()
     router = EventRouter(settings, queue, reporter, indexes, poll_interval_seconds=poll_interval_seconds, pulses=pulses)
-    hooks = _hook_server(settings, router, reporter)
-    reader = InboxReader(inbox, router.handle, pulse=pulses.of("inbox"))
-    try:
+    hooks = None
+    if settings.hooks.port is not None:
+        from producers.hook_server import HookServer  # without a port, starting does not wait for a web server's import
+
+        hooks = HookServer(settings, settings.hooks.port, router.handle, reporter)
+    ended, pulse = threading.Event(), pulses.of("inbox")
+    reader = threading.Thread(target=read_inbox, args=(inbox, router.handle, ended, pulse), name="inbox", daemon=True)
+    with ExitStack() as running:
+        running.callback(router.close)
         router.start(stop)
         reader.start()
+        pulse.belongs_to(reader)
+        running.callback(reader.join)
+        running.callback(ended.set)
         if hooks is not None:
             hooks.start()
+            running.callback(hooks.stop)
+        running.callback(pulses.close)
         if on_ready is not None and not stop.is_set():
             on_ready()
         router.loop(stop)
-    finally:
-        pulses.close()
-        if hooks is not None:
-            hooks.stop()
-        reader.stop()
-        router.close()
-
-
-def _hook_server(settings: Settings, router: EventRouter, reporter: ConditionReporter) -> HookServer | None:
-    if settings.hooks.port is None:
-        return None
-    # Imported here: without a port, starting does not wait for a web server's import.
-    from producers.hook_server import HookServer
-
-    return HookServer(settings, settings.hooks.port, router.handle, reporter)
 
 
 class EventRouter:
@@ -139,6 +134,7 @@ class EventRouter:
             now=time.monotonic(),
         )
         self._wake = threading.Event()
+        self._notes = SessionNotes(self._files)
         self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
         self._epoch: str | None = None
         self._broker_was_away = False
@@ -181,7 +177,9 @@ class EventRouter:
         if agent is None or kind not in (*_OF_DOCUMENTS, "reconcile", "session-start", "flush"):
             reason = "unknown agent" if agent is None else "unknown kind"
             log.warning("event_refused", kind=kind, agent=event.agent, reason=reason)
-        elif kind == "flush":
+            return
+        self._notes.note(agent, event)
+        if kind == "flush":
             self._flush(agent.id)
         elif kind in _OF_DOCUMENTS and event.paths:
             self._look_at(agent, event)
@@ -265,6 +263,7 @@ class EventRouter:
     def close(self) -> None:
         """Stop watching, hand over all waiting documents and remove the watch state."""
         self._watcher.close()
+        self._notes.close()
         self._dispatcher.stop()
         self._report.close()
 
@@ -346,43 +345,23 @@ class EventRouter:
         self._wake.set()
 
 
-class InboxReader:
-    """Thread that calls `handle` with every event. It survives an absent broker and unreadable events."""
-
-    def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
-        self._pulse = pulse or Pulse("inbox")
-        self._inbox = inbox
-        self._handle = handle
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-        self._pulse.belongs_to(self._thread)
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                event = self._inbox.take(TAKE_SECONDS)
-                if event is not None:
-                    try:
-                        with self._pulse.at(event.kind):
-                            self._handle(event)
-                    finally:
-                        self._inbox.answer(event)
-                    continue
-            except Exception:
-                log.exception("event_unreadable")
-            # An absent broker answers at once: do not ask it in a tight loop.
-            self._stop.wait(TAKE_SECONDS - (time.monotonic() - began))
+def read_inbox(inbox: EventInbox, handle: Callable[[Event], None], ended: threading.Event, pulse: Pulse) -> None:
+    """Call `handle` with every event until `ended`, also after an absent broker and events that cannot be handled."""
+    while not ended.is_set():
+        began = time.monotonic()
+        try:
+            event = inbox.take(TAKE_SECONDS)
+            if event is not None:
+                try:
+                    with pulse.at(event.kind):
+                        handle(event)
+                finally:
+                    inbox.answer(event)
+                continue
+        except Exception:
+            log.exception("event_unreadable")
+        # An absent broker answers at once: do not ask it in a tight loop.
+        ended.wait(TAKE_SECONDS - (time.monotonic() - began))
 
 
 def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:

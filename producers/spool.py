@@ -91,16 +91,13 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
             found = _read(path)
         except FileNotFoundError:
             continue  # another process drains, too
-        except _NotAnEventError as error:
-            set_aside.append(_set_aside(path, str(error)))
-            continue
-        except OSError as error:
-            if error.errno in _EXHAUSTED:
+        except (_NotAnEventError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise  # says nothing of this file
-            set_aside.append(_set_aside(path, error.strerror or str(error)))
-            continue
-        deliver(found)
-        path.unlink(missing_ok=True)
+            set_aside.append(_set_aside(path, getattr(error, "strerror", None) or str(error)))
+        else:
+            deliver(found)
+            path.unlink(missing_ok=True)
     return tuple(set_aside)
 
 
@@ -145,15 +142,17 @@ def _parse(raw: Any) -> Event | Hook:
     entry = raw if hook is None else hook
     if not isinstance(entry, dict):
         raise _NotAnEventError("it does not hold a JSON object")
-    others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant")]
-    kind, agent, session, meant = others
+    others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant", "program")]
+    kind, agent, session, meant, program = others
     paths = entry.get("paths", [])
     needed = [kind] if hook is not None else [kind, agent]
     if not isinstance(paths, list) or not all(
         isinstance(text, str) for text in (*needed, *paths, *(other for other in others if other is not None))
     ):
         raise _NotAnEventError("its kind, agent, session and paths must be texts")
-    return Event(kind, agent, tuple(paths)) if hook is None else Hook(kind, tuple(paths), session, agent, meant)
+    return (
+        Event(kind, agent, tuple(paths)) if hook is None else Hook(kind, tuple(paths), session, agent, meant, program)
+    )
 
 
 def _set_aside(path: Path, reason: str) -> str:

@@ -11,11 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from enum import Enum
 
 import structlog
 
-from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
+from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.documents.comparison import forgets
 from memory.documents.roots import archived_path
 from memory.store.reader import StoreReader
@@ -39,14 +38,6 @@ Read = Callable[[int, int], bytes]
 MAX_KNOWN = 10_000
 
 
-class Due(Enum):
-    """Time of a transcript's hand-over."""
-
-    NOT = "nothing was written since"
-    QUIET = "when nothing was written for the quiet time"
-    NOW = "at once"
-
-
 @dataclass(slots=True)
 class Growth:
     """Growth of a transcript since it was handed over.
@@ -59,23 +50,23 @@ class Growth:
     counted_to: int
     lines: int = 0
 
-    def look(self, stat: FileStat, read: Read, sync: SyncSessions) -> Due:
-        """Compare a plain file with its recorded growth, and read the appended lines if they decide.
+    def is_due(self, stat: FileStat, read: Read, sync: SyncSessions, *, whole: bool = False) -> bool:
+        """Return True if a transcript in this state is due before its quiet time; a `whole` one is after any change.
 
-        A line that records a compaction makes the transcript due, if the settings say so. Bytes that an earlier look
-        has read are not read again, except for the unfinished last line.
+        The appended lines of another one are read if they decide. A line that records a compaction makes it due, if the
+        settings say so. Bytes that an earlier look has read are not read again, except for the unfinished last line.
         """
         if self.base is not None and self.base.agrees_with(stat):
-            return Due.NOT
+            return False
         size = self.base.size if self.base is not None else 0
         if self.base is not None and (stat.inode != self.base.inode or stat.size < max(size, self.counted_to)):
-            return Due.NOW  # truncated or rewritten
-        if stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
-            return Due.NOW
+            return True  # truncated or rewritten
+        if whole or stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
+            return True
         compacted = self._count(stat.size, read)
         if self.lines >= sync.delta_messages or (compacted and sync.post_compaction_force):
-            return Due.NOW
-        return Due.NOW if stat.size - self.counted_to > LONGEST_LINE_BYTES else Due.QUIET
+            return True
+        return stat.size - self.counted_to > LONGEST_LINE_BYTES
 
     def handed_over(self, stat: FileStat, read: Read | None) -> None:
         """Record a hand-over with this stat; `read` is None where lines are not counted."""
@@ -136,7 +127,9 @@ class Tailer:
             growth = self._known[agent, key]
             try:
                 with files.opened(key, settled=False) as opened:
-                    if _when(key, growth, opened, sync, forced=forced) is Due.NOW:
+                    # Compressed ones and archives do not grow.
+                    whole = forced or opened.compressed or archived_path(key.path) is not None
+                    if growth.is_due(opened.stat, opened.block, sync, whole=whole):
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat
             except DocumentGone:
@@ -154,38 +147,20 @@ class Tailer:
 
     def _meet(self, agent: str, keys: Mapping[DocumentKey, bool]) -> None:
         """Make sure that the growth of these is known: at first sight, read it from the index."""
-        strangers = []
+        strangers = [key for key in keys if (agent, key) not in self._known]
         for key in keys:
-            if (agent, key) in self._known:
-                self._known.move_to_end((agent, key))
-            else:
-                strangers.append(key)
-                self._known[agent, key] = Growth(None, 0)
-        if not strangers:
-            return
+            self._known.setdefault((agent, key), Growth(None, 0))
+            self._known.move_to_end((agent, key))
         try:
-            reader = self._indexed(self._agents[agent])
+            reader = self._indexed(self._agents[agent]) if strangers else None
             if reader is None:
                 return
             with closing(reader):
                 for key in strangers:
-                    self._known[agent, key] = _indexed_growth(reader, key)
+                    if (file := reader.file(key)) is not None:
+                        mark, size = reader.transcript(key), file.stat.size
+                        counted_to = min(mark.offset, size) if mark is not None else size
+                        self._known[agent, key] = Growth(file.stat, counted_to)
         except RecalldError as error:
             # Without the index, everything in them counts as new.
             log.warning("index_not_looked_at", agent=agent, error=str(error))
-
-
-def _indexed_growth(reader: StoreReader, key: DocumentKey) -> Growth:
-    file = reader.file(key)
-    if file is None:
-        return Growth(None, 0)
-    mark = reader.transcript(key)
-    return Growth(file.stat, min(mark.offset, file.stat.size) if mark is not None else file.stat.size)
-
-
-def _when(key: DocumentKey, growth: Growth, opened: OpenTranscript, sync: SyncSessions, *, forced: bool) -> Due:
-    if growth.base is not None and growth.base.agrees_with(opened.stat):
-        return Due.NOT
-    if forced or opened.compressed or archived_path(key.path) is not None:
-        return Due.NOW  # the latter two do not grow: they are whole when they come
-    return growth.look(opened.stat, opened.block, sync)

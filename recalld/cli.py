@@ -28,6 +28,7 @@ COMMANDS = {
     "work": "Run only the workers: index what is queued.",
     "serve": "Run only the query service.",
     "mcp": "Serve the memory tools to one agent by the Model Context Protocol, over stdio.",
+    "context": "Say what a session's prompt gets of the memory, and what it costs.",
     "jobs": "List batch jobs and what is in the queue; cancel a batch job.",
     "rebuild": "Build the index anew beside the answering one, then change over.",
     "dead": "List, show, retry or drop documents that failed.",

@@ -167,15 +167,17 @@ class Event:
     """Hint from outside that something may have changed.
 
     `kind`: session-start or reconcile (compare everything), flush (documents in their quiet time are due), changed
-    (these paths are due), compaction (these transcripts are due, if the settings say so) or grew (these transcripts
-    are due when their thresholds or their quiet time say so). With a `ticket`, its sender waits until producers have
-    handled it (`EventInbox.ask`).
+    (these paths are due), compaction (these transcripts are due, if the settings say so), grew (these transcripts are
+    due when their thresholds or their quiet time say so) or ended (the sessions of these transcripts ended, and they
+    are due). With a `ticket`, its sender waits until producers have handled it (`EventInbox.ask`). `program`: the
+    agents' program whose hook it was.
     """
 
     kind: str
     agent: str
     paths: tuple[str, ...] = field(default=())
     ticket: str | None = None
+    program: str | None = None
 
 
 class EventInbox(Protocol):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from schemas.search import Wire
-from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
+from schemas.status import Counts, DeadLetter, EndpointStatus, QueueState, TroubleState
 
 
 class Refusal(Wire):
@@ -66,17 +66,6 @@ class ToolList(Wire):
     """Tools, in the order of their use."""
 
     tools: Annotated[tuple[Tool, ...], Field(description="Named as in the Model Context Protocol.")]
-
-
-class Counts(Wire):
-    """Counts of an index. `lastCommitAt` is Unix time, absent before the first commit."""
-
-    files: int = 0
-    chunks: int = 0
-    vectors_ready: int = 0
-    vectors_pending: int = 0
-    vectors_refused: int = 0
-    last_commit_at: float | None = None
 
 
 class AgentQueue(Wire):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -24,17 +23,10 @@ from pydantic import (
 )
 
 from schemas.globs import compiled
+from schemas.sections import Context, Qmd, Section, Share
 
 #: Kinds of sessions. Of a file that several share, the first one counts.
 SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Section(BaseModel):
-    """A table of the settings file: frozen, with finite numbers. An unknown key is an error that names it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class RemoteBatch(Section):
@@ -412,7 +404,10 @@ class MemorySettings(Section):
     """Settings that an agent may override."""
 
     enabled: bool = Field(True, description="Whether this memory exists at all.")
-    backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
+    backend: str = Field(
+        "builtin", min_length=1, description="What answers searches: builtin, qmd, or the name of an installed backend."
+    )
+    qmd: Qmd = Qmd()
     provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
     fallback: FallbackName = Field(
         "none", description="Provider that takes over, as a new index, when the first one fails for good."
@@ -458,6 +453,7 @@ class MemorySettings(Section):
     )
     scope: Scope = Scope()
     redaction: Redaction = Redaction()
+    context: Context = Context()
 
     _globs = field_validator("include", "exclude")(_is_glob)
 

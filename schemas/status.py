@@ -127,21 +127,26 @@ class SourceCount(Wire):
     chunks: int
 
 
-class IndexState(Wire):
-    """Contents of the answering generation, and progress of the next one (`build`)."""
+class Counts(Wire):
+    """Counts of a generation. `lastCommitAt` is Unix time, absent before the first commit."""
 
     files: int = 0
     chunks: int = 0
-    source_counts: tuple[SourceCount, ...] = ()
     vectors_ready: int = 0
     vectors_pending: int = 0
     vectors_refused: int = 0
+    last_commit_at: float | None = None
+
+
+class IndexState(Counts):
+    """Contents of the answering generation, and progress of the next one (`build`)."""
+
+    source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
     building: str | None = None
     build: BuildState | None = None
     identity: str | None = None
     identity_matches: bool = True
-    last_commit_at: float | None = None
     disk_bytes: int = 0
 
 
@@ -291,6 +296,25 @@ class UsageState(Wire):
     today: Spent
 
 
+class BackendStatus(Wire):
+    """State of what answers an agent's searches in place of recalld's own index, or of the fallback from it.
+
+    `problem` is the reason of a fallback, or of the last update that failed. `files` and `chunks` are documents that
+    the backend counts. `updated_at` is Unix time.
+    """
+
+    backend: str
+    fallback_from: str | None = None
+    problem: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    files: int | None = None
+    chunks: int | None = None
+    vectors: Availability | None = None
+    search_mode: str | None = None
+    updated_at: float | None = None
+
+
 class AgentStatus(Wire):
     """State of one agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
@@ -320,6 +344,7 @@ class AgentStatus(Wire):
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
+    backend: BackendStatus | None = None
     troubles: tuple[TroubleState, ...] = ()
     advice: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from schemas.context import ContextReport, FlushAnswer, PromptAnswer, PruneAnswer
 from schemas.search import GetAnswer, SearchAnswer
 from schemas.status import Status
 
@@ -30,7 +31,7 @@ Written by `make docs` from `schemas`. Keys that are not required are in an answ
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired
@@ -42,7 +43,7 @@ elif TYPE_CHECKING:
 def answer_types() -> str:
     """Return the content of answers.py: a TypedDict for each model of an answer, after those that it names."""
     classes: dict[str, str] = {}
-    for model in (SearchAnswer, GetAnswer, Status):
+    for model in (SearchAnswer, GetAnswer, Status, PromptAnswer, ContextReport, FlushAnswer, PruneAnswer):
         _add_class(model, classes)
     return "\n\n".join([_HEAD, *classes.values()])
 

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -89,50 +89,35 @@ def opened(house: House, name: str) -> Iterator[Door]:
 
 
 class _Http(Door):
-    def __init__(self, house: House) -> None:
+    """HTTP, by a path of its own for each tool or by the one for tool loops."""
+
+    def __init__(self, house: House, *, tools: bool) -> None:
         self._house = house
         self._client = house.serve()
+        self._tools = tools
 
     def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
-        path = {"memory_search": "/v1/search", "memory_get": "/v1/get"}[tool]
-        body = {**arguments, "sessionKey": session_key}
-        response = self._client.post(path, json=body, headers=self._house.headers(agent))
-        assert response.status_code == 200, response.text
-        return dict(response.json())
-
-
-class _HttpTools(Door):
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._client = house.serve()
-
-    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
-        body = {"name": tool, "arguments": arguments, "sessionKey": session_key}
-        response = self._client.post("/v1/tools", json=body, headers=self._house.headers(agent))
+        path = "/v1/tools" if self._tools else {"memory_search": "/v1/search", "memory_get": "/v1/get"}[tool]
+        body = {"name": tool, "arguments": arguments} if self._tools else arguments
+        headers = self._house.headers(agent)
+        response = self._client.post(path, json={**body, "sessionKey": session_key}, headers=headers)
         assert response.status_code == 200, response.text
         return dict(response.json())
 
 
 class _Mcp(Door):
-    def __init__(self, house: House, *, path: str = "/mcp") -> None:
+    """MCP over HTTP; the session key comes with the connection, or with the call in its `_meta`."""
+
+    def __init__(self, house: House, *, path: str = "/mcp", by_meta: bool = False) -> None:
         self._house = house
         self._address = str(house.serve().base_url).rstrip("/") + path
+        self._by_meta = by_meta
 
     def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
-        headers = self._house.headers(agent, session_key)
-        return found(over_http(self._address.format(agent=agent), calling(tool, **arguments), headers=headers))
-
-
-class _McpMeta(Door):
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._address = f"{str(house.serve().base_url).rstrip('/')}/mcp"
-
-    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
-        meta = {"recalld/sessionKey": session_key} if session_key is not None else None
-        return found(
-            over_http(self._address, calling(tool, meta=meta, **arguments), headers=self._house.headers(agent))
-        )
+        meta = {"recalld/sessionKey": session_key} if self._by_meta and session_key is not None else None
+        headers = self._house.headers(agent, None if self._by_meta else session_key)
+        call = calling(tool, meta=meta, **arguments)
+        return found(over_http(self._address.format(agent=agent), call, headers=headers))
 
 
 class _Stdio(Door):
@@ -204,12 +189,12 @@ class _Shell(Door):
         return dict(json.loads(out.getvalue()))
 
 
-DOORS = {
-    "HTTP": _Http,
-    "tools by HTTP": _HttpTools,
+DOORS: dict[str, Callable[[House], Door]] = {
+    "HTTP": lambda house: _Http(house, tools=False),
+    "tools by HTTP": lambda house: _Http(house, tools=True),
     "MCP": _Mcp,
     "MCP of the agent": lambda house: _Mcp(house, path="/mcp/{agent}"),
-    "MCP, key in _meta": _McpMeta,
+    "MCP, key in _meta": lambda house: _Mcp(house, by_meta=True),
     "stdio": lambda house: _Stdio(house, served=True),
     "stdio without a service": lambda house: _Stdio(house, served=False),
     "shell": lambda house: _Shell(house, served=True),

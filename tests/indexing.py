@@ -1,9 +1,10 @@
-"""One workspace with its index, for tests of what comes into it."""
+"""One workspace with its indexes, for tests of what comes into them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
@@ -11,7 +12,7 @@ from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimit
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import GenerationWriter, Owner
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey
@@ -22,49 +23,67 @@ SLOW = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=1
 
 
 class World:
-    """Agents with one workspace and one cache, each with an index of its own."""
+    """Indexers of one workspace with one cache, which are closed with it."""
+
+    #: Settings of the agent, and whether there is a cache.
+    settings: Mapping[str, Any] = {"chunking": {"tokens": 400, "overlap": 0}}
+    cached = True
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workspace = folder / "workspace"
+        self.folder, self.workspace, self.sessions = folder, folder / "workspace", folder / "sessions"
         (self.workspace / "memory").mkdir(parents=True)
-        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
+        self.sessions.mkdir()
+        self.cache = EmbeddingCache(folder / "embeddings.sqlite") if self.cached else None
+        self.free: int | None = None
         self._open: list[Indexer] = []
 
-    def agent(self, name: str = "main", *, tokens: int = 400, **settings: Any) -> AgentSettings:
-        own = {"id": name, "workspace": self.workspace, "chunking": {"tokens": tokens, "overlap": 0}}
-        return AgentSettings.model_validate({**own, **settings})
+    def agent(self, **settings: Any) -> AgentSettings:
+        own = {"id": "main", "workspace": self.workspace, "sessions": [str(self.sessions)], "provider": "stub"}
+        return AgentSettings.model_validate({**own, **self.settings, **settings})
 
-    def choice(self, provider: EmbeddingProvider | None, error: str | None = None) -> ProviderChoice:
-        return ProviderChoice(provider, "openai", "openai" if provider else "none", None, error)
+    def choice(
+        self, provider: EmbeddingProvider | None, error: str | None = None, *, name: str = "stub"
+    ) -> ProviderChoice:
+        return ProviderChoice(provider, name, name if provider else "none", None, error)
 
     def indexer(
         self,
-        limits: ProviderLimits = FAST,
-        *,
         provider: StubProvider | None = None,
-        agent: str = "main",
+        *,
+        limits: ProviderLimits = FAST,
+        name: str = "main",
         error: str | None = None,
-        tokens: int = 400,
+        owner: Owner | None = None,
+        **settings: Any,
     ) -> Indexer:
         """Return an indexer with this provider, or one with these limits; with an `error`, none is available."""
-        settings = self.agent(agent, tokens=tokens)
+        agent = self.agent(**settings)
+        indexes = self.folder / "indexes" / name
         choice = self.choice(None if error else provider or StubProvider(limits=limits), error)
         made = Indexer(
-            settings,
-            files=AgentFiles(settings),
-            generations=GenerationWriter(self.folder / "indexes" / agent, StoreOptions()),
+            agent,
+            files=AgentFiles(agent),
+            generations=GenerationWriter(indexes, StoreOptions(), owner=owner, free=lambda _: self.free),
             supply=EmbeddingSupply(choice, self.cache),
         )
         self._open.append(made)
         return made
 
     def write(self, path: str, text: str) -> DocumentKey:
-        (self.workspace / path).write_text(text, encoding="utf-8")
+        """Put a file in place of what was there."""
+        file = self.workspace / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(".draft")
+        draft.write_text(text, "utf-8")
+        draft.replace(file)
         return DocumentKey("memory", path)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for indexer in self._open:
             indexer.supply.close()
             indexer.generations.close()
-        self.cache.close()
+        if self.cache is not None:
+            self.cache.close()

@@ -12,7 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from memory.documents.content import OpenTranscript, SourceText, decode, read_steadily
+from memory.documents.content import (
+    DocumentGone,
+    DocumentRefused,
+    DocumentUnreadable,
+    OpenTranscript,
+    SourceText,
+    decode,
+    opened_below,
+    read_steadily,
+    settled_stat,
+    stat_below,
+)
 from memory.documents.imports import ImportedFolder, imported_folders, imports_path, with_import
 from memory.documents.roots import (
     COMPRESSED,
@@ -26,14 +37,6 @@ from memory.documents.roots import (
     join,
     note_roots,
     session_roots,
-)
-from memory.documents.safe_open import (
-    DocumentGone,
-    DocumentRefused,
-    DocumentUnreadable,
-    opened_below,
-    settled_stat,
-    stat_below,
 )
 from memory.documents.scan import (
     EXCLUDED,
@@ -134,7 +137,6 @@ class AgentFiles:
         `entering` gets each folder before it is listed. What the disk refuses becomes one of `Scan.problems`.
         """
         problems, kinds = ScanProblems(), SessionKinds(self._kinds)
-        before = but.unchanged if but is not None else 0
         documents: dict[DocumentKey, FileStat] = {}
         archived: set[str] = set()
         for key, stat in self._found(problems, kinds, imported=imported, entering=entering):
@@ -146,7 +148,7 @@ class AgentFiles:
             documents=documents,
             problems=problems.conditions(),
             unlisted=tuple(problems.unlisted),
-            unchanged=but.unchanged - before if but is not None else 0,
+            unchanged=but.unchanged if but is not None else 0,
             archived=frozenset(archived),
             left_out=problems.left_out,
         )
@@ -475,11 +477,9 @@ class AgentFiles:
         """
         if self._imports is None:
             return []
-        try:
+        version = None
+        with contextlib.suppress(OSError):
             result = self._imports.stat()
-        except OSError:
-            version = None
-        else:
             version = (result.st_mtime_ns, result.st_size, result.st_ino)
         known = self._known_imports
         if known is None or known[0] != version:

@@ -46,7 +46,8 @@ class Difference:
 
     def hides(self, files: AgentFiles, key: DocumentKey) -> bool:
         """Return True if the scan could not look where the document may be."""
-        return not self.scan.complete and self.scan.hides(files.path_of(key))
+        places = files.places(key) if not self.scan.complete else ()
+        return any(self.scan.hides(Path(root.path, *parts)) for root, parts in places)
 
     def disk_state(self, *, sessions: SyncSessions, now: float, watched: bool) -> DiskState:
         """Count what differs.
@@ -102,8 +103,18 @@ def difference(
         # Nothing in an emptied folder is known to be gone.
         scan = replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *folders))
     found = Difference(scan, known, absent, left_out=out)
-    gone = [key for key in absent if not key.is_transcript and not found.hides(files, key)]
-    return replace(found, gone=[*gone, *_forgotten(files, [key for key in absent if key.is_transcript], scan, reader)])
+    excluded = files.left_out(key for key in absent if key.is_transcript)
+    # Only an archive or the settings make an index forget a transcript: `forgets` looks at the disk for each.
+    archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
+    may_go = (key for key in absent if not key.is_transcript or files.forget_deleted or key.path in archived)
+    gone = [
+        key
+        for key in may_go
+        if key not in excluded
+        and not found.hides(files, key)
+        and (not key.is_transcript or forgets(files, key, reader))
+    ]
+    return replace(found, gone=[*gone, *excluded])
 
 
 def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:
@@ -125,28 +136,6 @@ def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = No
         for root, parts in places
         for archive in _archives(root, parts)
     )
-
-
-def _forgotten(files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
-    """Return those of many transcripts absent from a scan that the index must forget, as `forgets` tells of one.
-
-    Looks at the disk for those of which the scan has an archive.
-    """
-    if not absent:
-        return []
-    archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
-    out = files.left_out(absent)
-    return [
-        *out,
-        *(
-            key
-            for key in absent
-            if key not in out
-            and (files.forget_deleted or key.path in archived)
-            and not any(scan.hides(Path(root.folder, *parts)) for root, parts in files.places(key))
-            and forgets(files, key, reader)
-        ),
-    ]
 
 
 def _stands_for(files: AgentFiles, archive: DocumentKey, key: DocumentKey, reader: StoreReader) -> bool:

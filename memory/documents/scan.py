@@ -129,16 +129,6 @@ class ScanProblems:
         return (*found, *more)
 
 
-def files_of(
-    root: Root,
-    problems: ScanProblems,
-    reason_of: Callable[[Root, str], str | None],
-    entering: Callable[[str], object] | None = None,
-) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the documents' files of a root, each by its path as in keys; count in `problems` what is left out."""
-    return _walked(root, problems, reason_of, entering) if root.has_folders else _listed_by_name(root, problems)
-
-
 def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the notes of a root whose names are configured."""
     if not root.names:
@@ -165,13 +155,16 @@ def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, o
             problems.add(ConditionCode.FILE_IS_LINK if is_link else ConditionCode.FILE_NOT_REGULAR, path)
 
 
-def _walked(
+def files_of(
     root: Root,
     problems: ScanProblems,
     reason_of: Callable[[Root, str], str | None],
-    entering: Callable[[str], object] | None,
+    entering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the documents below a folder, each file by its path as in keys."""
+    """Yield the documents' files of a root, each by its path as in keys; count in `problems` what is left out."""
+    if not root.has_folders:
+        yield from _listed_by_name(root, problems)
+        return
     top, is_session = root.path, root.source == SESSIONS_SOURCE
     if root.below and os.path.islink(top):  # noqa: PTH114 - a plain string
         # A link inside the workspace; a configured folder may be one.

@@ -26,8 +26,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
+from memory.documents.content import opened_below, stat_below
 from memory.documents.roots import COMPRESSED, Root, archived_path, join
-from memory.documents.safe_open import opened_below, stat_below
 from schemas.errors import RecalldError
 from schemas.settings import SessionKind
 

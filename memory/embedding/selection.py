@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from memory.embedding.providers.bedrock import BedrockProvider, family_of
+from memory.embedding.providers.bedrock import BedrockProvider
 from memory.embedding.providers.endpoint import Endpoint
-from memory.embedding.providers.json_apis import TASKS, VERSION, GeminiProvider, OllamaProvider
+from memory.embedding.providers.json_apis import VERSION, GeminiProvider, OllamaProvider
 from memory.embedding.providers.local import E5Provider, GgufProvider, UseProvider
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
@@ -240,19 +240,12 @@ def _make(
         said = {"remote.base_url": remote.base_url, "model": memory.model}
         unsaid = " and ".join(key for key, value in said.items() if not value)
         raise ProviderUnavailable(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}")
-    if name == "bedrock" and family_of(model) is None:
-        raise ProviderUnavailable(
-            f"the form of requests to {memory.model} of bedrock is not known",
-            "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
-        )
     key = remote.api_key or getattr(credentials, name, None)
     secret: str | None = key.get_secret_value() if key is not None else None
     needs_key = preset.key_name is not None and remote.base_url is None
     if key is None and needs_key and not _KEY_HEADERS & {header.lower() for header in remote.headers}:
         raise ProviderUnavailable(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     base_url = remote.base_url or preset.base_url
-    query_type = memory.query_input_type or preset.query_input_type
-    document_type = memory.document_input_type or preset.document_input_type
     if name in OWN_SERVERS:
         base_url = base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
     identity_url, spelled = None, model
@@ -263,12 +256,6 @@ def _make(
         # Google takes both spellings, so there are indexes of both.
         spelled = memory.model or model
     kind = OpenAIProvider if preset is GEMINI_COMPATIBLE else _KINDS.get(name, OpenAIProvider)
-    if kind is GeminiProvider:
-        for setting, task in {"query_input_type": query_type, "document_input_type": document_type}.items():
-            if task not in TASKS:
-                raise ProviderUnavailable(
-                    f"{setting} {task} is no task type of Gemini", f"name one of {', '.join(TASKS)}"
-                )
     query_prefix, document_prefix = _prefixes(memory, name)
     limits = ProviderLimits(
         inputs=preset.inputs,
@@ -290,8 +277,8 @@ def _make(
             dimensions=memory.output_dimensionality,
             dimensions_field=preset.dimensions_field,
             headers=remote.headers,
-            query_input_type=query_type,
-            document_input_type=document_type,
+            query_input_type=memory.query_input_type or preset.query_input_type,
+            document_input_type=memory.document_input_type or preset.document_input_type,
             query_prefix=query_prefix,
             document_prefix=document_prefix,
             identity_model=spelled,

@@ -128,10 +128,11 @@ def estimate(
             if reader is not None:
                 opened.callback(reader.close)
         work = _Work(target)
-        planner, report, changed = Planner(agent, files, provider), IndexReport(), 0
+        report, changed = IndexReport(), 0
+        planner = Planner(target, agent, files, provider, report)
         for key in documents:
             failed, report.again, some = report.failed, None, False
-            for _ in planner.plan(target, key, report):
+            for _ in planner.plan(key):
                 some |= work.add(planner.batch)
                 planner.batch = CommitBatch()
             # A document that cannot be read now changes at this moment.

@@ -149,7 +149,7 @@ class Indexer:
 
     def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:
         """Plan, request vectors and commit, each for another batch at the same time."""
-        planner = Planner(self.agent, self.files, self.supply.choice.provider)
+        planner = Planner(run.target, self.agent, self.files, self.supply.choice.provider, run.report)
         flight: deque[CommitBatch] = deque()
 
         def send() -> None:
@@ -157,7 +157,7 @@ class Indexer:
             planner.batch = CommitBatch()
 
         for key in keys:
-            with closing(planner.plan(run.target, key, run.report)) as parts:
+            with closing(planner.plan(key)) as parts:
                 for _ in parts:
                     if planner.batch.full or planner.commits_first:
                         send()

@@ -15,7 +15,7 @@ from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, c
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
+from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite, Store
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
@@ -32,62 +32,74 @@ class Planner:
     before the next part.
     """
 
-    def __init__(self, agent: AgentSettings, files: AgentFiles, provider: EmbeddingProvider | None) -> None:
+    def __init__(
+        self,
+        store: StoreReader | None,
+        agent: AgentSettings,
+        files: AgentFiles,
+        provider: EmbeddingProvider | None,
+        report: IndexReport,
+    ) -> None:
         self.batch = CommitBatch()
         self.resumable = False
         self.commits_first = False
+        self._store = store
         self._agent = agent
         self._files = files
         self._provider = provider
+        self._report = report
         self._emptied: dict[str, int] | None = None
 
-    def plan(self, store: StoreReader | None, key: DocumentKey, report: IndexReport) -> Generator[None]:
+    def plan(self, key: DocumentKey) -> Generator[None]:
         """Add the changes of one document to the batch; yield after each part.
 
         A failure of this document does not affect the others.
         """
         self.resumable = self.commits_first = False
         try:
-            yield from self._steps(store, key, report)
+            yield from self._steps(key)
         except Transient as error:
             if isinstance(error, StoreBusy | StoreFull):
                 raise
-            report.again = error
+            self._report.again = error
         except Exception as error:
             if isinstance(error, RecalldError) and not isinstance(error, Permanent):
                 raise
             self.batch.others.append(failure_of(self._agent.id, key, error))
-            report.failed += 1
+            self._report.failed += 1
 
-    def _steps(self, store: StoreReader | None, key: DocumentKey, report: IndexReport) -> Iterator[None]:
+    def _steps(self, key: DocumentKey) -> Iterator[None]:
+        store = self._store
         # Taken before the source is read: if another process commits in between, the indexer reads again.
         revision = store.revision(key) if store is not None else 0
         known = store.file(key) if store is not None else None
         try:
             stat = self._files.stat(key)
-            otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
             if stat is None:
-                yield from self._forget(store, key, revision, report)
-            elif known is not None and known.stat.agrees_with(stat) and not otherwise:
+                yield from self._forget(key, revision)
+            elif known is not None and known.stat.agrees_with(stat) and not self._is_read_otherwise(key):
                 self.batch.done.append(key)
-                report.unchanged += 1
+                self._report.unchanged += 1
             elif key.is_transcript:
-                yield from self._transcript(store, key, known, stat, report)
+                yield from self._transcript(key, stat, is_new=known is None)
             else:
                 source = self._files.read(key)
                 if known is not None and (known.content_hash, known.notes) == (source.content_hash, source.notes):
                     stat = known.stat_when_the_same(source.stat)
                     self.batch.others.append(DocumentTouch(key, stat, known.content_hash))
-                    report.unchanged += 1
+                    self._report.unchanged += 1
                 else:
-                    self.batch.add(self._note(store, key, source, revision))
+                    self.batch.add(self._note(key, source, revision))
         except DocumentGone:
-            yield from self._forget(store, key, revision, report)
+            yield from self._forget(key, revision)
         yield
 
-    def _note(self, store: StoreReader | None, key: DocumentKey, source: SourceText, revision: int) -> Plan:
+    def _is_read_otherwise(self, key: DocumentKey) -> bool:
+        return self._store is not None and is_read_otherwise(key, files=self._files, store=self._store)
+
+    def _note(self, key: DocumentKey, source: SourceText, revision: int) -> Plan:
         text = redactor_for(self._agent, key.source)(source.text)
-        stored = StoredChunks(store.chunks_of(key) if store is not None else ())
+        stored = StoredChunks(self._store.chunks_of(key) if self._store is not None else ())
         added, moved = stored.taken_over(cut_document(text, self._agent.chunking, self._provider))
         write = DocumentWrite(
             key=key,
@@ -100,17 +112,11 @@ class Planner:
         )
         return Plan(write, added)
 
-    def _transcript(
-        self,
-        store: StoreReader | None,
-        key: DocumentKey,
-        known: IndexedFile | None,
-        stat: FileStat,
-        report: IndexReport,
-    ) -> Iterator[None]:
+    def _transcript(self, key: DocumentKey, stat: FileStat, *, is_new: bool) -> Iterator[None]:
+        store = self._store
         for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=self._provider):
             # For an estimate, a renamed transcript is a new one whose texts have vectors.
-            is_first = known is None and isinstance(part.write.expected, int)
+            is_first = is_new and isinstance(part.write.expected, int)
             if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.added[:1]):
                 break
             self.batch.add(part)
@@ -118,7 +124,7 @@ class Planner:
             yield
         else:
             return
-        yield from self._steps(store, key, report)
+        yield from self._steps(key)
 
     def _renamed(self, store: Store, key: DocumentKey, stat: FileStat, first: Sequence[CutChunk]) -> bool:
         """Give a renamed transcript's rows its new name; return True if there were any.
@@ -152,9 +158,8 @@ class Planner:
             return mark if self._files.root_is_there(name) else None
         return mark if now.inode != known.stat.inode == stat.inode else None
 
-    def _forget(
-        self, store: StoreReader | None, key: DocumentKey, revision: int, report: IndexReport
-    ) -> Iterator[None]:
+    def _forget(self, key: DocumentKey, revision: int) -> Iterator[None]:
+        store = self._store
         if store is None:
             return
         if revision > 0 and forgets(self._files, key) and not forgets(self._files, key, store):
@@ -164,7 +169,7 @@ class Planner:
             self.commits_first = False
         if revision > 0 and forgets(self._files, key, store) and not self._is_emptied(store, key):
             self.batch.others.append(DocumentDelete(key, revision))
-            report.deleted += 1
+            self._report.deleted += 1
         elif revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
             # The document was never indexed and cannot be repaired any more: its letter goes.
             self.batch.others.append(DocumentDelete(key, revision))

@@ -108,10 +108,10 @@ def longest_beginning(
     return found
 
 
-def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader | None) -> bool:
+def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
     named = files.named_format(key)
-    mark = store.transcript(key) if named is not None and store is not None else None
+    mark = store.transcript(key) if named is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != named
 

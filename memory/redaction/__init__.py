@@ -1,13 +1,6 @@
 """Redaction: masks in place of secrets, before any other part sees a text."""
 
-from memory.redaction.redactor import (
-    REDACTION_VERSION,
-    Redactor,
-    query_redactor,
-    redact,
-    redaction_facts,
-    redactor_for,
-)
+from memory.redaction.redactor import REDACTION_VERSION, redact, redaction_facts, redactor_for
 from memory.redaction.user_patterns import ASKING, REWRITING, PatternTooCostly, is_costly
 
 __all__ = [
@@ -15,9 +8,7 @@ __all__ = [
     "REDACTION_VERSION",
     "REWRITING",
     "PatternTooCostly",
-    "Redactor",
     "is_costly",
-    "query_redactor",
     "redact",
     "redaction_facts",
     "redactor_for",

@@ -78,25 +78,13 @@ class Core:
     """
 
     def __init__(
-        self, needle: str, family: Family, kind: str, *, word: str = "", before: str = "", not_before: str = ""
+        self, needle: str, family: Family, *, word: str = "", before: str = "", not_before: str = "(?!)"
     ) -> None:
         self.needle = needle.encode()
         self.family = family
-        self.kind = kind
-        self._word = re.compile(word.encode()) if word else None
-        self.before = re.compile(before.encode() + rb"\Z") if before else None
-        self.not_before = re.compile(not_before.encode() + rb"\Z") if not_before else None
-
-    def end(self, lowered: bytes, position: int) -> int:
-        """Return the end of the word whose needle is at `position`; 0 for another word."""
-        if self._word is None:
-            return position + len(self.needle)
-        found = self._word.match(lowered, position)
-        return found.end() if found is not None else 0
-
-
-def _passwords(*needles: str) -> list[Core]:
-    return [Core(needle, Family.PASSWORD, "password") for needle in needles]
+        self.word = re.compile(word.encode()) if word else None
+        self.before = re.compile(f"(?:{before})\\Z".encode())
+        self.not_before = re.compile(f"(?:{not_before})\\Z".encode())
 
 
 #: Keys that open something. Others are of tables, maps and caches, or public.
@@ -116,34 +104,32 @@ CORES = (
     Core(
         "pass",
         Family.PASSWORD,
-        "password",
         word="pass(?:word|wd|phrase|code|wort|ord)?",
-        before="(?:[_-]|(?:db|smtp|ftp|user|mysql|pg|root))",
+        before="[_-]|db|smtp|ftp|user|mysql|pg|root",
         not_before="(?:forgot|reset)[_-]?",
     ),
-    Core("pw", Family.PASSWORD, "password", word="pwd|(?<![a-z0-9])pw(?![a-z0-9])", before="[_-]", not_before="old"),
-    *_passwords("identified by", "kennwort"),
-    Core("contrase", Family.PASSWORD, "password", word="contrase(?:\xf1|n)a"),
-    *_passwords("mot de passe", "wachtwoord"),
-    Core("secret", Family.SECRET, "secret", word="secrets?"),
-    Core("credential", Family.SECRET, "secret", word="credentials?"),
+    Core("pw", Family.PASSWORD, word="pwd|(?<![a-z0-9])pw(?![a-z0-9])", before="[_-]", not_before="old"),
+    Core("contrase", Family.PASSWORD, word="contrase(?:\xf1|n)a"),
+    *(Core(needle, Family.PASSWORD) for needle in ("identified by", "kennwort", "mot de passe", "wachtwoord")),
+    Core("secret", Family.SECRET, word="secrets?"),
+    Core("credential", Family.SECRET, word="credentials?"),
     # kubeconfig's own key is `client-key-data`; other data of keys is public.
-    Core("key", Family.SECRET, "key", word="key(?:(?<=client-key)-data)?", before=_OPENING),
-    Core("_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])"),
-    Core("token", Family.TOKEN, "token", not_before=_NOT_OPENING),
+    Core("key", Family.KEY, word="key(?:(?<=client-key)-data)?", before=_OPENING),
+    Core("_auth", Family.SECRET, before="^|[^a-z0-9.]"),
+    Core("token", Family.TOKEN, not_before=_NOT_OPENING),
 )
 
 #: Only in texts that are not all ASCII; of French and Portuguese hardly any is.
 OTHER_CORES = (
-    Core("mdp", Family.PASSWORD, "password", word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]"),
-    Core("senha", Family.PASSWORD, "password", not_before="[a-z]"),
-    Core("密", Family.PASSWORD, "password", word="密(?:码|碼)"),
-    *_passwords("口令", "パスワード", "暗証番号", "비밀번호", "비번", "hasło"),
-    Core("lösenord", Family.PASSWORD, "password", word="lösenord(?:et)?"),
-    *_passwords("şifre", "mật khẩu", "पासवर्ड", "пароль", "Пароль"),
-    Core("كلمة", Family.PASSWORD, "password", word="كلمة (?:المرور|السر)"),
-    *(Core(needle, Family.SECRET, "key") for needle in ("密钥", "密鑰", "秘钥", "私钥")),
-    Core("令牌", Family.TOKEN, "token"),
+    Core("mdp", Family.PASSWORD, word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]"),
+    Core("senha", Family.PASSWORD, not_before="[a-z]"),
+    Core("密", Family.PASSWORD, word="密(?:码|碼)"),
+    Core("lösenord", Family.PASSWORD, word="lösenord(?:et)?"),
+    Core("كلمة", Family.PASSWORD, word="كلمة (?:المرور|السر)"),
+    *(Core(needle, Family.PASSWORD) for needle in ("口令", "パスワード", "暗証番号", "비밀번호", "비번", "hasło")),
+    *(Core(needle, Family.PASSWORD) for needle in ("şifre", "mật khẩu", "पासवर्ड", "пароль", "Пароль")),
+    *(Core(needle, Family.KEY) for needle in ("密钥", "密鑰", "秘钥", "私钥")),
+    Core("令牌", Family.TOKEN),
 )
 
 
@@ -206,9 +192,7 @@ _BARE_END = re.compile(rb"&[\w.-]{1,32}=|[,;][\w.-]{1,32}[=:]|;|\\+[nrt\"']|\|")
 
 _TRAILING = b",;:.)]}|\\*_?"
 
-#: What goes on after most labels in prose: "the password flow".
 _PLAIN_WORD = re.compile(rb"[A-Z]?[a-z]+[^A-Za-z0-9]{0,2}(?:\s|$)")
-
 _AFTER_ALONE = re.compile(rb"[ \t.*_`\"'|)]*(?:\r?\n|\r?$)")
 _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
@@ -219,8 +203,9 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
         position = lowered.find(core.needle)
         while position >= 0:
             following = position + len(core.needle)
-            end = core.end(lowered, position)
-            joint = JOINT.match(lowered, end) if end else None
+            word = core.word.match(lowered, position) if core.word is not None else None
+            end = word.end() if word is not None else following
+            joint = JOINT.match(lowered, end) if word is not None or core.word is None else None
             span = _secret_after(core, data, lowered, position, joint) if joint is not None else None
             if span is not None:
                 yield span
@@ -235,11 +220,11 @@ def _secret_after(core: Core, data: bytes, lowered: bytes, position: int, joint:
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     is_flag = how == "space" and _is_flag(data, start)
     if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
-        return None
+        return None  # "the password flow": most labels in prose
     if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
         words = _PASSPHRASE.match(data, at)
         if words is not None and are_chosen_words(words[1]):
-            return Span(*words.span(1), core.kind)
+            return Span(*words.span(1), core.family)
     if nested := _NESTED.match(data, at):
         at = nested.end()
     first, last, quoted = _value_at(data, at)
@@ -278,14 +263,14 @@ def _secret_after(core: Core, data: bytes, lowered: bytes, position: int, joint:
         return None
     if last == at + _JUDGED_BYTES and not quoted and (rest := _BARE.match(data, last)):
         last = rest.end() - len(rest[0]) + len(rest[0].rstrip(_TRAILING))
-    return Span(first, last, core.kind)
+    return Span(first, last, core.family)
 
 
 def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
     before = lowered[max(0, min(start, position - 12)) : position]
-    if core.not_before is not None and core.not_before.search(before):
+    if core.not_before.search(before):
         return False
-    if not bare or core.before is None or core.before.search(before):
+    if not bare or core.before.search(before):
         return True
     # MY_KEY=: an environment's key that is of no table.
     name = data[start:position]

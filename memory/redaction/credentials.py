@@ -25,11 +25,6 @@ from memory.redaction.values import (
 )
 
 _DIGIT = re.compile(rb"[0-9]")
-_PLACEHOLDER = re.compile(
-    rb"\$|\{|(.)\1*$|.{0,32}(?:\.\.\.|[xX]{4}|\*\*\*)|(?:your|my|some|the)[-_]|(?:token|password|api_?key)$",
-    re.IGNORECASE,
-)
-
 #: `${...}`, `<...>`, ***, a port's number before a user's handle.
 _ADDRESS_PLACEHOLDER = re.compile(rb"[${<*%]|\[[A-Za-z<]|(.)\1*$|[xX]{3}|.{0,32}\.\.\.|[0-9]{1,5}$")
 
@@ -39,7 +34,7 @@ def _is_given(_: bytes) -> bool:
 
 
 def _is_real(value: bytes) -> bool:
-    return _PLACEHOLDER.match(value) is None
+    return not is_placeholder(value)
 
 
 def _is_real_in_address(value: bytes) -> bool:

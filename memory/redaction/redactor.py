@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memory.redaction.assignments import find_assignments
 from memory.redaction.credentials import find_credentials, find_private_keys
 from memory.redaction.tokens import find_aws_secrets, find_tokens
-from memory.redaction.user_patterns import ASKING, INDEXING, PatternBudget, UserPatterns
+from memory.redaction.user_patterns import INDEXING, PatternBudget, UserPatterns
 from memory.redaction.values import Span
 
 if TYPE_CHECKING:
@@ -32,50 +32,55 @@ _MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
 _LINE_PART = re.compile(rb"[^\s\0](?:[^\r\n\0]*[^\s\0])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Redactor:
-    """Masks what the built-in rules and the patterns of the settings find.
+def redact(text: str, find_patterns: UserPatterns | None = None) -> str:
+    """Return the text with masks in place of the secrets that the built-in rules and the user's patterns find.
 
     Redaction is idempotent and keeps the number of lines and their ends. It takes time linear in the size of the text,
     besides the time of the patterns, which has a budget.
+
+    Raises:
+        PatternTooCostly: a pattern used up the budget; the text must not be used.
     """
+    # A mask may uncover a secret that stood behind another one.
+    while (redacted := _once(text, find_patterns)) != text:
+        text = redacted
+    return text
 
-    find_patterns: UserPatterns | None = None
 
-    @classmethod
-    def of(cls, patterns: Sequence[str], budget: PatternBudget = INDEXING) -> Redactor:
-        """Return the redactor with the built-in rules and these patterns, which are valid regular expressions.
+def redactor_for(memory: MemorySettings, *sources: str, budget: PatternBudget = INDEXING) -> Callable[[str], str]:
+    """Return the function that masks secrets in the texts of one document or question.
 
-        With patterns it is for the texts of one document or question, which share the budget.
-        """
-        return cls(UserPatterns(patterns, budget)) if patterns else _built_in
+    It changes nothing if redaction is switched off for each of the sources ("memory", "sessions"). Its texts share the
+    budget. It raises what `redact` raises.
+    """
+    switched_on = {"memory": memory.redaction.memory, "sessions": memory.redaction.sessions}
+    if not any(switched_on[source] for source in sources):
+        return str
+    patterns = memory.redaction.patterns
+    return partial(redact, find_patterns=UserPatterns(patterns, budget)) if patterns else redact
 
-    def __call__(self, text: str) -> str:
-        """Return the text with a mask in place of each secret.
 
-        Raises:
-            PatternTooCostly: a pattern used up the budget; the text must not be used.
-        """
-        # A mask may uncover a secret that stood behind another one.
-        while (redacted := self._once(text)) != text:
-            text = redacted
-        return text
+def redaction_facts(memory: MemorySettings) -> list[Any]:
+    """Return the settings that decide how the texts of an index were redacted, as JSON; patterns as a digest."""
+    patterns = json.dumps(memory.redaction.patterns, ensure_ascii=True).encode()
+    digest = hashlib.blake2b(patterns, digest_size=8).hexdigest() if memory.redaction.patterns else ""
+    return [REDACTION_VERSION, memory.redaction.memory, memory.redaction.sessions, digest]
 
-    def _once(self, text: str) -> str:
-        data = text.encode("utf-8", "surrogatepass")
-        seen = _MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
-        lowered = seen.lower()
-        # The first rule that finds a secret names it, so the most specific rules come first.
-        spans = [
-            *find_private_keys(seen),
-            *find_tokens(seen),
-            *find_credentials(seen, lowered),
-            *find_assignments(seen, lowered),
-            *find_aws_secrets(seen),
-        ]
-        if self.find_patterns is not None:
-            spans += self.find_patterns(text, data)
-        return _masked(data, seen, spans).decode("utf-8", "surrogatepass") if spans else text
+
+def _once(text: str, find_patterns: UserPatterns | None) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    seen = _MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
+    lowered = seen.lower()
+    # The first rule that finds a secret names it, so the most specific rules come first.
+    spans = [
+        *find_private_keys(seen),
+        *find_tokens(seen),
+        *find_credentials(seen, lowered),
+        *find_assignments(seen, lowered),
+        *find_aws_secrets(seen),
+        *(find_patterns(text, data) if find_patterns is not None else ()),
+    ]
+    return _masked(data, seen, spans).decode("utf-8", "surrogatepass") if spans else text
 
 
 def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
@@ -94,37 +99,3 @@ def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
             parts += [data[done : part.start()], f"[redacted:{kind}]".encode()]
             done = part.end()
     return b"".join([*parts, data[done:]])
-
-
-_built_in = Redactor()
-
-
-def redact(text: str) -> str:
-    """Return the text with masks in place of the secrets that the built-in rules find."""
-    return _built_in(text)
-
-
-def redactor_for(memory: MemorySettings, source: str, *, budget: PatternBudget = INDEXING) -> Callable[[str], str]:
-    """Return the function that masks the secrets in texts of one document of a source ("memory" or "sessions").
-
-    It changes nothing if redaction of the source is switched off. It raises what `Redactor` raises.
-    """
-    switched_on = {"memory": memory.redaction.memory, "sessions": memory.redaction.sessions}[source]
-    return Redactor.of(memory.redaction.patterns, budget) if switched_on else _unchanged
-
-
-def query_redactor(memory: MemorySettings) -> Callable[[str], str]:
-    """Return the function that masks the secrets in one query, if the texts of either source are redacted."""
-    switched_on = memory.redaction.memory or memory.redaction.sessions
-    return Redactor.of(memory.redaction.patterns, ASKING) if switched_on else _unchanged
-
-
-def redaction_facts(memory: MemorySettings) -> list[Any]:
-    """Return the settings that decide how the texts of an index were redacted, as JSON; patterns as a digest."""
-    patterns = json.dumps(memory.redaction.patterns, ensure_ascii=True).encode()
-    digest = hashlib.blake2b(patterns, digest_size=8).hexdigest() if memory.redaction.patterns else ""
-    return [REDACTION_VERSION, memory.redaction.memory, memory.redaction.sessions, digest]
-
-
-def _unchanged(text: str) -> str:
-    return text

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from memory.redaction.values import Span
 from schemas.errors import Permanent
 
 
-@dataclass(frozen=True, slots=True)
-class PatternBudget:
+class PatternBudget(NamedTuple):
     """Processor time that all patterns together may take for the texts of one document, or of one question.
 
     `seconds`, and `seconds_per_megabyte` more for every megabyte of text.
@@ -103,9 +102,13 @@ class UserPatterns:
 
 def is_costly(pattern: str) -> bool:
     """Return True if the pattern takes far too long for a line that is made out of what it mentions."""
+    mentioned: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
+    parts = dict.fromkeys([*_PARTS, *mentioned, *"".join(mentioned)][: len(_PARTS) + _MOST_OWN_PARTS])
+    # The last end holds all that a match needs: without it, `regex` does not even begin.
+    ends = ("", "!", "\x01 ", f"!\x01\n{''.join(mentioned)}")
     try:
-        for line in _lines(pattern):
-            UserPatterns([pattern], TRYING)(line, b"")
+        for part, end in product(parts, ends):
+            UserPatterns([pattern], TRYING)(part * (TRIED_CHARACTERS // len(part)) + end, b"")
     except PatternTooCostly:
         return True
     return False
@@ -131,25 +134,16 @@ def as_regex_reads_it(pattern: str) -> str:
 
 def _spans(text: str, parts: Sequence[tuple[int, int]]) -> Iterator[Span]:
     """Yield the parts, which count characters, as spans of bytes."""
+
+    def size(start: int, end: int) -> int:
+        return len(text[start:end].encode("utf-8", "surrogatepass"))
+
     character = byte = 0
     for start, end in parts:
-        if start == end:
-            continue
-        byte += _bytes(text[character:start])
-        character = start
-        yield Span(byte, byte + _bytes(text[start:end]), "pattern")
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _lines(pattern: str) -> Iterator[str]:
-    mentioned: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
-    for part in dict.fromkeys([*_PARTS, *mentioned, *"".join(mentioned)][: len(_PARTS) + _MOST_OWN_PARTS]):
-        run = part * (TRIED_CHARACTERS // len(part))
-        # The last one holds all that a match needs: without it, `regex` does not even begin.
-        yield from (run, run + "!", run + "\x01 ", f"{run}!\x01\n{''.join(mentioned)}")
+        if start < end:
+            byte += size(character, start)
+            character = start
+            yield Span(byte, byte + size(start, end), "pattern")
 
 
 def _too_much(place: int, cost: str, text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 
@@ -20,11 +20,12 @@ class Span(NamedTuple):
     kind: str
 
 
-class Family(Enum):
+class Family(StrEnum):
     """Kind of value that a label announces: a chosen word, a long key, or a token, a word with other meanings too."""
 
     PASSWORD = auto()
     SECRET = auto()
+    KEY = auto()
     TOKEN = auto()
 
 
@@ -87,12 +88,6 @@ _LABEL_WORD = re.compile(rb"passw|passphrase|secret|token|api[-_]?key|credential
 #: Words, joined as identifiers, paths and compounds are.
 _WORDY = re.compile(rb"[^\W\d_]+(?:[-_./' +&:,]+[^\W\d_]+)*[.?]?", re.IGNORECASE)
 
-#: Words in quotes are a passphrase, unless they are a sentence of a user interface.
-_PROSE = re.compile(
-    rb"\b(?:an?|the|your|my|is|are|was|not|no|to|for|of|in|on|or|and|with|at|be|must|can|please|enter|type|forgot|reset"
-    rb"|change|show|hide|new|old|confirm|repeat|again|invalid|wrong|incorrect|required|missing|too|least|match)\b|[.,:]",
-    re.IGNORECASE,
-)
 _UNDIVIDED = re.compile(rb"[A-Za-z]+")
 
 #: Words of sentences, and of what people write about a passphrase.
@@ -157,7 +152,7 @@ _MIXED_CASE = re.compile(rb"[a-z].*[A-Z]|[A-Z]{2}.*[a-z]")
 _ODD_SIGN = re.compile(rb"[!@#$%^&*+=?~]")
 
 #: Bytes that a value has at least, by family; a value in a setting may be shorter than one in prose.
-_LEAST = {Family.PASSWORD: (4, 3), Family.SECRET: (8, 6), Family.TOKEN: (8, 6)}
+_LEAST = {Family.PASSWORD: (4, 3), Family.SECRET: (8, 6), Family.KEY: (8, 6), Family.TOKEN: (8, 6)}
 
 _SETTINGS = frozenset({Form.ENVIRONMENT, Form.SETTING})
 _LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
@@ -198,8 +193,8 @@ def is_placeholder(value: bytes) -> bool:
 
 def are_chosen_words(value: bytes) -> bool:
     """Return True if several plain words are a passphrase, not a sentence with its joining words."""
-    words = re.split(rb"[ -]", value)
-    return not any(word in _JOINING_WORDS or _WORD_ENDING.fullmatch(word) for word in words)
+    words = re.split(rb"[ -]", value.lower())
+    return not any(word in _JOINING_WORDS or _WORD_ENDING.fullmatch(word) or not word.isalpha() for word in words)
 
 
 def _letters_are_secret(found: Candidate) -> bool:
@@ -238,14 +233,14 @@ def _words_are_secret(found: Candidate) -> bool:
         if form in _LOOSEST or (form in {Form.VERB, Form.FLAG} and not found.quoted):
             return False
         if b" " in value:
-            return found.quoted and not _PROSE.search(value)
+            return found.quoted and are_chosen_words(value)
         is_alone = found.alone and form is Form.COLON and _UNDIVIDED.fullmatch(value) is not None
         return found.quoted or in_setting or is_alone
     if in_setting:
         return b" " not in value and len(value) >= 8
     if not _UNDIVIDED.fullmatch(value) or not (form is Form.COLON or (form is Form.EQUALS and found.quoted)):
         return False
-    least = 12 if found.family is Family.SECRET else 16
+    least = 16 if found.family is Family.TOKEN else 12
     return len(value) >= (least if _MIXED_CASE.search(value) else 2 * least)
 
 
@@ -340,9 +335,6 @@ _LETTERS = 8
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{20,}+={0,2}")
 _BOTH_CASES = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])")
 
-#: One character in place of many.
-_FILLED = re.compile(rb"[xX]{6}|(.)\1{5}")
-
 #: A digest, such as names a folder.
 _DIGEST = re.compile(rb"[0-9a-f]{16,}")
 
@@ -371,6 +363,5 @@ def is_random_key(value: bytes) -> bool:
     return (
         _BASE64.fullmatch(value) is not None
         and _BOTH_CASES.match(value) is not None
-        and _FILLED.search(value) is None
         and word_bits(_DIGEST.sub(b"/", value)) < SURELY_RANDOM_BITS
     )

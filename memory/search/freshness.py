@@ -113,7 +113,13 @@ class Freshness:
     def _moment(self, pending: Pending | None) -> Moment:
         if pending is None or self._pending is None:
             return Moment(None)
-        return Moment(_state(pending), self._unwatched(self._pending))
+        oldest = round(max(0.0, time.time() - pending.oldest_at), 3) if pending.oldest_at is not None else None
+        state = PendingState(documents=pending.documents, oldest_seconds=oldest)
+        facts = self._pending.broker()
+        if facts is None or facts.writable:
+            return Moment(state, not_watched(known_processes(self._pending, wait=None)))
+        params = {"reason": facts.warning or "the broker is read-only"}
+        return Moment(state, Condition(ConditionCode.CHANGES_UNSEEN, params=params))
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
         """Return the number of chunks without a vector, counted once at each revision (`StoreReader.change_token`)."""
@@ -121,24 +127,6 @@ class Freshness:
         if known is None or known[0] != revision:
             self._vectors = known = revision, reader.vectors_pending()
         return known[1]
-
-    def _unwatched(self, queue: PendingReader) -> Condition | None:
-        facts = queue.broker()
-        if facts is not None and not facts.writable:
-            return Condition(
-                ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
-            )
-        return not_watched(known_processes(queue, wait=None))
-
-
-def wait_seconds(wait_ms: int | None) -> float:
-    """Return the seconds that a search waits for changes, at most."""
-    return (DEFAULT_WAIT_MS if wait_ms is None else wait_ms) / 1000
-
-
-def _state(pending: Pending) -> PendingState:
-    oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else None
-    return PendingState(documents=pending.documents, oldest_seconds=round(oldest, 3) if oldest is not None else None)
 
 
 #: Seconds for which the circuit stays open after a queue that did not answer.

@@ -16,9 +16,9 @@ from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
-from memory.redaction import REWRITING, PatternTooCostly, query_redactor
+from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
-from memory.search.freshness import Freshness, GuardedPendingReader, Moment, on_thread, wait_seconds
+from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.ranker import Wanted
@@ -304,7 +304,8 @@ class _Search:
         self._words: Future[Candidates | None] | None = None
         self._moment = Moment()
         # Until then the search waits for changes.
-        self._until = deadline.started + min(wait_seconds(request.wait_ms), _WAIT_SHARE * deadline.seconds)
+        wait_ms = DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms
+        self._until = deadline.started + min(wait_ms / 1000, _WAIT_SHARE * deadline.seconds)
 
     async def answer(self) -> SearchAnswer:
         """Return the answer within the deadline, with the results found by then.
@@ -355,7 +356,7 @@ class _Search:
         """Mask the query's secrets, choose the provider, begin to embed, and look for changes that wait."""
         agent, request = self._on.agent, self._request
         # The index holds masks where secrets were, and a provider gets to see none.
-        searched = searched_query(request.query, query_redactor(agent))
+        searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
         wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,

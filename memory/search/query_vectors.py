@@ -206,7 +206,7 @@ class QueryVectors:
     def _ask_twice(self, running: _Running, item: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
         if self._clock() >= running.until:
-            raise Unavailable("no search waits for this query any more")
+            raise Unavailable(self._late)
         try:
             return self._ask(item)
         except Transient as error:

@@ -93,6 +93,11 @@ def session_of(session_key: str | None) -> Session:
     return Session(raw=raw, agent=agent, key=key, channel=_channel(words), chat_type=_chat_type(words))
 
 
+def is_cited(citations: str, session: Session) -> bool:
+    """Return True if results for a session name their source, by the setting `citations`."""
+    return not session.is_shared if citations == "auto" else citations == "on"
+
+
 def allows(scope: Scope, session: Session, *, agent: str) -> bool:
     """Return True if a session may search this agent's memory.
 

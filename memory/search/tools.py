@@ -9,10 +9,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import structlog
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memory.search.ranking.terms import cut_at_or_before
 from schemas.documents import SESSIONS_SOURCE
@@ -137,6 +137,22 @@ class ToolArgumentsRefused(UserError):
         super().__init__(message, exit_code=2)
 
 
+def _input_schema(request: type[BaseModel], **descriptions: str) -> dict[str, Any]:
+    """Return the JSON schema of these arguments, which are fields of the request; the first one is required."""
+    fields = request.model_json_schema(by_alias=True)["properties"]
+    properties = {}
+    for name, description in descriptions.items():
+        [shape] = [one for one in fields[name].get("anyOf", [fields[name]]) if one["type"] != "null"]
+        shape = {key: value for key, value in shape.items() if key not in {"title", "default"}}
+        properties[name] = {**shape, "description": description}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [next(iter(properties))],
+        "additionalProperties": False,
+    }
+
+
 _SEARCH = Tool(
     name=SEARCH,
     title="Search memory",
@@ -148,35 +164,14 @@ _SEARCH = Tool(
         "looked and found nothing. If `disabled` is true, tell the user that memory is unavailable and why; if `stale` "
         "is, that the newest changes may be missing."
     ),
-    input_schema={
-        "type": "object",
-        "properties": {
-            "query": {
-                "type": "string",
-                "description": "What to recall: a question, or exact words, names, ids or error messages.",
-            },
-            "maxResults": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 100,
-                "description": "How many passages at most.",
-            },
-            "minScore": {
-                "type": "number",
-                "minimum": 0,
-                "maximum": 1,
-                "description": "Leave out passages whose score is lower.",
-            },
-            "corpus": {
-                "type": "string",
-                "enum": list(get_args(Corpus)),
-                "description": "Only notes (memory), only past conversations (sessions), or both (all, as without it). "
-                "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
-            },
-        },
-        "required": ["query"],
-        "additionalProperties": False,
-    },
+    input_schema=_input_schema(
+        SearchRequest,
+        query="What to recall: a question, or exact words, names, ids or error messages.",
+        maxResults="How many passages at most.",
+        minScore="Leave out passages whose score is lower.",
+        corpus="Only notes (memory), only past conversations (sessions), or both (all, as without it). "
+        "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
+    ),
 )
 
 _GET = Tool(
@@ -188,26 +183,13 @@ _GET = Tool(
         "nothing else; of a transcript it returns what was said on those lines. `nextFrom` says where to go on. "
         "`status` is ok, not_found (no such document), or error (it could not be read, see `error`)."
     ),
-    input_schema={
-        "type": "object",
-        "properties": {
-            "path": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 4096,
-                "description": "The document, as a result's `path` names it.",
-            },
-            "from": {"type": "integer", "minimum": 1, "description": "First line, counted from 1."},
-            "lines": {"type": "integer", "minimum": 1, "maximum": 100_000, "description": "How many lines."},
-            "corpus": {
-                "type": "string",
-                "enum": ["memory", "wiki", "all"],
-                "description": "This memory (memory, all). There is no wiki here: of it nothing is read.",
-            },
-        },
-        "required": ["path"],
-        "additionalProperties": False,
-    },
+    input_schema=_input_schema(
+        GetRequest,
+        path="The document, as a result's `path` names it.",
+        **{"from": "First line, counted from 1."},
+        lines="How many lines.",
+        corpus="This memory (memory, all). There is no wiki here: of it nothing is read.",
+    ),
 )
 
 #: Name -> tool, in the order of lists. Both only read.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 
 import structlog
 
+from memory.backends.backend import BUILTIN
+from memory.backends.fallback import BackendSlots, FallbackMemory
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
 from memory.search.freshness import GuardedPendingReader
@@ -34,6 +36,9 @@ STATUS_KEPT_SECONDS = 1.0
 #: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
 LOOKING_SECONDS = 1.0
 
+#: Agents that are opened at the start; the others are at their first question.
+WARM_AGENTS = 8
+
 #: Agents that one readiness probe looks at; the background looks at all.
 AGENTS_AT_A_TIME = 10
 
@@ -55,10 +60,11 @@ class ServedAgent:
     """Memory of one agent with its manager, or the `reason` why there is none; and the last probe of its index."""
 
     def __init__(self, settings: AgentSettings, manager: SearchManager | None, reason: str | None) -> None:
+        self.settings = settings
         self.agent = settings.id
         self.manager = manager
         self.reason = reason
-        self.memory: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
+        self.builtin: SearchableMemory = manager or UnavailableMemory(settings, reason or "there is no such memory")
         self.probe: Probe | None = None
         self.probed_at = 0.0
         self._looks: Looks | None = None
@@ -66,36 +72,17 @@ class ServedAgent:
 
     def look(self, *, until: float) -> bool:
         """Probe the index, if it may have changed since the last probe; return False if it is too late for that."""
-        if self.manager is None or self._is_current(self.manager):
+        if self.manager is None:
             return True
-        if time.monotonic() > until:
-            return False
-        self._probe(self.manager)
-        return True
-
-    def status(self, *, deep: bool) -> AgentStatus | None:
-        """Return the agent's status, at most a second old; `deep` always looks."""
-        kept = self._status
-        if self.manager is None or (not deep and kept is not None and time.monotonic() < kept[0]):
-            return kept[1] if kept is not None else None
-        status = self.manager.status(deep=deep)
-        self._status = time.monotonic() + STATUS_KEPT_SECONDS, status
-        return status
-
-    def _is_current(self, manager: SearchManager) -> bool:
-        try:
-            looks = manager.generations.looks()
-        except RecalldError as error:
-            self.probe = Probe(problem=str(error))
-            return True
-        return looks.settled and looks == self._looks
-
-    def _probe(self, manager: SearchManager) -> None:
         looks: Looks | None = None
         try:
             # First, so that a commit during the probe is in its result, or makes the next one read again.
-            looks = manager.generations.looks()
-            with manager.reading() as reader:
+            looks = self.manager.generations.looks()
+            if looks.settled and looks == self._looks:
+                return True
+            if time.monotonic() > until:
+                return False
+            with self.manager.reading() as reader:
                 probe = Probe()
                 if reader is not None:
                     revision = blake2s(repr(reader.change_token()).encode(), digest_size=8).hexdigest()
@@ -106,6 +93,16 @@ class ServedAgent:
             if self.probe is None or self.probe.problem != probe.problem:
                 _log.warning("index_probe_failed", agent=self.agent, exc_info=True)
         self._looks, self.probe, self.probed_at = looks, probe, time.monotonic()
+        return True
+
+    def status(self, *, deep: bool) -> AgentStatus | None:
+        """Return the agent's status, at most a second old; `deep` always looks."""
+        kept = self._status
+        if self.manager is None or (not deep and kept is not None and time.monotonic() < kept[0]):
+            return kept[1] if kept is not None else None
+        status = self.manager.status(deep=deep)
+        self._status = time.monotonic() + STATUS_KEPT_SECONDS, status
+        return status
 
 
 class ServedAgents:
@@ -131,12 +128,36 @@ class ServedAgents:
             )
             for agent in settings.agents
         }
+        self._backends = BackendSlots(settings)
         self._looking = threading.Lock()
         self._sizes: HomeSizes | None = None
 
+    def memory(self, agent: str) -> SearchableMemory:
+        """Return the memory that answers for an agent: recalld's own, or another backend's with the own behind it."""
+        served = self.served[agent]
+        return self._backend_of(served) or served.builtin
+
+    def warm_up(self) -> None:
+        """Load models, open the agents that were used last, and log in one line what is not well.
+
+        A provider with an account gets no request: nothing is paid for before a question.
+        """
+        self.resources.warm_up()
+        last = sorted((one for one in self.served.values() if one.manager is not None), key=self._used_at)[
+            -WARM_AGENTS:
+        ]
+        try:
+            not_well = [f"{one.agent}: {problem}" for one in last for problem in self._problems_of(one)]
+        except Exception as error:  # noqa: BLE001 - the service answers without it, or is closed by now
+            _log.info("memory_not_warmed_up", reason=str(error))
+            return
+        tell = _log.warning if not_well else _log.info
+        tell("memory_warmed_up", agents=len(last), not_well="; ".join(not_well) or None)
+
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
-        found = tuple(status for one in self._these(agents) if (status := one.status(deep=deep)) is not None)
+        states = ((one, one.status(deep=deep)) for one in self._these(agents))
+        found = tuple(self._with_backend(one, status) for one, status in states if status is not None)
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
@@ -182,10 +203,42 @@ class ServedAgents:
 
     def close(self) -> None:
         """Close all managers and what they share."""
+        self._backends.close()
         for one in self.served.values():
             if one.manager is not None:
                 one.manager.close()
         self.resources.close()
+
+    def _problems_of(self, served: ServedAgent) -> Iterator[str]:
+        """Probe an agent's memory; yield what is not well."""
+        backend, manager = self._backend_of(served), served.manager
+        if backend is not None and (problem := backend.status().problem) is not None:
+            yield problem
+        if manager is None:
+            return
+        with manager.reading() as reader:
+            if reader is not None and reader.vector_reason is not None:
+                yield reader.vector_reason
+        if manager.provider is not None and not manager.provider.account:
+            embedding = manager.probe_embedding_availability()
+            if not embedding.available:
+                yield embedding.reason or "embedding is not available"
+
+    def _backend_of(self, served: ServedAgent) -> FallbackMemory | None:
+        if served.settings.backend == BUILTIN:
+            return None
+        return self._backends.memory(served.settings, lambda: served.builtin)
+
+    def _with_backend(self, served: ServedAgent, status: AgentStatus) -> AgentStatus:
+        backend = self._backend_of(served)
+        return status if backend is None else status.model_copy(update={"backend": backend.status()})
+
+    def _used_at(self, served: ServedAgent) -> float:
+        """Return the Unix time of the last commit to an agent's index."""
+        try:
+            return max(path.stat().st_mtime for path in (self._settings.indexes_path / served.agent).iterdir())
+        except (OSError, ValueError):
+            return 0.0
 
     def _these(self, agents: Sequence[str]) -> list[ServedAgent]:
         return [self.served[agent] for agent in agents]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.routing import Route
 
+from memory.context.agent_context import AgentContext
+from memory.context.injection import InjectedSessions
 from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import Authorizer, needs_tokens, read_metrics_token, read_tokens
 from memory.http.origin_guard import OriginGuard, is_loopback
@@ -29,10 +32,12 @@ from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
 from memory.service import overview
 from memory.service.agents import ServedAgents
+from memory.service.context_routes import context_routes
 from memory.service.metrics import ServiceMetrics
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
 from schemas.conditions import ConditionCode
+from schemas.context import FlushRequest, PromptRequest, PruneRequest
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -85,6 +90,9 @@ _MODELS: dict[str, type[BaseModel]] = {
     "/v1/get": GetRequest,
     "/v1/tools": ToolRequest,
     "/v1/terms": TermsRequest,
+    "/v1/context/prompt": PromptRequest,
+    "/v1/context/flush": FlushRequest,
+    "/v1/context/prune": PruneRequest,
 }
 
 _ABOUT_AGENTS = refusals(agents=True, fields=True)
@@ -144,6 +152,7 @@ def create_app(
     app.include_router(_memory_routes(service))
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
+    app.include_router(context_routes(service.authorizer, service.context))
     files = _PageFiles(directory=PAGE_FOLDER)
 
     async def page(request: Request) -> Response:
@@ -162,6 +171,8 @@ class _Service:
     ) -> None:
         self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
         self.metrics = ServiceMetrics(self.agents)
+        self._settings = settings
+        self._injected = InjectedSessions()
         #: True if clients must send a token.
         self.guarded = needs_tokens(settings, host=settings.service.host)
         ids = tuple(self.agents.served)
@@ -173,7 +184,18 @@ class _Service:
 
     def memory(self, agent: str, *, traceparent: str | None = None) -> _CountedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
-        return _CountedMemory(self.agents.served[agent].memory, self.metrics, agent=agent, traceparent=traceparent)
+        return _CountedMemory(self.agents.memory(agent), self.metrics, agent=agent, traceparent=traceparent)
+
+    def context(self, agent: str) -> AgentContext:
+        """Return the context of an agent's conversations."""
+        manager = self.agents.served[agent].manager
+        return AgentContext(
+            self._settings,
+            self._settings.agent(agent),
+            self.agents.memory(agent),
+            self._injected,
+            reading=manager.reading if manager is not None else nullcontext,
+        )
 
     async def call(
         self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
@@ -186,7 +208,8 @@ class _Service:
         """Load models and look around in the background until the end of the block, then close the agents."""
         threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
-        self.agents.resources.warm_up()
+        # Nothing waits for it, a stop neither.
+        threading.Thread(target=self.agents.warm_up, name="warm-up", daemon=True).start()
         looking = asyncio.create_task(self._look_around())
         try:
             yield

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from memory.http.authorization import AccessDenied
-from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id, refused
+from memory.service.mcp_server import NO_ID, build_server, lacks_id, refused
 
 #: Header of a connection with the key of its session; without it, that is the owner's private session.
 SESSION_KEY_HEADER = "X-Recalld-Session-Key"
@@ -70,10 +70,11 @@ class McpEndpoint:
             return
         await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), send)
 
-    async def _answer(self, call: ToolCall) -> dict[str, Any]:
-        caller: _Caller = call.request.scope[_CALLER]
-        session_key = caller.session_key or call.session_key
-        return await self._call(caller.agent, call.name, call.arguments, session_key)
+    async def _answer(
+        self, name: str, arguments: Mapping[str, Any], session_key: str | None, request: Any
+    ) -> dict[str, Any]:
+        caller: _Caller = request.scope[_CALLER]
+        return await self._call(caller.agent, name, arguments, caller.session_key or session_key)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -54,20 +53,11 @@ def lacks_id(message: object) -> bool:
     return isinstance(message, JSONRPCNotification) and not message.method.startswith("notifications/")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call of a model.
-
-    `session_key` comes from the call's `_meta`; `request` is the HTTP request that carried it, None over stdio.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    session_key: str | None
-    request: Any
+#: (tool, arguments, session key of the call's `_meta`, HTTP request that carried it or None over stdio) -> the answer.
+Answer = Callable[[str, Mapping[str, Any], str | None, Any], Awaitable[dict[str, Any]]]
 
 
-def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Server[Any]:
+def build_server(answer: Answer) -> Server[Any]:
     """Build the server of `memory_search` and `memory_get`.
 
     `answer` returns a call's answer as a JSON object. A `ToolArgumentsRefused` and every other error become results
@@ -86,8 +76,7 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
                 INVALID_PARAMS, f"no tool is called {shown_name(params.name)!r}; there are {', '.join(TOOLS)}"
             )
         try:
-            call = ToolCall(params.name, params.arguments or {}, _session_key(context.meta), context.request)
-            found = await answer(call)
+            found = await answer(params.name, params.arguments or {}, _session_key(context.meta), context.request)
         except ToolArgumentsRefused as error:
             return _refused(str(error))
         except Exception as error:  # noqa: BLE001 - an agent goes on without its memory; the log keeps the kind and place

@@ -21,7 +21,6 @@ from schemas.errors import RecalldError
 from schemas.service import (
     AgentDeadLetter,
     AgentQueue,
-    Counts,
     DatedNote,
     Day,
     DeadLettersAnswer,
@@ -29,7 +28,7 @@ from schemas.service import (
     TimelineAnswer,
     Year,
 )
-from schemas.status import QueueState, TroubleState
+from schemas.status import Counts, QueueState, TroubleState
 from schemas.version import recalld_version
 
 #: Dead letters that are listed; the others are counted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
@@ -119,19 +119,13 @@ def _look(
     known = KnownFiles(_telling(reader.files(), noted))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
     state = IndexState(
-        files=counts.files,
-        chunks=counts.chunks,
+        **asdict(counts),
         source_counts=tuple(_source_counts(reader)),
-        vectors_ready=counts.vectors_ready,
-        vectors_pending=counts.vectors_pending,
-        vectors_refused=counts.vectors_refused,
         generation=sources.generations.current(),
         building=sources.generations.next(),
         identity=reader.meta("identity"),
         # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
         identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
-        last_commit_at=counts.last_commit_at,
-        disk_bytes=counts.disk_bytes,
     )
     integrity = unfinished = None
     if deep:

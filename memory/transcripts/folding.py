@@ -198,11 +198,9 @@ class SkippedLines:
 
     def __init__(self, state: list[Any] | None = None) -> None:
         self.unknown: dict[str, int]
+        self._counts: dict[str, tuple[int, list[int]]]
         broken, first_broken, too_long, first_too_long, self.unknown = state or (0, [], 0, [], {})
-        self._counts: dict[str, tuple[int, list[int]]] = {
-            _BROKEN: (broken, first_broken),
-            _TOO_LONG: (too_long, first_too_long),
-        }
+        self._counts = {_BROKEN: (broken, first_broken), _TOO_LONG: (too_long, first_too_long)}
 
     def add(self, what: str, number: int) -> None:
         """Count a line that was not read; `number` is 1-based."""

@@ -29,6 +29,7 @@ from memory.transcripts.transcript_format import (
     mark_of,
     texts_of,
     time_of,
+    without_context,
 )
 
 _SPEAKERS = {"user": USER, "human": USER, "assistant": ASSISTANT, "model": ASSISTANT, "ai": ASSISTANT}
@@ -146,7 +147,7 @@ class Interpreter:
         return reading
 
     def _redacted(self, said: Said) -> Said:
-        text = clean(said.text)
+        text = clean(without_context(said.text))
         speaker = said.speaker if said.speaker in _OWN_NAMES else self._redact(said.speaker)
         return Said(speaker, self._redact(text) if text else "", said.said_at)
 

@@ -95,6 +95,10 @@ _LATEST = 4_102_444_800
 #: A number from here on counts milliseconds.
 _MILLISECONDS = 100_000_000_000
 
+#: Name of the element around text that recalld puts into a conversation.
+CONTEXT_MARK = "recalld-context"
+_CONTEXT = re.compile(rf"<{CONTEXT_MARK}\b[^>]*>.*?</{CONTEXT_MARK}>", re.DOTALL)
+
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 
@@ -115,6 +119,11 @@ def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str
         for block in content:
             if isinstance(block, dict) and block.get("type") in kinds and isinstance(text := block.get("text"), str):
                 yield text
+
+
+def without_context(text: str) -> str:
+    """Return the text without what recalld itself put into the conversation."""
+    return _CONTEXT.sub("", text).strip() if f"<{CONTEXT_MARK}" in text else text
 
 
 def clean(text: str) -> str:

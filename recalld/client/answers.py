@@ -6,7 +6,7 @@ Written by `make docs` from `schemas`. Keys that are not required are in an answ
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired
@@ -151,16 +151,16 @@ class BuildState(TypedDict):
 class IndexState(TypedDict):
     files: int
     chunks: int
-    sourceCounts: list[SourceCount]
     vectorsReady: int
     vectorsPending: int
     vectorsRefused: int
+    lastCommitAt: NotRequired[float]
+    sourceCounts: list[SourceCount]
     generation: NotRequired[str]
     building: NotRequired[str]
     build: NotRequired[BuildState]
     identity: NotRequired[str]
     identityMatches: bool
-    lastCommitAt: NotRequired[float]
     diskBytes: int
 
 
@@ -201,6 +201,19 @@ class DeadLetter(TypedDict):
     lastAt: float
 
 
+class BackendStatus(TypedDict):
+    backend: str
+    fallbackFrom: NotRequired[str]
+    problem: NotRequired[str]
+    provider: NotRequired[str]
+    model: NotRequired[str]
+    files: NotRequired[int]
+    chunks: NotRequired[int]
+    vectors: NotRequired[Availability]
+    searchMode: NotRequired[str]
+    updatedAt: NotRequired[float]
+
+
 class TroubleState(TypedDict):
     code: str
     subject: str
@@ -239,6 +252,7 @@ class AgentStatus(TypedDict):
     watching: NotRequired[WatchingState]
     deadLetters: list[DeadLetter]
     notes: list[str]
+    backend: NotRequired[BackendStatus]
     troubles: list[TroubleState]
     advice: list[TroubleState]
     integrity: NotRequired[list[str]]
@@ -313,3 +327,68 @@ class Status(TypedDict):
     diskUse: DiskUse
     versions: Versions
     hooks: NotRequired[str]
+
+
+class PromptBlock(TypedDict):
+    kind: str
+    source: str
+    characters: int
+    tokens: int
+
+
+class PromptAnswer(TypedDict):
+    text: str
+    blocks: list[PromptBlock]
+    disabled: NotRequired[bool]
+    tookMs: float
+
+
+class BootstrapFile(TypedDict):
+    path: str
+    characters: int
+    shown: int
+    tokens: int
+    truncated: bool
+    problem: NotRequired[str]
+    text: NotRequired[str]
+
+
+class ToolCost(TypedDict):
+    name: str
+    characters: int
+    tokens: int
+
+
+class IndexedDocument(TypedDict):
+    path: str
+    source: str
+    bytes: int
+    chunks: int
+    tokens: int
+
+
+class ContextReport(TypedDict):
+    files: list[BootstrapFile]
+    standing: list[PromptBlock]
+    tools: list[ToolCost]
+    indexed: list[IndexedDocument]
+    error: NotRequired[str]
+
+
+class FlushAnswer(TypedDict):
+    due: bool
+    skip: NotRequired[str]
+    systemPrompt: NotRequired[str]
+    prompt: NotRequired[str]
+    path: NotRequired[str]
+    silentToken: NotRequired[str]
+    model: NotRequired[str]
+    cycle: NotRequired[int]
+
+
+class PruneAnswer(TypedDict):
+    messages: list[dict[str, Any]]
+    touchedAt: NotRequired[float]
+    decisions: dict[str, Literal["trim", "clear"]]
+    charactersBefore: int
+    charactersAfter: int

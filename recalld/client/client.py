@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     # Type checkers carry these types, also where the package is not installed.
     from typing_extensions import Concatenate, ParamSpec
 
-    from .answers import GetAnswer, SearchAnswer, Status
-    from .connection import Response
+    from .answers import ContextReport, FlushAnswer, GetAnswer, PromptAnswer, PruneAnswer, SearchAnswer, Status
 
     Arguments = ParamSpec("Arguments")
 
@@ -44,6 +43,10 @@ _SHAPES: dict[str, dict[str, type]] = {
     "/v1/get": {"text": str},
     "/v1/status": {"agents": list},
     TOOLS_PATH: {"results": list, "text": str, "error": str},
+    "/v1/context": {"files": list},
+    "/v1/context/prompt": {"text": str},
+    "/v1/context/flush": {"due": bool},
+    "/v1/context/prune": {"messages": list},
 }
 
 #: Statuses of a tool call that say what is wrong with the model's arguments: too large, or of no valid form.
@@ -96,7 +99,12 @@ class Service:
 
     @classmethod
     def at_home(
-        cls: type[Self_], home: Path | str, *, agent: str | None = None, session_key: str | None = None
+        cls: type[Self_],
+        home: Path | str,
+        *,
+        agent: str | None = None,
+        session_key: str | None = None,
+        answer_timeout_seconds: float = 16.0,
     ) -> Self_ | None:
         """Return a client of the service that runs for this home folder, None if no service seems to run.
 
@@ -114,6 +122,7 @@ class Service:
             agent=agent,
             session_key=session_key,
             connect_timeout_seconds=_HERE_SECONDS,
+            answer_timeout_seconds=answer_timeout_seconds,
         )
         client._transport.home = home
         return client
@@ -175,16 +184,15 @@ class Service:
             content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
         seconds = self._answer_timeout_seconds + extra_seconds
         response = self._transport.exchange(method, self.address.prefix + path, headers, content, seconds=seconds)
-        return self._read(path.partition("?")[0], response)
-
-    def _read(self, path: str, response: Response) -> dict[str, Any]:
         answer, status = response.json(), response.status
         if 300 <= status < 400:
             where = f" to {response.location}" if response.location else ""
             raise refusal(f"{self.address.url} redirects{where}: use that address", status=status)
         if status >= 400:
-            raise refusal(_reason(answer) or f"the service answered with status {status}", status=status)
-        if isinstance(answer, dict) and any(isinstance(answer.get(name), kind) for name, kind in _SHAPES[path].items()):
+            reason = answer.get("error") if isinstance(answer, dict) else None
+            raise refusal(str(reason or f"the service answered with status {status}"), status=status)
+        shapes = _SHAPES[path.partition("?")[0]].items()
+        if isinstance(answer, dict) and any(isinstance(answer.get(name), kind) for name, kind in shapes):
             return answer
         raise self._transport.not_recalld()
 
@@ -278,6 +286,95 @@ class Client(Service):
         path = "/v1/status" + (f"?{query}" if query else "")
         return cast("Status", self._call("GET", path, extra_seconds=DEEP_STATUS_SECONDS if deep else 0.0))
 
+    def before_prompt(
+        self: Service,
+        prompt: str = "",
+        *,
+        session: str = "",
+        begins: bool = False,
+        projects: Sequence[str] = (),
+        agent: str | None = None,
+        session_key: str | None = None,
+    ) -> PromptAnswer:
+        """Return the text to put before a prompt; answer of `POST /v1/context/prompt`.
+
+        Args:
+            prompt: the user's words; without them the session only begins.
+            session: name of the conversation: nothing comes twice in it.
+            begins: the session starts, or its context was compacted.
+            projects: repositories that the conversation is about, such as github.com/acme/shop.
+            agent, session_key: instead of the client's own.
+
+        Raises:
+            ServiceUnavailable, RequestRefused
+        """
+        body = {"prompt": prompt, "session": session, "begins": begins, "projects": list(projects)}
+        asker = self._asker(agent, session_key)
+        return cast("PromptAnswer", self._call("POST", "/v1/context/prompt", {**body, **asker}))
+
+    def context(
+        self: Service,
+        *,
+        kind: str = "chat",
+        bare_reset: bool = False,
+        texts: bool = False,
+        agent: str | None = None,
+        session_key: str | None = None,
+    ) -> ContextReport:
+        """Return the files that a session begins with, and what is indexed; answer of `GET /v1/context`.
+
+        Args:
+            kind: "chat", "subagent" or "cron".
+            bare_reset: also today's and yesterday's note.
+            texts: also the texts of the files, as a prompt gets them.
+            agent, session_key: instead of the client's own.
+
+        Raises:
+            ServiceUnavailable, RequestRefused
+        """
+        flags = {"bareReset": "true" if bare_reset else None, "texts": "true" if texts else None}
+        asked = {"kind": kind, **flags, **self._asker(agent, session_key)}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return cast("ContextReport", self._call("GET", f"/v1/context?{query}"))
+
+    def flush_plan(self: Service, state: Mapping[str, Any], *, agent: str | None = None) -> FlushAnswer:
+        """Return the plan of a flush, if one is due; answer of `POST /v1/context/flush`, `state` is its body.
+
+        Raises:
+            ServiceUnavailable, RequestRefused
+        """
+        return cast("FlushAnswer", self._call("POST", "/v1/context/flush", {**state, "agent": agent or self.agent}))
+
+    def prune(
+        self: Service,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        window_tokens: int | None = None,
+        touched_at: float | None = None,
+        decisions: Mapping[str, str] | None = None,
+        agent: str | None = None,
+    ) -> PruneAnswer:
+        """Return messages for a model without old results of tools; answer of `POST /v1/context/prune`.
+
+        Args:
+            messages: of OpenAI's chat or responses, or of Anthropic, 1 MB at most.
+            window_tokens: of the model.
+            touched_at: Unix time of the last call that wrote the provider's cache.
+            decisions: of the last answer; they are repeated byte for byte.
+            agent: instead of the client's own.
+
+        Raises:
+            ServiceUnavailable, RequestRefused
+        """
+        body = {
+            "messages": list(messages),
+            "windowTokens": window_tokens,
+            "touchedAt": touched_at,
+            "decisions": dict(decisions or {}),
+            "agent": agent or self.agent,
+        }
+        return cast("PruneAnswer", self._call("POST", "/v1/context/prune", body))
+
     def call_tool(
         self: Service,
         name: str,
@@ -361,6 +458,10 @@ class AsyncClient(Service):
     search = _awaited(Client.search)
     get = _awaited(Client.get)
     status = _awaited(Client.status)
+    before_prompt = _awaited(Client.before_prompt)
+    context = _awaited(Client.context)
+    flush_plan = _awaited(Client.flush_plan)
+    prune = _awaited(Client.prune)
     call_tool = _awaited(Client.call_tool)
 
 
@@ -391,18 +492,3 @@ def _unavailable(name: str, arguments: str, reason: str) -> dict[str, Any]:
         "warning": "memory is unavailable",
         "action": "start it with `recalld up`, and see `recalld status`",
     }
-
-
-def _reason(answer: object) -> str | None:
-    """Return the sentence in an error answer of any of the usual shapes."""
-    if not isinstance(answer, dict):
-        return None
-    for name in ("error", "detail", "message"):
-        found = answer.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, list) and found and isinstance(found[0], dict):
-            parts = found[0].get("loc")
-            place = ".".join(str(part) for part in parts if part != "body") if isinstance(parts, list) else ""
-            return f"{place}: {found[0].get('msg', 'is not valid')}".removeprefix(": ")
-    return None

@@ -48,6 +48,7 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
     openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an
     indentation of two spaces; a copy of it stays beside it. A file with comments is left alone.
+    With context.injection.enabled, prompts of Claude Code and Codex wait for what memory knows about them.
     """
     from recalld.hooks.installation import change_hooks
     from recalld.settings.load import program_folders
@@ -59,7 +60,8 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
         return
     usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
     file = Path(settings).expanduser().absolute() if settings else usual[program]
-    changed = change_hooks(file, program, called, removing=removing, agreed=yes)
+    prompting = any(agent.context.injection.enabled for agent in invocation.settings.agents)
+    changed = change_hooks(file, program, called, removing=removing, agreed=yes, prompting=prompting)
     if changed and program == "codex" and not removing:
         click.echo(
             "Codex runs them when you have trusted them: /hooks in Codex. Hooks are on since Codex 0.124, unless"

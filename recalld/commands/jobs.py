@@ -19,7 +19,7 @@ from memory.status.run_files import frozen_pid
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_json
-from recalld.up.lock import anybody_runs
+from recalld.up.lock import broker_away
 from recalld.wiring import open_broker
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
@@ -27,7 +27,6 @@ from schemas.settings import Settings
 from workers.queue.connection import refusal
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import POLL_BATCH_JOBS
-from workers.queue.private_server import AWAY
 
 #: Seconds for which a batch job that is over is still shown to a person.
 _SHOWN_SECONDS = 86_400.0
@@ -142,17 +141,11 @@ def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
 
 def _problem(settings: Settings, error: redis.RedisError) -> str | None:
     """Return why the queue cannot be asked and what to do; None for a private broker while nothing runs."""
-    if settings.broker.url is not None:
-        return refusal(error) or AWAY
-    frozen = frozen_pid(settings.home)
-    if frozen is not None:
+    is_private, frozen = settings.broker.url is None, frozen_pid(settings.home)
+    if is_private and frozen is not None:
         return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
-    if not anybody_runs(settings.home):
-        return None
-    return (
-        f"recalld runs and its private broker does not answer: look into {settings.home / 'broker' / 'valkey.log'}; "
-        "`recalld up` starts it again when it is gone"
-    )
+    away = broker_away(settings)
+    return (None if is_private else refusal(error)) or (away and "; ".join(away))
 
 
 def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:

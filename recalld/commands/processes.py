@@ -13,12 +13,19 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import announce_ready, running_broker, stop_event, supervised_option, traced, watchdog
+from recalld.up.lifecycle import (
+    SettingsAge,
+    announce_ready,
+    running_broker,
+    stop_event,
+    supervised_option,
+    traced,
+    watchdog,
+)
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from memory.status.processes import Pulses
-    from recalld.up.lifecycle import SettingsAge
     from schemas.settings import Settings
 
 
@@ -155,7 +162,6 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
     """Set up logs, signals, spans and watchdog for one process."""
     from memory.status.processes import Pulses
     from recalld.logs import configure_logs
-    from recalld.up.lifecycle import SettingsAge
 
     age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)

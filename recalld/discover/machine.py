@@ -96,31 +96,23 @@ def _claude_code(folders: ProgramFolders, _: Path, problems: list[str]) -> Itera
 def working_folder(project: Path) -> Path | None:
     """Return the folder in which the project's latest sessions began; None where no session names one."""
     try:
-        files = [
-            (entry.stat(follow_symlinks=False).st_mtime, entry.path)
-            for entry in os.scandir(project)
-            if entry.name.endswith(".jsonl") and is_transcript_name(entry.name) and entry.is_file(follow_symlinks=False)
-        ]
+        files = [file for file in project.glob("*.jsonl") if is_transcript_name(file.name) and not file.is_symlink()]
+        for file in sorted(files, key=lambda file: file.lstat().st_mtime, reverse=True)[:_OPENED]:
+            with file.open("rb") as session:
+                lines = session.read(_READ_BYTES).splitlines()
+            if folder := next(filter(None, map(_cwd, lines)), None):
+                return folder
     except OSError:
-        return None
-    folders = (_cwd(Path(path)) for _, path in sorted(files, reverse=True)[:_OPENED])
-    return next(filter(None, folders), None)
-
-
-def _cwd(session: Path) -> Path | None:
-    try:
-        with session.open("rb") as file:
-            head = file.read(_READ_BYTES)
-    except OSError:
-        return None
-    for line in head.splitlines():
-        try:
-            entry = json.loads(line) if b'"cwd"' in line else None
-        except (ValueError, RecursionError):
-            continue  # the last line is cut off
-        if folder := absolute_path(entry.get("cwd") if isinstance(entry, dict) else None):
-            return folder
+        pass  # as where no session names one
     return None
+
+
+def _cwd(line: bytes) -> Path | None:
+    try:
+        entry = json.loads(line) if b'"cwd"' in line else None
+    except (ValueError, RecursionError):
+        return None  # the last line is cut off
+    return absolute_path(entry.get("cwd")) if isinstance(entry, dict) else None
 
 
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes

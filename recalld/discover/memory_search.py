@@ -14,8 +14,7 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from recalld.discover.openclaw_settings import OpenClawSettings
-from recalld.discover.settings_file import dotted
-from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
+from recalld.settings.keys import URL_KEYS, dotted, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.settings import Credentials, FallbackName, ProviderName
 
@@ -92,7 +91,7 @@ def _translate(key: str, value: Any, done: Translation) -> None:
     ours = ours.replace("remote.non_batch_concurrency", "remote.concurrency")
     above = next((above for above in _ROWS if f"{key}.".startswith(f"{above}.")), None)
     row, known = _ROWS[above] if above is not None else None, top_level_keys().get(ours)
-    if value is None or (key, value) == ("store.fts.tokenizer", "unicode61"):
+    if value in (None, {}) or (key, value) == ("store.fts.tokenizer", "unicode61"):
         return  # as here
     if isinstance(row, str):
         done.remarks += filter(None, [row.format(name=key[len(above or "") + 1 :] or "all")])

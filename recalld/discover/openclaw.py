@@ -33,7 +33,7 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         configured = read_settings(state, folders.openclaw_config if state == folders.openclaw[0] else None, problems)
         usual = OpenClawAgent("main", search=configured.search, is_default=True)
         agents = [*(configured.agents or [usual])]
-        known = {name for agent in agents for name in (agent.id.lower(), agent.folder_name)}
+        known = {name.lower() for agent in agents for name in agent.folder_names}
         agents += [
             OpenClawAgent(name, search=configured.search) for name in _folders(state) if name.lower() not in known
         ]
@@ -54,8 +54,7 @@ def _folders(state: Path) -> list[str]:
 
 
 def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> Found | None:
-    # Newer versions write an agent's own folder in small letters.
-    home = _existing(state / "agents" / name for name in _names(agent))
+    home = _existing(state / "agents" / name for name in agent.folder_names)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
     remarks = list(configured.remarks)
     workspace = _workspace(state, agent, configured, remarks)
@@ -106,14 +105,8 @@ def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, 
         old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
         usual = state / "workspace"
         return general or (old if not usual.is_dir() and old.is_dir() else usual)
-    below = [general / agent.folder_name] if general and configured.is_current else []
-    return _existing([*below, *(state / f"workspace-{name}" for name in _names(agent))])
-
-
-def _names(agent: OpenClawAgent) -> list[str]:
-    """Return the names that the agent's folders may have."""
-    plain = "" if "/" in agent.id or "\0" in agent.id else agent.id
-    return [name for name in (plain, agent.folder_name) if name]
+    below = [general / agent.folder_names[-1]] if general and configured.is_current else []
+    return _existing([*below, *(state / f"workspace-{name}" for name in agent.folder_names)])
 
 
 def _existing(places: Iterable[Path]) -> Path:

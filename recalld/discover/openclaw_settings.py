@@ -41,9 +41,10 @@ class OpenClawAgent:
     is_default: bool = False
 
     @property
-    def folder_name(self) -> str:
-        """The id as OpenClaw names folders by it."""
-        return _folder_name(self.id)
+    def folder_names(self) -> list[str]:
+        """Names that the agent's folders may have: the id, and as newer versions of OpenClaw write it."""
+        plain = "" if "/" in self.id or "\0" in self.id else self.id
+        return [name for name in (plain, _folder_name(self.id)) if name]
 
 
 @dataclass(frozen=True, slots=True)

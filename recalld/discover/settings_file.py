@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from recalld.discover.memories import Found
-from recalld.settings.keys import agent_keys, nested, top_level_keys
+from recalld.settings.keys import agent_keys, dotted, nested, top_level_keys
 from schemas.settings import Settings
 
 _TITLE = """\
@@ -43,14 +43,6 @@ def accepted(values: Mapping[str, Any], remarks: list[str]) -> dict[str, Any]:
             wrong = wrong or [key for key in kept if any(key.startswith(f"{at}.") for at in places)] or list(kept)
         else:
             return nested(kept)
-
-
-def dotted(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested tables as dotted keys."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        found |= dotted(value, f"{above}{name}.") if isinstance(value, Mapping) else {above + name: value}
-    return found
 
 
 def settings_file(picked: Iterable[Found]) -> str:

@@ -19,7 +19,7 @@ from recalld.doctor import home, machine
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
 from recalld.settings.load import program_folders
-from recalld.terminal_text import printable_name
+from recalld.terminal_text import fields, printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -149,15 +149,9 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _body(found: Finding) -> dict[str, Any]:
     body = {
-        "check": found.check,
-        "level": found.level.value,
+        **fields(found, "check", "level", "message", "action", "agent", "healed", "failed"),
         "code": found.condition.code if found.condition is not None else None,
-        "message": found.message,
-        "action": found.action,
-        "agent": found.agent,
         "agents": found.agents or None,
         "canBeHealed": found.heal is not None,
-        "healed": found.healed,
-        "failed": found.failed,
     }
     return {name: value for name, value in body.items() if value is not None}

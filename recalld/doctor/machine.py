@@ -34,7 +34,7 @@ from recalld.doctor.finding import Finding, Level, of_check
 from recalld.hooks.installation import is_ours, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
-from recalld.up.lock import anybody_runs
+from recalld.up.lock import anybody_runs, broker_away
 from recalld.wiring import BrokerSide
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, Terminal, UserError
@@ -226,15 +226,10 @@ def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:
         yield Finding("broker", level, facts.warning, action, covers=covers)
     elif facts.reachable:
         yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
-    elif settings.broker.url is not None:
-        said = "the broker named by REDIS_URL (broker.url) does not answer"
-        yield problem(said, "start it, or correct the URL")
-    elif any(trouble.subject == "broker" for agent in status.agents for trouble in agent.troubles):
+    elif facts.private and any(trouble.subject == "broker" for agent in status.agents for trouble in agent.troubles):
         return  # it is stopped, as status says
-    elif anybody_runs(settings.home):
-        log = settings.home / "broker" / "valkey.log"
-        action = f"look into {log}; `recalld up` starts it again when it is gone"
-        yield problem("recalld runs and its private broker does not answer", action)
+    elif (away := broker_away(settings)) is not None:
+        yield problem(*away)
     else:
         try:
             yield Finding.fine("broker", f"the private one is started when it is needed ({server_binary()})")

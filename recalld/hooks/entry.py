@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 #: Seconds that the program which calls us gets to write its hook.
 WAIT_SECONDS = 1.0
 
+#: Seconds that a prompt waits for its memory.
+ANSWER_SECONDS = 1.0
+
+#: Programs that put what their hook answers before a prompt, and characters of a prompt that are looked at.
+_PROMPTING = ("claude-code", "codex")
+_PROMPT_CHARACTERS = 20_000
+
 _PIECE = 1 << 16
 
 _OPTIONS = ("--home", "--config", "--agent")
@@ -63,9 +70,52 @@ def _take(program: str, payload: str | None, options: Mapping[str, str], environ
     named = named_config(options.get("--config"), environment)
     if named is not None and not os.path.exists(named[1]):
         raise HookUnreadable(f"{named[0]}: there is no file {named[1]}")
-    hook = read_hook(program, read_input() if payload is None else payload)
+    data = read_input() if payload is None else payload
+    home = home_folder(options.get("--home"), environment)
+    hook = read_hook(program, data)
     if hook is not None:
-        write_hook(home_folder(options.get("--home"), environment), hook._replace(meant=options.get("--agent")))
+        write_hook(home, hook._replace(meant=options.get("--agent"), program=program))
+    if program in _PROMPTING and _gives_context(home):
+        answer = _context_for(data, home, options.get("--agent"))
+        os.write(1, answer.encode("utf-8", "replace"))
+
+
+def _gives_context(home: str) -> bool:
+    """Return True if the query service that runs for this home gives prompts what memory knows about them."""
+    try:
+        with open(f"{home}/run/service.json", "rb") as file:
+            return json.load(file).get("givesContext") is True
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _context_for(payload: bytes | str, home: str, agent: str | None) -> str:
+    """Return the answer to a hook whose program takes context for its model; empty without any.
+
+    https://code.claude.com/docs/en/hooks and developers.openai.com/codex/hooks have its form.
+    """
+    hook = json.loads(payload)
+    name = hook.get("hook_event_name")
+    if name not in ("SessionStart", "UserPromptSubmit"):
+        return ""
+    from recalld.client import Client, ClientError
+
+    client = Client.at_home(home, agent=agent, answer_timeout_seconds=ANSWER_SECONDS)
+    if client is None:
+        return ""
+    prompt, session = hook.get("prompt"), hook.get("session_id")
+    begins = name == "SessionStart" and hook.get("source") != "resume"
+    try:
+        text = client.before_prompt(
+            prompt[:_PROMPT_CHARACTERS] if isinstance(prompt, str) else "",
+            session=session if isinstance(session, str) else "",
+            begins=begins,
+        )["text"]
+    except ClientError:
+        return ""  # a prompt goes on without its memory
+    if not text:
+        return ""
+    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}})
 
 
 def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> bytes:

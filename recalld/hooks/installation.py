@@ -34,17 +34,27 @@ _EVENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
+#: Program -> what a handler says beside the command if prompts wait for it.
+_WAITING = {"claude-code": {"timeout": 10}, "codex": {"timeout": 3}}
+
+
 class NotEditable(Exception):
     """Raised for a file that its program could not read either, or would lose something by being written anew."""
 
 
-def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
-    """Return event -> the group that calls `command` for it, without a matcher: at every start of a session."""
+def wanted_hooks(program: str, command: str, *, prompting: bool = False) -> dict[str, dict[str, Any]]:
+    """Return event -> the group that calls `command` for it, without a matcher: at every start of a session.
+
+    `prompting`: prompts wait for what the command answers.
+    """
     handler = {"type": "command", "command": command}
-    return {event: {"hooks": [{**handler, **more}]} for event, more in _EVENTS[program].items()}
+    waiting = dict.fromkeys(("SessionStart", "UserPromptSubmit"), _WAITING[program]) if prompting else {}
+    return {event: {"hooks": [{**handler, **more}]} for event, more in {**_EVENTS[program], **waiting}.items()}
 
 
-def with_hooks(settings: Mapping[str, Any], program: str, command: str | None) -> dict[str, Any]:
+def with_hooks(
+    settings: Mapping[str, Any], program: str, command: str | None, *, prompting: bool = False
+) -> dict[str, Any]:
     """Return settings whose only hooks of ours are those that call `command`, or without any.
 
     Groups, events and a table that removed hooks leave empty are removed, too.
@@ -52,7 +62,7 @@ def with_hooks(settings: Mapping[str, Any], program: str, command: str | None) -
     Raises:
         NotEditable: the hooks in it do not have their program's shape.
     """
-    wanted = wanted_hooks(program, command) if command is not None else {}
+    wanted = wanted_hooks(program, command, prompting=prompting) if command is not None else {}
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict):
         raise NotEditable('has something else than an object under "hooks"')
@@ -92,7 +102,9 @@ def is_ours(handler: object, program: str) -> bool:
 # Settings files of Claude Code and Codex
 
 
-def change_hooks(file: Path, program: str, command: str, *, removing: bool, agreed: bool) -> bool:
+def change_hooks(
+    file: Path, program: str, command: str, *, removing: bool, agreed: bool, prompting: bool = False
+) -> bool:
     """Install the hooks of `command`, or remove those of any recalld. Return True if the file was changed.
 
     The rest of the file keeps its content and gets an indentation of two spaces; a copy keeps the file as it was.
@@ -105,7 +117,7 @@ def change_hooks(file: Path, program: str, command: str, *, removing: bool, agre
     before = _content(target)
     try:
         settings = _parsed(before or b"{}")
-        changed = with_hooks(settings, program, None if removing else command)
+        changed = with_hooks(settings, program, None if removing else command, prompting=prompting)
         shown, text = _rendered(settings), _rendered(changed)
     except NotEditable as error:
         raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None
@@ -144,12 +156,13 @@ def _content(file: Path) -> bytes | None:
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
-    except UnicodeDecodeError:
-        raise NotEditable("is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise NotEditable(f"is not valid JSON at line {error.lineno} (which has no comments)") from None
-    except (ValueError, RecursionError):
-        raise NotEditable("holds a number that is too long, or is nested too deeply") from None
+        _rendered(found)
+    except (ValueError, RecursionError) as error:
+        line = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise NotEditable(
+            f"is not plain JSON{line}: comments, members of one name, infinite or very long numbers and very deep "
+            "nesting would be lost"
+        ) from None
     if not isinstance(found, dict):
         raise NotEditable("does not hold a JSON object")
     return found
@@ -157,15 +170,12 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(members)) < len(members):
-        raise NotEditable("has two members of one name in one object")
+        raise ValueError
     return found
 
 
 def _rendered(settings: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(settings, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    except (ValueError, RecursionError):
-        raise NotEditable("holds a number that JSON does not have, or is nested too deeply") from None
+    return json.dumps(settings, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _difference(before: str, after: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ Loading a model or a provider's SDK for one query would take seconds; a running 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from enum import StrEnum
+from contextlib import contextmanager, nullcontext, suppress
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from memory.status.run_files import is_stopped
@@ -32,29 +32,26 @@ if TYPE_CHECKING:
 Answer = Mapping[str, Any]
 
 
-class Absence(StrEnum):
-    """Reason why this process finds the answer itself."""
+class Absence(Enum):
+    """Reason why this process finds the answer itself, and the remedy for the absence of search by meaning."""
 
-    NOT_RUNNING = "no service is running"
-    NO_ANSWER = "the service did not answer in time"
-    STOPPED = "the service's process is stopped"
-    OUTDATED = "the service that runs is of an earlier version of recalld (restart `recalld up`)"
-    UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
-
-
-#: Remedies for the absence of search by meaning.
-_REMEDIES = {
-    Absence.NOT_RUNNING: "`recalld up` adds search by meaning",
-    Absence.NO_ANSWER: "`recalld doctor` looks for the reason",
-    Absence.STOPPED: "`recalld status` says how it goes on",
-    Absence.OUTDATED: "the restarted one adds search by meaning",
-    Absence.UNPROVEN: "the restarted service adds search by meaning",
-}
+    NOT_RUNNING = "no service is running", "`recalld up` adds search by meaning"
+    NO_ANSWER = "the service did not answer in time", "`recalld doctor` looks for the reason"
+    STOPPED = "the service's process is stopped", "`recalld status` says how it goes on"
+    OUTDATED = (
+        "the service that runs is of an earlier version of recalld (restart `recalld up`)",
+        "the restarted one adds search by meaning",
+    )
+    UNPROVEN = (
+        "another program answers where the service of this home did (restart `recalld up`)",
+        "the restarted service adds search by meaning",
+    )
 
 
 def keywords_only(absence: Absence) -> str:
     """Return the remark beside an answer that this process found."""
-    return f"{absence}, so this is keywords only; {_REMEDIES[absence]}"
+    reason, remedy = absence.value
+    return f"{reason}, so this is keywords only; {remedy}"
 
 
 def search(invocation: Invocation, query: str, **request: Any) -> Answer:
@@ -79,14 +76,23 @@ def get(invocation: Invocation, path: str, **request: Any) -> Answer:
     )
 
 
-def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[Absence], None]) -> Answer:
+def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], None]) -> Answer:
     """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
 
     def here(absence: Absence) -> Answer:
-        on_absence(absence)
+        on_absence(absence.value[0])
         return _status(invocation, deep=deep)
 
     return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
+
+
+def context(invocation: Invocation, **request: Any) -> Answer:
+    """Report on a session's context. `request` has the arguments of `Client.context`. Raise like `search`."""
+    return _ask(
+        invocation,
+        service=lambda client: client.context(agent=invocation.agent, **request),
+        otherwise=lambda _: _context(invocation, request),
+    )
 
 
 def _ask(
@@ -164,6 +170,18 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     asked = GetRequest.model_validate(given)
     with _by_keywords(invocation) as memory:
         return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
+    from memory.context.agent_context import AgentContext
+    from memory.context.injection import InjectedSessions
+    from memory.search.manager import SearchManager
+
+    with _by_keywords(invocation) as memory:
+        reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
+        agent = invocation.the_agent()
+        context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
+        return context.report(**request).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from memory.search.tools import SearchableMemory, call_tool, unavailable
-from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
+from memory.service.mcp_server import NO_ID, build_server, lacks_id
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.logs import configure_logs
@@ -54,9 +54,8 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
 
 
 async def _serve(memory: HomeMemory, session_key: str | None) -> None:
-    async def answer(call: ToolCall) -> dict[str, Any]:
-        key = session_key or call.session_key
-        return await call_tool(memory, call.name, dict(call.arguments), session_key=key)
+    async def answer(name: str, arguments: Mapping[str, Any], key: str | None, _: Any) -> dict[str, Any]:
+        return await call_tool(memory, name, arguments, session_key=session_key or key)
 
     server = build_server(answer)
     async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):

@@ -7,7 +7,7 @@ settings always agree with the schema.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -24,9 +24,6 @@ from schemas.settings import AgentSettings, MemorySettings, Settings
 PATH_KEYS = frozenset(
     {"workspace", "sessions", "store.path", "store.vector.extension_path", "local.model_cache_dir", "local.model_path"}
 )
-
-#: Keys that may hold a secret without being declared as one.
-SENSITIVE_KEYS = frozenset({"remote.headers"})
 
 #: URLs in which a user name and a password may be written.
 URL_KEYS = frozenset({"remote.base_url", "store.url"})
@@ -80,6 +77,16 @@ def is_section(keys: Mapping[str, SettingKey], name: str) -> bool:
     return any(known.startswith(f"{name}.") for known in keys)
 
 
+def dotted(tree: Mapping[str, Any], known: Container[str] = (), above: str = "") -> dict[str, Any]:
+    """Return nested tables as dotted keys; a table that is empty, or a known key, stays whole."""
+    found: dict[str, Any] = {}
+    for part, value in tree.items():
+        key = above + part
+        whole = not isinstance(value, Mapping) or not value or key in known
+        found |= {key: value} if whole else dotted(value, known, f"{key}.")
+    return found
+
+
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys as nested tables."""
     tree: dict[str, Any] = {}
@@ -105,7 +112,7 @@ def _keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[SettingKey]:
             default=None if field.is_required() else field.get_default(call_default_factory=True),
             description=field.description or "",
             shape={tuple: "list", dict: "table"}.get(get_origin(kind), "value"),
-            secret=kind is SecretStr or name in SENSITIVE_KEYS,
+            secret=kind is SecretStr or name == "remote.headers",
             required=field.is_required(),
         )
 
@@ -147,23 +154,15 @@ def _range(metadata: list[Any]) -> str:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """Return a suggestion if a known name is near: by its whole name, else by its last part wherever that lives."""
-    names = list(known)
-    for part in (_plain, _plain_leaf):
-        by_part = {part(name): name for name in reversed(names)}
-        near = get_close_matches(part(key), by_part, n=1, cutoff=0.8)
-        if near:
-            return f"; did you mean {by_part[near[0]]}?"
+    """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
+    # Without case and underscores: maxResults is near max_results.
+    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(known, key=lambda name: name.count(".")))}
+    leaves = {name: text.rpartition(".")[2] for name, text in plain.items()}
+    for texts in (plain, leaves):
+        by_text = {text: name for name, text in reversed(texts.items()) if name != key}
+        if near := get_close_matches(texts[key], by_text, n=1, cutoff=0.8):
+            return f"; did you mean {by_text[near[0]]}?"
     return ""
-
-
-def _plain(name: str) -> str:
-    """Return a name without case and underscores: maxResults is near max_results."""
-    return name.lower().replace("_", "")
-
-
-def _plain_leaf(name: str) -> str:
-    return _plain(name.rpartition(".")[2])
 
 
 def shown(value: Any) -> str:

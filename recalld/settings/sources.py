@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recalld.settings.keys import PATH_KEYS, SettingKey, agent_keys, did_you_mean, is_section, shown, top_level_keys
+from recalld.settings.keys import (
+    PATH_KEYS,
+    SettingKey,
+    agent_keys,
+    did_you_mean,
+    dotted,
+    is_section,
+    shown,
+    top_level_keys,
+)
 
 #: Meant for OpenAI's own client: it must not turn another provider's requests, and their key, to OpenAI's address.
 OPENAI_BASE_URL = "OPENAI_BASE_URL"
@@ -99,8 +108,6 @@ class Draft:
     def add_flags(self, overrides: Mapping[str, Any], *, base: Path) -> None:
         """Add flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
         for key, value in overrides.items():
-            if key not in top_level_keys():
-                raise KeyError(f"a flag sets {key!r}, which is no setting")
             flag = "--" + key.rpartition(".")[2].replace("_", "-")
             self.keys[key] = Written(_placed(key, value, base), flag, flag)
 
@@ -139,7 +146,7 @@ class Draft:
         `place` is the source and the folder that relative paths are relative to.
         """
         keys, (origin, base) = {}, place
-        for key, value in _leaves(table, known):
+        for key, value in dotted(table, known).items():
             label = prefix + key
             if key in known:
                 if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
@@ -151,16 +158,6 @@ class Draft:
                 example = next(one for one in known if one.startswith(f"{key}."))
                 self.problems.append(f"{label} must be a table with keys of its own, such as {example}")
         return keys
-
-
-def _leaves(table: Mapping[str, Any], known: Mapping[str, SettingKey], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys with their values; a table that is no key is taken apart, unless it is empty."""
-    for part, value in table.items():
-        key = above + part
-        if isinstance(value, Mapping) and value and key not in known:
-            yield from _leaves(value, known, f"{key}.")
-        else:
-            yield key, value
 
 
 def _misplaced(key: str) -> str | None:

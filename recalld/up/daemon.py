@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
-from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor, own_command
+from recalld.up.supervisor import STOP_SECONDS, Child, kill_all, own_command, stop_all
 from recalld.wiring import BrokerSide, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -101,9 +102,9 @@ class _Daemon:
         self._side = side
         self._stop = stop
         self._pulses = Pulses(stalled_after_seconds=self._settings.workers.stalled_after_seconds)
-        self._supervisor = Supervisor(self._children())
+        self._children = self._made_children()
 
-    def _children(self) -> list[Child]:
+    def _made_children(self) -> list[Child]:
         settings, invocation = self._settings, self._invocation
         shared = ["--home", str(settings.home)]
         for flag, value in (("--config", invocation.config), ("--agent", invocation.agent)):
@@ -129,9 +130,9 @@ class _Daemon:
     def run(self, age: SettingsAge) -> None:
         """Supervise until the user stops it; then stop all in order."""
         life = Heartbeat(self._settings, "up", self._pulses, outdated=age)
-        with last_act(self._supervisor.kill), watchdog(self._hanging), ExitStack() as ending:
+        with last_act(partial(kill_all, self._children)), watchdog(self._hanging), ExitStack() as ending:
             ending.callback(life.stop)
-            ending.callback(self._supervisor.stop)
+            ending.callback(stop_all, self._children)
             ending.callback(self._pulses.close)
             ending.callback(self._say_stopping)
             self._serve_health(ending)
@@ -142,9 +143,12 @@ class _Daemon:
         if self._stop.is_set():
             say("stopping: what is being indexed is finished first (again stops at once)")
 
+    def _missed(self) -> list[tuple[str, str]]:
+        return [(child.name, why) for child in self._children if (why := child.missed())]
+
     def _hanging(self) -> list[str]:
         """Return what only a restart of all ends: stalled processes of ours."""
-        ours = {child.pid for child in self._supervisor.children}
+        ours = {child.pid for child in self._children}
         states = known_processes(self._side.board)
         return [*self._pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
 
@@ -156,7 +160,7 @@ class _Daemon:
                 board.broker,
                 board.stalled_seconds,
                 stalled_after_seconds=self._settings.workers.stalled_after_seconds,
-                problems=lambda: [*self._supervisor.missed().values(), *self._hanging()],
+                problems=lambda: [*(why for _, why in self._missed()), *self._hanging()],
             )
             server = TelemetryServer(up.host, up.port, routes={"/readyz": route}, section="up")
             server.start()
@@ -173,7 +177,7 @@ class _Daemon:
         asked_at, deadline, is_up = 0.0, time.monotonic() + _READY_SECONDS, False
         while not self._stop.wait(_LOOK_SECONDS if is_up else _LOOK_SECONDS / 4):
             pulse.busy("looks after the processes")
-            ended = self._supervisor.look()
+            ended = [said for child in self._children if (said := child.look())]
             for said in ended:
                 say(said)
             if not is_up and self._all_ready(deadline):
@@ -190,8 +194,9 @@ class _Daemon:
                     say("the broker was gone; it is started again")
             except RecalldError as error:
                 say(str(error))
-            missed = self._supervisor.missed().items()
-            found = [Condition(ConditionCode.PROCESS_MISSING, name, params={"reason": why}) for name, why in missed]
+            found = [
+                Condition(ConditionCode.PROCESS_MISSING, name, params={"reason": why}) for name, why in self._missed()
+            ]
             if found != missing:
                 self._side.board.replace((ConditionCode.PROCESS_MISSING,), found, agent="*")
                 missing = found
@@ -199,7 +204,7 @@ class _Daemon:
                 progress.look()
 
     def _all_ready(self, deadline: float) -> bool:
-        waiting = [child for child in self._supervisor.children if not child.ready]
+        waiting = [child for child in self._children if not child.ready]
         for child in waiting:
             # Wrong settings do not become right by starting again; a broker that died meanwhile does.
             if child.failures >= _START_ATTEMPTS:
@@ -212,7 +217,7 @@ class _Daemon:
 
     def _own_service(self) -> RunningService | None:
         """Return the entry of this daemon's query service; None if another service of the home made the entry."""
-        service, serve = running_service(self._settings.home), self._supervisor.children[-1]
+        service, serve = running_service(self._settings.home), self._children[-1]
         if service is None or service.pid != serve.pid:
             return None
         # A restarted one listens on the port of the first one, also when that port was picked.

@@ -12,6 +12,7 @@ from typing import IO
 
 from memory.status.run_files import is_alive, read_derived
 from schemas.errors import UserError
+from schemas.settings import Settings
 
 #: Files of `run` that name the processes that wrote them.
 RUN_FILES = ("service.json", "watch.json", "hooks.json")
@@ -90,3 +91,14 @@ def pids_of(path: Path) -> list[int]:
         return []
     entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
     return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]
+
+
+def broker_away(settings: Settings) -> tuple[str, str] | None:
+    """Return what is wrong with a broker that does not answer, and what to do; None where nothing needs it."""
+    if settings.broker.url is not None:
+        return "the broker named by REDIS_URL (broker.url) does not answer", "start it, or correct the URL"
+    if anybody_runs(settings.home):
+        log = settings.home / "broker" / "valkey.log"
+        remedy = f"look into {log}; `recalld up` starts it again when it is gone"
+        return "recalld runs and its private broker does not answer", remedy
+    return None

@@ -171,31 +171,18 @@ class Child:
                 pipe.close()
 
 
-class Supervisor:
-    """Supervisor of some children."""
+def stop_all(children: Sequence[Child]) -> None:
+    """Stop producers, then all workers, then the query service: each kind when the one before has ended."""
+    for _, kind in groupby(children, key=lambda child: child.name.partition("-")[0]):
+        same = list(kind)
+        for child in same:
+            child.terminate()
+        until = time.monotonic() + STOP_SECONDS
+        for child in same:
+            child.wait(until)
 
-    def __init__(self, children: Sequence[Child]) -> None:
-        self.children = children
 
-    def look(self) -> list[str]:
-        """Start children that do not run. Return the ends since the last look, in words."""
-        return [said for child in self.children if (said := child.look())]
-
-    def missed(self) -> dict[str, str]:
-        """Return name -> reason of each child whose work is not done."""
-        return {child.name: why for child in self.children if (why := child.missed())}
-
-    def stop(self) -> None:
-        """Stop producers, then all workers, then the query service: each kind when the one before has ended."""
-        for _, kind in groupby(self.children, key=lambda child: child.name.partition("-")[0]):
-            same = list(kind)
-            for child in same:
-                child.terminate()
-            until = time.monotonic() + STOP_SECONDS
-            for child in same:
-                child.wait(until)
-
-    def kill(self) -> None:
-        """End all children at once."""
-        for child in self.children:
-            child.kill()
+def kill_all(children: Sequence[Child]) -> None:
+    """End all children at once."""
+    for child in children:
+        child.kill()

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import batch_server
-from tests.batch_server import BatchServer, Job, JobScript
+from tests.batch_server import Answer, BatchServer, Job, JobScript
 from tests.daemon import Daemon
+from tests.embedding_server import Failure, Request
 from tests.waiting import wait_until
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "fixtures" / "home-0.1.0.tar.xz"
@@ -47,10 +47,10 @@ class Provider(BatchServer):
         self.files = {name: content.encode() for name, content in kept["files"].items()}
         self._numbers = itertools.count(len(self.files))
 
-    def _answer(self, method: str, path: str, query: dict[str, str], headers: Any, content: bytes) -> Any:
-        if self.refused and path == "/embeddings" and self.refused.encode() in content:
-            return batch_server._Answer(400, {"error": {"message": "this text is not welcome"}})
-        return super()._answer(method, path, query, headers, content)
+    def _answer(self, request: Request, failure: Failure) -> Answer:
+        if self.refused and request.route.endswith("/embeddings") and self.refused in str(request.body):
+            return 400, {"error": {"message": "this text is not welcome"}}, {}
+        return super()._answer(request, failure)
 
     def paid_for_documents(self) -> int:
         """Return how many texts were embedded one request at a time that are lines of a document, and no query."""

@@ -57,40 +57,25 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
             yield client
 
 
-slowly = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+#: What is sent -> JSON or bytes, the doors, the codes of an answer.
+SENT: dict[str, tuple[st.SearchStrategy[object], list[str], set[int]]] = {
+    "any body": (BODIES, ["/v1/search", "/v1/get"], {200, 400, 401, 403, 404, 422}),
+    "any query": (QUERIES.map(lambda query: {"query": query}), ["/v1/search"], {200}),
+    "any path": (PATHS.map(lambda path: {"path": path or "x"}), ["/v1/get"], {200, 422}),
+    "any bytes": (st.binary(max_size=300), ["/v1/search"], {200, 400, 422}),
+}
 
 
 @pytest.mark.long
-@slowly
-@given(body=BODIES, path=st.sampled_from(["/v1/search", "/v1/get"]))
-def test_any_body_gets_an_answer(service: httpx.Client, body: dict[str, object], path: str) -> None:
-    answer = service.post(path, content=json.dumps(body), headers=JSON)
-    assert answer.status_code in {200, 400, 401, 403, 404, 422}, answer.text
-    assert "Traceback" not in answer.text
-
-
-@pytest.mark.long
-@slowly
-@given(query=QUERIES)
-def test_any_query_is_answered(service: httpx.Client, query: str) -> None:
-    answer = service.post("/v1/search", content=json.dumps({"query": query}), headers=JSON)
-    assert answer.status_code == 200, answer.text
-    assert "unavailable" not in answer.json(), answer.text
-
-
-@pytest.mark.long
-@slowly
-@given(path=PATHS)
-def test_no_path_leads_out_of_the_memory(service: httpx.Client, path: str) -> None:
-    answer = service.post("/v1/get", content=json.dumps({"path": path or "x"}), headers=JSON)
-    assert answer.status_code in {200, 422}, answer.text
-    assert "swordfish" not in answer.text
-    assert "root:" not in answer.text
-
-
-@pytest.mark.long
-@slowly
-@given(raw=st.binary(max_size=300))
-def test_any_bytes_get_an_answer(service: httpx.Client, raw: bytes) -> None:
-    answer = service.post("/v1/search", content=raw, headers=JSON)
-    assert answer.status_code in {200, 400, 422}, answer.text
+@pytest.mark.parametrize("sent", SENT)
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_sent_is_answered_and_leads_nowhere(service: httpx.Client, sent: str, data: st.DataObject) -> None:
+    bodies, doors, codes = SENT[sent]
+    body = data.draw(bodies)
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    answer = service.post(data.draw(st.sampled_from(doors)), content=content, headers=JSON)
+    assert answer.status_code in codes, answer.text
+    assert sent != "any query" or "unavailable" not in answer.json()
+    for word in ("Traceback", "swordfish", "root:"):
+        assert word not in answer.text

@@ -60,7 +60,7 @@ def test_a_hook_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_
     ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert "the walrus" not in "".join(file.read_text() for file in (home / "spool").iterdir()), "what was said"
-    assert spooled(home) == [Hook("compaction", (str(tmp_path / "sessions" / "a.jsonl"),))]
+    assert spooled(home) == [Hook("compaction", (str(tmp_path / "sessions" / "a.jsonl"),), program="claude-code")]
     (tmp_path / "file").write_text("in the way")
     ended = run("claude-code", home=tmp_path / "file" / "home", payload=compaction(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (0, "", 1)
@@ -70,7 +70,7 @@ def test_codex_notify_comes_as_the_last_argument(home: Path) -> None:
     notified = '{"type": "agent-turn-complete", "thread-id": "a", "input-messages": ["--yes"]}'
     ended = run("codex", "--agent=coder", notified, home=home, stdin=subprocess.DEVNULL)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert spooled(home) == [Hook("reconcile", meant="coder")]
+    assert spooled(home) == [Hook("reconcile", meant="coder", program="codex")]
 
 
 #: Modules that taking a hook may load beside those of a bare Python. Every one of them is paid for at every hook.
@@ -119,7 +119,7 @@ def test_a_hook_finds_the_home_that_every_command_finds(
     environment = clean_environment({"HOME": str(tmp_path), **({variable: str(tmp_path / "data")} if variable else {})})
     hook = [sys.executable, "-m", "recalld", "hook", "codex", '{"hook_event_name": "SessionStart"}']
     subprocess.run(hook, cwd=REPOSITORY, env=environment, check=True, timeout=60)
-    assert spooled(find_home(environment=environment)) == [Hook("session-start")]
+    assert spooled(find_home(environment=environment)) == [Hook("session-start", program="codex")]
 
 
 @pytest.mark.parametrize(

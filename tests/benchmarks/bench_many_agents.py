@@ -1,7 +1,8 @@
-"""Many agents on one machine: first indexing, one agent's storm, and what a service needs for thousands of them.
+"""Many agents on one machine: first indexing, one agent's storm, changed settings, and a service for thousands of them.
 
     python -m tests.benchmarks.bench_many_agents indexing [--agents 10 100 300 1000] [--notes 20]
     python -m tests.benchmarks.bench_many_agents storm [--files 1000] [--rounds 5]
+    python -m tests.benchmarks.bench_many_agents settings [--agents 300] [--notes 30] [--edits 40]
     python -m tests.benchmarks.bench_many_agents service [--agents 3000] [--notes 20] [--open-files 1024]
 
 `indexing`: `recalld up` indexes a workspace an agent for the first time (stub provider). Prints the CPU time of `up`
@@ -9,6 +10,8 @@ and of its processes, when the first line of progress came, the last line, how l
 the end, and the CPU time that one status and one `/readyz` cost the service.
 `storm`: one agent's note is written and asked for until it is found: alone, and while so many files are written
 into another agent's workspace. The time contains the debounce of 1.5 s.
+`settings`: `recalld up` begins again with another chunk size. From its first answer on, a note is written every second,
+of one agent after the other from both ends of the list, and asked for until it is found.
 `service`: every agent gets a copy of one small index. `recalld serve` runs under a limit of open files, is asked
 everything that looks at all agents, and searches each of them; descriptors are counted after every search.
 """
@@ -28,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,20 +53,23 @@ INDEXING_SECONDS = 1_800.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["indexing", "storm", "service"])
+    parser.add_argument("what", choices=["indexing", "storm", "settings", "service"])
     parser.add_argument("--agents", type=int, nargs="+", default=None)
     parser.add_argument("--notes", type=int, default=20)
     parser.add_argument("--files", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--open-files", type=int, default=1_024)
     arguments = parser.parse_args()
-    sizes = {"indexing": [10, 100, 300, 1_000], "storm": [10], "service": [3_000]}[arguments.what]
+    sizes = {"indexing": [10, 100, 300, 1_000], "storm": [10], "settings": [300], "service": [3_000]}[arguments.what]
     for agents in arguments.agents or sizes:
         with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
             if arguments.what == "indexing":
                 measure_indexing(Path(folder), agents=agents, notes=arguments.notes)
             elif arguments.what == "storm":
                 measure_storm(Path(folder), agents=agents, files=arguments.files, rounds=arguments.rounds)
+            elif arguments.what == "settings":
+                measure_settings(Path(folder), agents=agents, notes=arguments.notes, edits=arguments.edits)
             else:
                 measure(Path(folder), agents=agents, notes=arguments.notes, open_files=arguments.open_files)
 
@@ -114,6 +121,32 @@ def measure_storm(folder: Path, *, agents: int, files: int, rounds: int) -> None
                 f"({', '.join(f'{one:.2f}' for one in seconds)})"
             )
         stop(up)
+
+
+def measure_settings(folder: Path, *, agents: int, notes: int, edits: int) -> None:
+    config, ids = configure(folder, agents=agents, notes=notes), agent_ids(agents)
+    with running_up(folder, config) as up:
+        wait_until(lambda: any("up to date" in line for line in progress(folder)), timeout=INDEXING_SECONDS)
+        stop(up)
+    config.write_text(f"chunking.tokens = 300\n{config.read_text('utf-8')}", "utf-8")
+    (folder / "home" / "run" / "service.json").unlink(missing_ok=True)
+    begun = time.monotonic()
+    with running_up(folder, config), ThreadPoolExecutor(edits) as asking:
+        port = wait_until(lambda: listening(folder / "home"), timeout=120)
+        print(
+            f"{agents:,} agents with {notes} notes each, other settings: answers after {time.monotonic() - begun:.1f} s"
+        )
+        waits = []
+        for turn in range(edits):
+            # From both ends of the list, which is worked through in order.
+            id_ = ids[(-1) ** turn * (turn // 2 * 7 + turn % 2) % agents]
+            waits.append(asking.submit(written_and_found, folder, port, id_, f"zanzibarium{turn}x"))
+            threading.Event().wait(1.0)
+        times = sorted(wait.result() for wait in waits)
+        print(f"  edit to found: median {statistics.median(times):.2f} s, longest {times[-1]:.2f} s over {edits} edits")
+        built = [folder / "home" / "indexes" / id_ / "NEXT" for id_ in ids]
+        wait_until(lambda: not any(path.exists() for path in built), timeout=INDEXING_SECONDS)
+        print(f"  built anew after {time.monotonic() - begun:.1f} s")
 
 
 @contextmanager

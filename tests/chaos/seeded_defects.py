@@ -40,7 +40,7 @@ DEFECTS = (
     ),
     Defect(
         name="a link that is followed",
-        file="memory/documents/safe_open.py",
+        file="memory/documents/content.py",
         right="_FILE = os.O_RDONLY | os.O_NOFOLLOW",
         wrong="_FILE = os.O_RDONLY",
         caught_by=("tests/unit/memory/test_path_safety.py",),
@@ -48,15 +48,15 @@ DEFECTS = (
     Defect(
         name="redaction that leaves tokens as they are",
         file="memory/redaction/redactor.py",
-        right="            *find_tokens(seen),\n",
+        right="        *find_tokens(seen),\n",
         wrong="",
         caught_by=("tests/integration/test_secrets.py",),
     ),
     Defect(
         name="redaction that is dropped from notes",
         file="memory/redaction/redactor.py",
-        right="return Redactor.of(memory.redaction.patterns, budget) if switched_on else _unchanged",
-        wrong="return _unchanged",
+        right="return partial(redact, find_patterns=UserPatterns(patterns, budget)) if patterns else redact",
+        wrong="return str",
         caught_by=("tests/integration/test_secrets.py",),
     ),
     Defect(
@@ -69,8 +69,8 @@ DEFECTS = (
     Defect(
         name="an older reading that overwrites a newer one",
         file="memory/store/sqlite/transaction.py",
-        right="        elif current_revision(self._connection, change.key) != change.expected:\n",
-        wrong="        elif False:\n",
+        right="        return current_revision(self._connection, change.key) != change.expected\n",
+        wrong="        return False\n",
         caught_by=("tests/unit/memory/store", "-k", "conformance"),
     ),
     Defect(

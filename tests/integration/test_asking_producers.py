@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis
 
-from producers.run import InboxReader
+from memory.status.processes import Pulse
+from producers.run import read_inbox
 from schemas.ports import Event
 from schemas.settings import Settings
 from workers.queue.connection import namespace
@@ -22,27 +25,31 @@ def inbox(client: redis.Redis, settings: Settings) -> EventQueue:
     return EventQueue(client, Keys(namespace(settings)))
 
 
-def test_who_asks_goes_on_when_the_event_was_dealt_with(inbox: EventQueue) -> None:
-    handled: list[Event] = []
-    reader = InboxReader(inbox, handled.append)
-    reader.start()
+@contextmanager
+def reading(inbox: EventQueue, handle: Callable[[Event], None]) -> Iterator[None]:
+    ended = threading.Event()
+    thread = threading.Thread(target=read_inbox, args=(inbox, handle, ended, Pulse("inbox")))
+    thread.start()
     try:
-        assert inbox.ask(FLUSH, 10)
-        assert [(event.kind, event.agent) for event in handled] == [("flush", "main")]
+        yield
     finally:
-        reader.stop()
+        ended.set()
+        thread.join()
 
 
-def test_a_handler_that_fails_keeps_nobody_waiting(inbox: EventQueue) -> None:
+def test_an_asking_client_goes_on_when_the_event_was_handled(inbox: EventQueue) -> None:
+    handled: list[Event] = []
+    with reading(inbox, handled.append):
+        assert inbox.ask(FLUSH, 10)
+    assert [(event.kind, event.agent) for event in handled] == [("flush", "main")]
+
+
+def test_a_handler_that_fails_keeps_no_client_waiting(inbox: EventQueue) -> None:
     def fail(_: Event) -> None:
         raise RuntimeError("no")
 
-    reader = InboxReader(inbox, fail)
-    reader.start()
-    try:
-        assert inbox.ask(FLUSH, 120), "who waits until the end is told no"
-    finally:
-        reader.stop()
+    with reading(inbox, fail):
+        assert inbox.ask(FLUSH, 120), "waiting until the end is answered by False"
 
 
 def test_without_producers_the_time_is_over_some_time(inbox: EventQueue) -> None:

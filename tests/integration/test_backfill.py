@@ -110,15 +110,6 @@ def test_a_dry_run_writes_nothing_at_all(commands: CommandLine, home: Path, work
     assert not home.exists()
 
 
-def test_the_sentence_says_files_messages_chunks_tokens_and_money(commands: CommandLine, old: Path) -> None:
-    said = commands.say("backfill", str(old), "--dry-run", "--limit", "3")
-    assert "3 transcripts to index (" in said
-    assert "1 left out" in said
-    assert "120 messages" in said
-    for part in ("chunks", "texts to embed", "tokens", "about 1 request", "a million tokens"):
-        assert part in said
-
-
 def test_a_format_that_is_named_holds_also_below_a_configured_folder_and_for_what_is_indexed(
     commands: CommandLine, workspace: Path, tmp_path: Path
 ) -> None:
@@ -227,17 +218,6 @@ def test_json_is_one_object_also_when_reading_is_interrupted(
 
 
 # Providers --------------------------------------------------------------------------------------------
-
-
-def test_with_keywords_only_nothing_is_sent_and_everything_is_found(
-    commands: CommandLine, server: EmbeddingServer, old: Path
-) -> None:
-    commands.set("RECALLD_PROVIDER", "none")
-    out = commands.say("backfill", str(old))
-    assert "nothing to pay" in out
-    assert "with vectors" not in out
-    assert server.requests == 0
-    assert len(set(found(commands, "Question"))) == len(FORMATS)
 
 
 def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_goes_on(

@@ -21,7 +21,6 @@ from tests.batch_server import BatchServer, GeminiServer, JobScript
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import batch_jobs, failure_policy
-from workers import index_job as indexing_job
 from workers.queue import broker
 from workers.queue.private_server import BrokerServer
 
@@ -128,39 +127,64 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         assert len(server.submitted) == 1
 
 
-def test_a_few_notes_are_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
-    with Workers(make()) as workers:
-        texts = _backfill(workers, 14)
-        wait_until(workers.complete)
-        assert server.paid_inline == texts
-        assert not server.submitted
+IN_TURNS = {"workers.index_job.CLAIM": 20, "workers.index_job.TURN_SECONDS": 0.001}
 
 
-def test_a_job_waits_for_the_rest_of_a_backfill(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+def _flaky(server: BatchServer) -> None:
+    server.fail("POST", "/files", 500, times=2)
+    server.fail("POST", "/batches", None, afterwards=True)
+    server.fail("GET", "/batches/batch-0", 500, times=1)
+    server.fail("GET", "/batches/batch-0", None, times=1)
+
+
+def _partly(server: BatchServer) -> None:
+    server.script(JobScript(fails="number 17 ", drops=3, spoils=6, garbage=4))
+
+
+@pytest.mark.parametrize(
+    ("notes", "arrange", "bounds", "inline", "jobs"),
+    [
+        pytest.param(14, None, {}, 14, range(1), id="a few notes are no job"),
+        pytest.param(100, None, IN_TURNS, 0, range(1, 2), id="a job waits for the rest of a backfill"),
+        pytest.param(
+            100,
+            None,
+            {**IN_TURNS, "workers.batch_jobs.GATHERING_SECONDS": 0.0},
+            0,
+            range(2, 101),
+            id="a backfill that takes long is not waited for",
+        ),
+        pytest.param(
+            NOTES, _partly, {}, 10, range(1, 2), id="what fails in a job goes the normal way, the rest is kept"
+        ),
+        pytest.param(NOTES, _flaky, {}, 0, range(1, 2), id="a flaky provider is asked again"),
+    ],
+)
+def test_every_text_of_a_backfill_is_paid_once_in_jobs_or_the_normal_way(
+    make: Make,
+    broker_server: BrokerServer,
+    server: BatchServer,
+    monkeypatch: pytest.MonkeyPatch,
+    notes: int,
+    arrange: Callable[[BatchServer], None] | None,
+    bounds: dict[str, float],
+    inline: int,
+    jobs: range,
 ) -> None:
-    monkeypatch.setattr(indexing_job, "CLAIM", 20)
-    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.001)
-    with Workers(make()) as workers:
-        texts = _backfill(workers, 100)
+    for name, value in bounds.items():
+        monkeypatch.setattr(name, value)
+    if arrange is not None:
+        arrange(server)
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers, notes)
         wait_until(workers.complete)
         assert server.paid == texts
-        assert len(server.submitted) == 1
-        assert not server.paid_inline
-
-
-def test_a_backfill_that_takes_long_is_not_waited_for(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexing_job, "CLAIM", 20)
-    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.001)
-    monkeypatch.setattr(batch_jobs, "GATHERING_SECONDS", 0.0)
-    with Workers(make()) as workers:
-        texts = _backfill(workers, 100)
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert len(server.submitted) > 1
-        assert not server.paid_inline
+        assert server.paid_inline.total() == inline
+        assert len(server.submitted) in jobs
+        wait_until(lambda: all(job.stage is Stage.DONE for job in _jobs(settings)))
+        assert sum(job.taken for job in _jobs(settings)) == notes - inline
+        assert not workers.conditions()
 
 
 def test_more_texts_than_a_job_holds_wait_for_their_turn(
@@ -183,22 +207,6 @@ def test_more_texts_than_a_job_holds_wait_for_their_turn(
         assert len(server.submitted) == 4
 
 
-def test_what_fails_in_a_job_goes_the_normal_way_and_the_rest_is_kept(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.script(JobScript(fails="number 17 ", drops=3, spoils=6, garbage=4))
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert sum(server.paid_inline.values()) == 10
-        assert "The heron number 17 stands in the reeds." in server.paid_inline
-        [job] = _jobs(settings)
-        assert (job.stage, job.taken) == (Stage.DONE, NOTES - 10)
-        assert not workers.conditions()
-
-
 @pytest.mark.parametrize("ends", ["failed", "expired"])
 def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour_and_it_is_said(
     make: Make, broker_server: BrokerServer, server: BatchServer, ends: str
@@ -219,9 +227,10 @@ def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour_and_it_is_said(
         assert len(server.submitted) == 1
 
 
-def test_an_endpoint_without_a_batch_api_is_asked_once(
-    make: Make, broker_server: BrokerServer, server: BatchServer
+def test_an_endpoint_without_a_batch_api_is_asked_once_and_it_is_said(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     server.batches = False
     with Workers(make()) as workers:
         texts = _backfill(workers)
@@ -231,17 +240,8 @@ def test_an_endpoint_without_a_batch_api_is_asked_once(
         assert server.paid_inline == texts
         assert server.calls["POST files"] == 1
         assert "HTTP 404" in str(workers.conditions()[ConditionCode.BATCH_SUSPENDED].params["reason"])
-
-
-def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     with Workers(make(provider="mistral")) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid_inline == texts
-        wait_until(workers.conditions)
+        wait_until(lambda: ConditionCode.BATCH_API_MISSING in workers.conditions())
         assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
@@ -295,19 +295,6 @@ def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerS
     assert old.stop_reason == StopReason.OTHER_VECTORS
     assert (new.stage, new.taken) == (Stage.DONE, NOTES)
     assert set(server.paid) == set(texts)
-
-
-def test_a_flaky_provider_is_asked_again(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
-    server.fail("POST", "/files", 500, times=2)
-    server.fail("POST", "/batches", None, afterwards=True)
-    server.fail("GET", "/batches/batch-0", 500, times=1)
-    server.fail("GET", "/batches/batch-0", None, times=1)
-    with Workers(make()) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-        assert len(server.submitted) == 1
 
 
 def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(

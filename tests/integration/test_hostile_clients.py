@@ -246,6 +246,8 @@ def fills(client: HostileClient, page: bytes) -> bool:
         (b"GET / HTTP/1.1\r\nHost: \xff\xff\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\n\r\n", {400}),
+        (b"GET / HTTP/1.0\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", {400}),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
 )

@@ -12,7 +12,6 @@ import pytest
 from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
-from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer
 from tests.quiet_board import QuietBoard
 from tests.serving import running
@@ -105,21 +104,6 @@ def test_an_index_without_them_goes_on_for_nothing_until_a_person_rebuilds_it(
     paid = server.inputs
     commands.agent("index")
     assert server.inputs == paid
-
-
-def test_a_daemon_says_what_to_type_and_builds_the_index_that_was_asked_for(
-    commands: CommandLine, configure: Write, server: EmbeddingServer, home: Path, workspace: Path
-) -> None:
-    configure(KEPT)
-    commands.agent("index")
-    settings = f'model = "nomic-embed-text"\nremote.base_url = "{server.url}"\n'
-    with Daemon(home, workspace, provider="openai-compatible", config=settings) as daemon:
-        assert "`recalld rebuild` embeds 2 texts again (price unknown" in daemon.said()
-        [done] = json.loads(daemon.run("rebuild", "--json").stdout)["agents"]
-        assert (done["advice"], done["vectorsReady"], done["vectorsPending"]) == (None, 2, 0)
-        assert sum(text.startswith(DOCUMENT) for text in server.texts) == 2
-        assert daemon.status()["ok"]
-        assert identity(daemon.status())["document_prefix"] == DOCUMENT
 
 
 def test_a_chunk_leaves_room_for_its_prefix(

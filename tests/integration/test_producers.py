@@ -20,7 +20,6 @@ from producers.reconciler import Indexes
 from producers.run import run_producers
 from producers.spool import write_event, write_hook
 from schemas.conditions import OF_FILES, Condition, ConditionCode
-from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
@@ -196,14 +195,6 @@ def test_without_watching_the_mode_is_off_and_a_request_still_compares(house: Ho
     house.wait_for("main", "memory/a.md")
 
 
-def test_files_are_compared_at_every_interval(house: House) -> None:
-    house.agent(watch=False, interval_minutes=0.001)
-    house.remember()
-    house.start()
-    house.write("main/memory/a.md")
-    house.wait_for("main", "memory/a.md")
-
-
 def test_a_session_start_compares_only_where_the_settings_say_so(house: House) -> None:
     house.agent("eager", watch=False)
     house.agent("lazy", watch=False, on_session_start=False)
@@ -282,17 +273,6 @@ def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afte
     wait_until(lambda: (ConditionCode.CHANGES_KEPT, "*") not in house.troubles.open)
 
 
-def test_a_queue_that_is_away_at_the_start_is_tried_again(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.queue.available = False
-    house.start()
-    assert (ConditionCode.FILES_NOT_COMPARED, "main") in house.troubles.open
-    house.queue.available = True
-    house.wait_for("main", "memory/a.md")
-    wait_until(lambda: not house.file_conditions())
-
-
 def test_a_broker_that_lost_its_data_gets_everything_again(house: House) -> None:
     house.agent()
     house.write("main/memory/a.md")
@@ -357,57 +337,17 @@ def append(path: Path, text: str = LINE) -> Path:
     return path
 
 
-def transcripts_marked(house: House) -> list[str]:
-    """Which transcripts were marked by the time that one that is due at once, and comes now, is."""
-    name = f"{time.monotonic_ns()}.jsonl.reset.2026-01-01"
-    append(house.root / "sessions" / name)
-    house.wait_for("main", f"sessions/{name}")
-    return [path for path in house.queue.marked("main") if path.endswith(".jsonl")]
-
-
-def test_a_transcript_is_marked_when_enough_was_appended(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT)
-    path = append(house.root / "sessions/deep/a.jsonl", LINE * 100)
-    house.remember()
-    house.start()
-    append(path, LINE * 49)
-    assert transcripts_marked(house) == []
-    append(path)
-    house.wait_for("main", "sessions/deep/a.jsonl")
-    assert house.queue.calls[-1][2] is Lane.LIVE
-
-
-def test_a_transcript_that_grew_a_little_is_marked_when_it_is_quiet(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0.1))
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    append(path)
-    house.wait_for("main", "sessions/a.jsonl")
-    assert house.queue.marked("main") == ["sessions/a.jsonl"]
-
-
 def test_a_flush_does_not_leave_out_transcripts_that_wait_for_quiet(house: House) -> None:
     house.agent(folders=("sessions",), sessions=PATIENT)
     path = append(house.root / "sessions/a.jsonl")
     house.remember()
     house.start()
     append(path)
-    assert transcripts_marked(house) == []
+    archive = append(house.root / "sessions/b.jsonl.reset.2026-01-01")  # is due at once
+    house.wait_for("main", f"sessions/{archive.name}")
+    assert house.queue.marked("main") == [f"sessions/{archive.name}"]
     house.inbox.put(Event("flush", "main"))
     house.wait_for("main", "sessions/a.jsonl")
-
-
-def test_what_was_appended_while_nothing_ran_is_found_at_the_start_the_latest_first(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT)
-    old, new = append(house.root / "sessions/a.jsonl"), append(house.root / "sessions/b.jsonl")
-    house.remember()
-    for path, then in ((new, 2_000_000_000), (old, 1_900_000_000)):
-        append(path)
-        os.utime(path, (then, then))
-    house.write("main/memory/note.md")
-    house.start()
-    assert house.queue.marked("main") == ["memory/note.md", "sessions/b.jsonl", "sessions/a.jsonl"]
 
 
 def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) -> None:
@@ -439,21 +379,6 @@ def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lie
     assert house.queue.marked("main") == []
 
 
-def test_hooks_of_one_compaction_are_one_mark(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT, watch=False)
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    append(path)
-    for _ in range(5):
-        house.inbox.put(Event("compaction", "main", (str(path),)))
-    house.wait_for("main", "sessions/a.jsonl")
-    marker = append(house.root / "sessions/marker.jsonl")
-    house.inbox.put(Event("compaction", "main", (str(marker),)))
-    house.wait_for("main", "sessions/marker.jsonl")
-    assert house.queue.marked("main").count("sessions/a.jsonl") == 1
-
-
 def test_a_compaction_that_is_not_to_force_and_a_transcript_that_grew_wait_as_others_do(house: House) -> None:
     house.agent(
         folders=("sessions",), sessions=PATIENT.model_copy(update={"post_compaction_force": False}), watch=False
@@ -468,15 +393,6 @@ def test_a_compaction_that_is_not_to_force_and_a_transcript_that_grew_wait_as_ot
     house.inbox.put(Event("grew", "main", (str(marker),)))
     house.wait_for("main", "sessions/marker.jsonl")
     assert house.queue.marked("main") == ["sessions/marker.jsonl"]
-
-
-def test_a_hook_that_names_no_transcript_leads_to_a_comparison(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT, watch=False)
-    house.remember()
-    house.start()
-    append(house.root / "sessions/a.jsonl")
-    house.inbox.put(Event("compaction", "main"))
-    house.wait_for("main", "sessions/a.jsonl")
 
 
 @pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])

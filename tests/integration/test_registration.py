@@ -78,7 +78,7 @@ def asked(commands: CommandLine) -> list[str]:
 
 def reason(absence: Absence) -> str:
     """Return its sentence without the command, which is written as it is typed here."""
-    return str(absence).partition(" (")[0]
+    return str(absence.value[0]).partition(" (")[0]
 
 
 @pytest.mark.parametrize("turn", [answer(b'{"agents": []}'), b"220 smtp\r\n"])

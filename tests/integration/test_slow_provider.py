@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -21,8 +19,6 @@ DEADLINE = 4.0
 
 #: More than there are threads for requests to one provider, for stores, and for both together.
 HANGING = 20
-
-Ask = Callable[[httpx.Client, str, str], dict[str, Any]]
 
 
 @pytest.fixture
@@ -52,18 +48,6 @@ def agents(settings: Settings, tmp_path, server: EmbeddingServer) -> Settings:
     return all_of_them
 
 
-def over_http(client: httpx.Client, agent: str, query: str) -> dict[str, Any]:
-    return search(client, query, agent=agent)
-
-
-def by_tool(client: httpx.Client, agent: str, query: str) -> dict[str, Any]:
-    call = {"name": "memory_search", "arguments": {"query": query}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-    answer = client.post(f"/mcp/{agent}", json=message, headers={"accept": "application/json, text/event-stream"})
-    found: dict[str, Any] = answer.json()["result"]["structuredContent"]
-    return found
-
-
 def patient(agents: Settings) -> Settings:
     """The slow agent's searches wait for as long as somebody holds the endpoint."""
     slow, *others = agents.agents
@@ -71,20 +55,19 @@ def patient(agents: Settings) -> Settings:
     return agents.model_copy(update={"agents": (slow.model_copy(update={"limits": limits}), *others)})
 
 
-@pytest.mark.parametrize("ask", [over_http, by_tool])
-def test_others_are_answered_while_searches_wait_for_a_slow_endpoint(
-    agents: Settings, server: EmbeddingServer, ask: Ask
-):
+def test_others_are_answered_while_searches_wait_for_a_slow_endpoint(agents: Settings, server: EmbeddingServer):
     with running(patient(agents)) as client, ThreadPoolExecutor(HANGING) as threads:
         wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
         wait_until(lambda: search(client, "warm up", agent="quick")["mode"] == "hybrid")
         server.open.clear()
-        hanging = [threads.submit(ask, client, "slow", f"which card number {number}") for number in range(HANGING)]
+        hanging = [
+            threads.submit(search, client, f"which card number {number}", agent="slow") for number in range(HANGING)
+        ]
         wait_until(lambda: server.in_flight == 4)
 
         for number in range(10):
             for agent, mode in (("quick", "hybrid"), ("plain", "keyword")):
-                answer = ask(client, agent, f"blue card number {number}")
+                answer = search(client, f"blue card number {number}", agent=agent)
                 assert answer["results"][0]["snippet"].startswith(f"The password of {agent}")
                 assert (answer["mode"], answer["degraded"]) == (mode, [])
         assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
@@ -95,14 +78,13 @@ def test_others_are_answered_while_searches_wait_for_a_slow_endpoint(
         assert all(one.result(60)["mode"] == "hybrid" for one in hanging)
 
 
-@pytest.mark.parametrize("ask", [over_http, by_tool])
-def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(
-    agents: Settings, server: EmbeddingServer, ask: Ask
-):
+def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(agents: Settings, server: EmbeddingServer):
     with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
         wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
         server.open.clear()
-        hanging = [threads.submit(ask, client, "slow", f"which card number {number}") for number in range(HANGING)]
+        hanging = [
+            threads.submit(search, client, f"which card number {number}", agent="slow") for number in range(HANGING)
+        ]
         for one in hanging:
             answer = one.result(60)  # the endpoint itself would answer later than that
             assert answer["mode"] == "keyword"
@@ -118,7 +100,7 @@ def test_queries_that_nobody_waits_for_any_longer_are_not_sent(agents: Settings,
         wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
         sent = server.requests
         server.open.clear()
-        hanging = [threads.submit(over_http, client, "slow", f"number {number}") for number in range(HANGING)]
+        hanging = [threads.submit(search, client, f"number {number}", agent="slow") for number in range(HANGING)]
         assert {one.result(60)["mode"] for one in hanging} <= {"keyword", "none"}
         server.open.set()
         wait_until(lambda: server.in_flight == 0)

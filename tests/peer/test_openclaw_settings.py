@@ -17,7 +17,8 @@ from recalld.discover.machine import discover
 from recalld.discover.memories import Discovery, Found
 from recalld.discover.memory_search import translate
 from recalld.discover.openclaw_settings import OpenClawSettings, read_json5
-from recalld.discover.settings_file import dotted, settings_file
+from recalld.discover.settings_file import settings_file
+from recalld.settings.keys import dotted
 from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings

@@ -83,29 +83,18 @@ def key(name: str) -> DocumentKey:
     return DocumentKey("sessions", f"sessions/{name}")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("talk", "chat"),
-        ("topic-7", "chat"),
-        ("run", "cron"),
-        ("job", "cron"),
-        ("legacy", "cron"),
-        ("helper", "subagent"),
-        ("editor", "subagent"),
-        ("runs-helper", "cron"),
-        ("helpers-helper", "cron"),
-        ("threads-helper", "cron"),
-        ("dream", "dreaming"),
-        ("dreams-helper", "dreaming"),
-        ("beat", "heartbeat"),
-        ("beating", "heartbeat"),
-        ("channel", "chat"),
-        ("fork", "chat"),
-        ("mail", "hook"),
-        ("boot", "system"),
-    ],
-)
+KINDS = {
+    "chat": "talk topic-7 channel fork",
+    "cron": "run job legacy runs-helper helpers-helper threads-helper",
+    "subagent": "helper editor",
+    "dreaming": "dream dreams-helper",
+    "heartbeat": "beat beating",
+    "hook": "mail",
+    "system": "boot",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for kind, names in KINDS.items() for name in names.split()])
 def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_tells(name: str, kind: str) -> None:
     assert kinds_of(STORED)[f"{name}.jsonl"] == kind
 

@@ -11,7 +11,7 @@ import pytest
 
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
-from memory.search.tools import GET, SEARCH, ToolArgumentsRefused, call_tool
+from memory.search.tools import GET, SEARCH, call_tool
 from schemas.ports import Pending
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -50,22 +50,6 @@ def opened(settings: Settings, agent: Any, **more: Any) -> Iterator[SearchManage
 
 def call(manager: SearchManager, name: str, **arguments: Any) -> dict[str, Any]:
     return asyncio.run(call_tool(manager, name, arguments, session_key=None))
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        (SEARCH, {"query": "port", "corpus": "notes"}),
-        (SEARCH, {"query": "port", "corpus": ["memory"]}),
-        (GET, {"path": "memory/tools.md", "corpus": "sessions"}),
-        (GET, {"path": "memory/tools.md", "corpora": "all"}),
-    ],
-)
-def test_a_corpus_that_there_is_not_is_refused_and_never_a_search_of_everything(
-    manager: SearchManager, name: str, arguments: dict[str, Any]
-) -> None:
-    with pytest.raises(ToolArgumentsRefused, match="corp"):
-        call(manager, name, **arguments)
 
 
 def test_an_answer_has_the_known_fields(manager: SearchManager) -> None:

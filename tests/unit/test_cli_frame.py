@@ -61,6 +61,7 @@ CALLS = {
     "emit": ["emit", "reconcile"],
     "hook": ["hook", "install", "codex"],
     "config": ["config", "show"],
+    "context": ["context", "list"],
     "model": ["model", "list"],
 }
 

@@ -116,6 +116,9 @@ class BatchApi(ABC):
     file_path: ClassVar[str]
     content_path: ClassVar[str]
 
+    #: Path of the list of jobs, newest first, its key, and the parameters for a page's size and for what goes on.
+    listing: ClassVar[tuple[str, str, str, str]]
+
     def __init__(self, provider: RemoteProvider) -> None:
         self.provider = provider
 
@@ -143,6 +146,8 @@ class BatchApi(ABC):
         """
         file.content.seek(0)
         file_id = self._upload(file, name=f"recalld-{reference}.jsonl")
+        if not isinstance(file_id, str) or not file_id:
+            raise Transient("the provider's answer names no file")
         try:
             return self._create(file_id, reference).id
         except RecalldError as error:
@@ -154,12 +159,16 @@ class BatchApi(ABC):
 
     def find(self, reference: str) -> str | None:
         """Return the id of the job that was made with a reference; None when there is none."""
-        after: str | None = None
+        path, key, size, start = self.listing
+        params: dict[str, int | str] = {size: _PAGE}
         for _ in range(_MOST_PAGES):
-            jobs, after = self._page(after)
+            page = self.ask("GET", path, params=params)
+            jobs = [self.read_job(job) for job in page.get(key) or [] if isinstance(job, Mapping)]
             found = next((job.id for job in jobs if job.reference == reference), None)
+            after = page.get("nextPageToken") or (jobs[-1].id if jobs and page.get("has_more") else None)
             if found is not None or after is None:
                 return found
+            params[start] = str(after)
         return None
 
     def look(self, job_id: str) -> ProviderJob:
@@ -228,16 +237,12 @@ class BatchApi(ABC):
         """Return what an answer says of a job."""
 
     @abstractmethod
-    def _upload(self, file: JobFile, *, name: str) -> str:
-        """Upload a file; return the provider's name of it."""
+    def _upload(self, file: JobFile, *, name: str) -> object:
+        """Upload a file; return the provider's name of it, None if the answer has none."""
 
     @abstractmethod
     def _create(self, file_id: str, reference: str) -> ProviderJob:
         """Make a job of an uploaded file."""
-
-    @abstractmethod
-    def _page(self, after: str | None) -> tuple[list[ProviderJob], str | None]:
-        """Return jobs, newest first, and what to call with for the ones before them, None at the end."""
 
     # Calls
 
@@ -322,6 +327,7 @@ class OpenAIBatches(BatchApi):
     cancel_path = "/batches/{}/cancel"
     file_path = "/files/{}"
     content_path = "/files/{}/content"
+    listing = ("/batches", "data", "limit", "after")
 
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
         provider = self.provider
@@ -346,26 +352,18 @@ class OpenAIBatches(BatchApi):
         reason = _reason(line.get("error"), body_error, response) or f"HTTP {response.get('status_code')}"
         return BatchLine(line["custom_id"], reason=reason)
 
-    def _upload(self, file: JobFile, *, name: str) -> str:
+    def _upload(self, file: JobFile, *, name: str) -> object:
         answer = self.ask(
             "POST",
             "/files",
             files={"file": (name, file.content, "application/jsonl")},
             data={"purpose": "batch"},
         )
-        if not answer.get("id"):
-            raise Transient("the provider's answer names no file")
-        return str(answer["id"])
+        return answer.get("id")
 
     def _create(self, file_id: str, reference: str) -> ProviderJob:
         body = {**self._body(file_id), "metadata": {_REFERENCE: reference}}
         return self.read_job(self.ask("POST", "/batches", json=body))
-
-    def _page(self, after: str | None) -> tuple[list[ProviderJob], str | None]:
-        params = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
-        page = self.ask("GET", "/batches", params=params)
-        jobs = [self.read_job(job) for job in page.get("data") or [] if isinstance(job, Mapping)]
-        return jobs, jobs[-1].id if jobs and page.get("has_more") else None
 
     def _read(self, job: Mapping[str, Any]) -> ProviderJob:
         counts = job.get("request_counts") or {}
@@ -414,6 +412,7 @@ class GeminiBatches(BatchApi):
     job_path = file_path = f"/{VERSION}/{{}}"
     cancel_path = f"/{VERSION}/{{}}:cancel"
     content_path = f"/download/{VERSION}/{{}}:download?alt=media"
+    listing = (f"/{VERSION}/batches", "operations", "pageSize", "pageToken")
 
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
         return {"key": custom_id, "request": self.provider.request(text, "document")}
@@ -425,7 +424,7 @@ class GeminiBatches(BatchApi):
         answer = read_answer(response, expected=1)
         return BatchLine(line["key"], answer.vectors[0], tokens=_count(response, "tokenCount") or None)
 
-    def _upload(self, file: JobFile, *, name: str) -> str:
+    def _upload(self, file: JobFile, *, name: str) -> object:
         size = file.content.seek(0, os.SEEK_END)
         file.content.seek(0)
         start = {
@@ -439,21 +438,12 @@ class GeminiBatches(BatchApi):
         url = urlsplit(answered.get("x-goog-upload-url", ""))
         finish = {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0", "Content-Length": str(size)}
         answer = self.ask("POST", f"{url.path}?{url.query}", headers=finish, content=file.content)
-        found = (answer.get("file") or {}).get("name")
-        if not found:
-            raise Transient("the provider's answer names no file")
-        return str(found)
+        return (answer.get("file") or {}).get("name")
 
     def _create(self, file_id: str, reference: str) -> ProviderJob:
         batch = {"displayName": reference, "inputConfig": {"fileName": file_id}}
         path = f"/{VERSION}/{self.provider.resource}:asyncBatchEmbedContent"
         return self.read_job(self.ask("POST", path, json={"batch": batch}))
-
-    def _page(self, after: str | None) -> tuple[list[ProviderJob], str | None]:
-        params = {"pageSize": _PAGE} if after is None else {"pageSize": _PAGE, "pageToken": after}
-        page = self.ask("GET", f"/{VERSION}/batches", params=params)
-        jobs = [self.read_job(job) for job in page.get("operations") or [] if isinstance(job, Mapping)]
-        return jobs, page.get("nextPageToken") or None
 
     def _read(self, operation: Mapping[str, Any]) -> ProviderJob:
         """Return what an operation says, or the batch itself: both are answered, and metadata may be out of date."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.presets import PRESETS
+from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.providers.remote import Oversized, RemoteProvider
 from schemas.errors import RecalldError, Terminal
 
@@ -49,11 +50,6 @@ _FAMILIES = (
 )
 
 
-def family_of(model: str) -> Family | None:
-    """Return the family of a model id, of an inference profile's ("us.cohere.embed-v4:0") and of an ARN, too."""
-    return next((family for family in _FAMILIES if family.name in model), None)
-
-
 class BedrockProvider(RemoteProvider):
     """Titan or Cohere in the account and region that AWS's own settings name.
 
@@ -63,9 +59,13 @@ class BedrockProvider(RemoteProvider):
     extra = "bedrock"
 
     def __init__(self, endpoint: Endpoint) -> None:
-        family = family_of(endpoint.model)
+        # Also of an inference profile's id ("us.cohere.embed-v4:0") and of an ARN.
+        family = next((family for family in _FAMILIES if family.name in endpoint.model), None)
         if family is None:
-            raise ValueError(f"the form of requests to {endpoint.model} is not known")
+            raise ProviderUnavailable(
+                f"the form of requests to {endpoint.model} of bedrock is not known",
+                "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
+            )
         super().__init__(
             replace(
                 endpoint,

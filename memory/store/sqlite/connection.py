@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,18 +19,21 @@ from memory.store.sqlite.schema import (
     SCHEMA_NUMBER,
 )
 
-#: KiB of page cache. A writer uses most pages of the keyword index; readers have their memory map.
-WRITER_CACHE_KIB = 65_536
-READER_CACHE_KIB = 4_096
+#: A writer's page cache of 64 MB holds most pages of the keyword index. From 16 MB of write-ahead log on, a commit
+#: copies it back. The page size has no effect on an existing file.
+WRITER_PRAGMAS: dict[str, int | str] = {
+    "page_size": PAGE_SIZE,
+    "journal_mode": "wal",
+    "synchronous": "normal",
+    "cache_size": -65_536,
+    "mmap_size": 0,
+    "temp_store": "memory",
+    "wal_autocheckpoint": 1_024,
+    "journal_size_limit": 16_777_216,
+}
 
-#: Bytes of an index that readers map into memory; they read the rest. Address space, not resident memory.
-READER_MMAP_BYTES = 2_147_483_648
-
-#: Pages after which a commit copies the write-ahead log back (16 MB).
-AUTOCHECKPOINT_PAGES = 1_024
-
-#: Size of the write-ahead log after a checkpoint.
-JOURNAL_SIZE_LIMIT_BYTES = 16_777_216
+#: Readers map the first 2 GB of an index into memory: address space, not resident memory.
+READER_PRAGMAS: dict[str, int | str] = {"cache_size": -4_096, "mmap_size": 2_147_483_648, "temp_store": "memory"}
 
 #: SQLite's codes of failed writes, including quotas and broken disks. All of them are worth another attempt.
 _WRITE_FAILURES = frozenset(
@@ -58,22 +61,7 @@ def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False)
     """
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     with translated(path):
-        connection = apsw.Connection(str(path), flags=flags)
-        try:
-            connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
-            connection.pragma("page_size", PAGE_SIZE)  # without effect on an existing file
-            connection.pragma("journal_mode", "wal")
-            keep_log(connection)  # a reader that may not write to the folder could not make it again
-            connection.pragma("synchronous", "normal")
-            connection.pragma("cache_size", -WRITER_CACHE_KIB)
-            connection.pragma("mmap_size", 0)
-            connection.pragma("temp_store", "memory")
-            connection.pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
-            connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+        return _opened(str(path), flags, options, WRITER_PRAGMAS)
 
 
 def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = False) -> apsw.Connection:
@@ -85,18 +73,24 @@ def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = Fal
         apsw.Error: untranslated, since the caller may have an alternative.
         StoreUnreadable, StoreCorrupt
     """
-    flags = apsw.SQLITE_OPEN_READONLY
+    name, flags = str(path), apsw.SQLITE_OPEN_READONLY
     if immutable:
-        connection = apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags | apsw.SQLITE_OPEN_URI)
-    else:
-        connection = apsw.Connection(str(path), flags=flags)
+        name, flags = f"{path.absolute().as_uri()}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+    return _opened(name, flags, options, READER_PRAGMAS, index=path)
+
+
+def _opened(
+    name: str, flags: int, options: StoreOptions, pragmas: Mapping[str, int | str], *, index: Path | None = None
+) -> apsw.Connection:
+    """Open a connection; with `index`, to an existing index of this version only."""
+    connection = apsw.Connection(name, flags=flags)
     try:
         connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
-        keep_log(connection)
-        connection.pragma("cache_size", -READER_CACHE_KIB)
-        connection.pragma("mmap_size", READER_MMAP_BYTES)
-        connection.pragma("temp_store", "memory")
-        refuse_strangers(connection, path)
+        for pragma, value in pragmas.items():
+            connection.pragma(pragma, value)
+        keep_log(connection)  # a reader that may not write to the folder could not make it again
+        if index is not None:
+            refuse_strangers(connection, index)
     except BaseException:
         connection.close()
         raise

@@ -13,9 +13,8 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import apsw
 
@@ -66,10 +65,6 @@ WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
 
 
-#: Function that counts the chunks with each of some terms.
-Holders: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-
-
 @dataclass(frozen=True, slots=True)
 class _Term:
     """Quoted term, the number of chunks with it, and its inverse document frequency as in FTS5."""
@@ -83,7 +78,7 @@ def best_texts(
     connection: apsw.Connection,
     terms: Sequence[str],
     k: int,
-    holders: Holders,
+    frequencies: TermFrequencies,
     sources: Sequence[str] | None = None,
 ) -> list[Hit]:
     """Return the k chunks of these sources with the highest BM25 for any of the terms, best first, then by id.
@@ -91,8 +86,8 @@ def best_texts(
     `terms` are quoted FTS5 expressions.
     """
     if sources is None or covers_all(connection, sources):
-        return _best(connection, terms, k, holders)
-    candidates = _best(connection, terms, k * OVER_FETCH, holders)
+        return _best(connection, terms, k, frequencies)
+    candidates = _best(connection, terms, k * OVER_FETCH, frequencies)
     hits = of_sources(connection, candidates, sources)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]
@@ -100,12 +95,15 @@ def best_texts(
     return [Hit(int(row[0]), float(row[1])) for row in rows]
 
 
-def _best(connection: apsw.Connection, terms: Sequence[str], k: int, holders: Holders) -> list[Hit]:
+def _best(connection: apsw.Connection, terms: Sequence[str], k: int, frequencies: TermFrequencies) -> list[Hit]:
     chunks = fetch(connection, SELECT_HIGHEST_ID)[0][0] or 0
     if chunks < LARGE_INDEX or len(terms) < 2:
         hits = _select(connection, _any(terms), k)
     else:
-        hits = _by_rare_terms(connection, _rarest_first(terms, chunks, holders), k)
+        counts = zip(terms, frequencies.of(connection, terms), strict=True)
+        # An upper bound of the number of chunks gives one of the frequency, too.
+        rarest_first = [_Term(one, n, max(math.log((chunks - n + 0.5) / (n + 0.5)), 1e-6)) for one, n in counts]
+        hits = _by_rare_terms(connection, sorted(rarest_first, key=lambda term: term.count), k)
     ranked = sorted(hits.items(), key=lambda item: (-item[1], item[0]))
     return [Hit(id_, score) for id_, score in ranked[:k]]
 
@@ -152,14 +150,6 @@ def _first_cut(terms: Sequence[_Term], k: int) -> int:
 def _bound(terms: Sequence[_Term]) -> float:
     """Return the highest score of a chunk with these terms only."""
     return sum(_HIGHEST_FACTOR * term.idf for term in terms)
-
-
-def _rarest_first(terms: Sequence[str], chunks: int, holders: Holders) -> list[_Term]:
-    found = []
-    for expression, count in zip(terms, holders(terms), strict=True):
-        # An upper bound of the number of chunks gives one of the frequency, too.
-        found.append(_Term(expression, count, max(math.log((chunks - count + 0.5) / (count + 0.5)), 1e-6)))
-    return sorted(found, key=lambda term: term.count)
 
 
 def _select(connection: apsw.Connection, expression: str, k: int) -> dict[int, float]:

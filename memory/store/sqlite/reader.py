@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -273,7 +272,7 @@ class SqliteReader(StoreReader):
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return keywords.best_texts(connection, terms, k, partial(self._frequencies.of, connection), sources)
+            return keywords.best_texts(connection, terms, k, self._frequencies, sources)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         terms = match_terms(query)

@@ -166,23 +166,28 @@ class WriteTransaction:
         self._removed: list[tuple[int, str]] = []  # id, vector state
 
     def apply(self, change: DocumentChange) -> WriteOutcome:
+        """Carry out a change, unless another process has committed its document meanwhile."""
         match change:
-            case DocumentWrite():
-                return self.put(change)
-            case DocumentDelete():
-                return self.drop(change)
             case DocumentTouch():
-                return self._touch(change)
+                self._touch(change)
             case DocumentFailure():
-                return self._fail(change)
+                self._fail(change)
+            case DocumentWrite() | DocumentDelete() if self._is_late(change):
+                return WriteOutcome.CONFLICT
+            case DocumentWrite():
+                self._put(change)
+            case DocumentDelete():
+                self._drop(change)
+        self.changed = True
+        return WriteOutcome.COMMITTED
 
-    def put(self, change: DocumentWrite) -> WriteOutcome:
+    def _is_late(self, change: DocumentWrite | DocumentDelete) -> bool:
         if isinstance(change.expected, TranscriptMark):
             mark = mark_of(self._connection, change.key)
-            if mark is None or not mark.is_of(change.expected):
-                return WriteOutcome.CONFLICT
-        elif current_revision(self._connection, change.key) != change.expected:
-            return WriteOutcome.CONFLICT
+            return mark is None or not mark.is_of(change.expected)
+        return current_revision(self._connection, change.key) != change.expected
+
+    def _put(self, change: DocumentWrite) -> None:
         remarks = json.dumps(change.notes, ensure_ascii=False)
         values = (*stat_values(change.stat), change.content_hash, self.number, self._now, remarks)
         [(file_id,)] = fetch(self._connection, UPSERT_FILE, (*name_of(change.key), *values))
@@ -205,12 +210,8 @@ class WriteTransaction:
         refusal = any(chunk.refused is not None for chunk in change.added)
         if change.complete or refusal:  # an incomplete document without one may have the letter of its unreadable rest
             self._settled[change.key] = refusal or self._settled.get(change.key, False)
-        self.changed = True
-        return WriteOutcome.COMMITTED
 
-    def drop(self, change: DocumentDelete) -> WriteOutcome:
-        if current_revision(self._connection, change.key) != change.expected:
-            return WriteOutcome.CONFLICT
+    def _drop(self, change: DocumentDelete) -> None:
         row = fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key))
         if row is not None:
             self._write_chunks_of(row[0])
@@ -219,8 +220,6 @@ class WriteTransaction:
             self._connection.execute(DELETE_MARK, row)
             fetch(self._connection, INCREMENT_META, ("deletions",))
         self._settled.setdefault(change.key, False)
-        self.changed = True
-        return WriteOutcome.COMMITTED
 
     def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
         known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
@@ -257,20 +256,16 @@ class WriteTransaction:
         self.changed = self.changed or bool(states)
         return len(states)
 
-    def _touch(self, change: DocumentTouch) -> WriteOutcome:
+    def _touch(self, change: DocumentTouch) -> None:
         self._connection.execute(TOUCH_FILE, (*stat_values(change.stat), *name_of(change.key), change.content_hash))
         if self._connection.changes():
             self._settled.setdefault(change.key, False)
-        self.changed = True
-        return WriteOutcome.COMMITTED
 
-    def _fail(self, change: DocumentFailure) -> WriteOutcome:
+    def _fail(self, change: DocumentFailure) -> None:
         # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
         shown = change.key.path.encode(errors="backslashreplace").decode()
         values = (change.key.source, shown, change.reason, change.error_class, change.attempts, self._now, self._now)
         self._connection.execute(UPSERT_DEAD_LETTER, values)
-        self.changed = True
-        return WriteOutcome.COMMITTED
 
     def retry(self, key: DocumentKey) -> int:
         letter = self._letter(key)

@@ -108,7 +108,7 @@ class SqliteStore(SqliteReader, Store):
             parts, rest = parts_of(connection, change)
         for part in parts:
             with self.transaction() as transaction:
-                if transaction.put(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
+                if transaction.apply(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
                     return change
             if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
                 rest = replace(rest, expected=part.mark)

@@ -6,22 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apsw
 import pytest
 
-from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
-from memory.embedding.supply import EmbeddingSupply
 from memory.index import changes as planned_groups
 from memory.index import completion, vector_fill
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation
-from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
 from memory.index.vector_fill import fill_vectors
 from memory.store.options import StoreOptions
@@ -29,9 +22,7 @@ from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.transaction import WriteTransaction
 from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey, Lane
-from schemas.settings import AgentSettings
-
-FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
+from tests import indexing
 
 #: Chunks that a transaction may change and add here, so that small documents are large ones.
 MOST, ADDED = 20, 10
@@ -42,55 +33,22 @@ TALK = DocumentKey("sessions", "sessions/talk.jsonl")
 EVERYTHING = [NOTE, TALK, *SMALL]
 
 
-class World:
+class World(indexing.World):
     """One agent with a large note, a long transcript and some small notes."""
 
+    settings: ClassVar[dict[str, Any]] = {
+        "chunking": {"tokens": 32, "overlap": 0},
+        "sync": {"sessions": {"forget_deleted": True}},
+    }
+
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sessions = folder / "sessions"
-        self.sessions.mkdir()
-        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
-        self._made: list[Indexer] = []
+        super().__init__(folder)
         note(self, "old", 90)
         talk(self, "old", 90)
         for number in range(12):
             self.write(
                 f"memory/{number}.md", "".join(f"# Part {part}\n\n{number} heron {part}\n\n" for part in range(6))
             )
-
-    def write(self, path: str, text: str) -> None:
-        file = self.folder / "workspace" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(".draft")
-        draft.write_text(text, "utf-8")
-        draft.replace(file)
-
-    def indexer(self, name: str = "main", **settings: Any) -> Indexer:
-        agent = AgentSettings.model_validate(
-            {
-                "id": "main",
-                "workspace": self.folder / "workspace",
-                "sessions": [str(self.sessions)],
-                "provider": "stub",
-                "chunking": {"tokens": 32, "overlap": 0},
-                "sync": {"sessions": {"forget_deleted": True}},
-                **settings,
-            }
-        )
-        made = Indexer(
-            agent,
-            files=AgentFiles(agent),
-            generations=GenerationWriter(self.folder / "indexes" / name, StoreOptions()),
-            supply=EmbeddingSupply(ProviderChoice(StubProvider(limits=FAST), "stub", "stub", None, None), self.cache),
-        )
-        self._made.append(made)
-        return made
-
-    def close(self) -> None:
-        for indexer in self._made:
-            indexer.supply.close()
-            indexer.generations.close()
-        self.cache.close()
 
 
 @pytest.fixture
@@ -100,9 +58,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for module in (planned_groups, completion, vector_fill):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with World(tmp_path) as made:
+        yield made
 
 
 def note(world: World, word: str, parts: int) -> None:
@@ -317,7 +274,7 @@ def test_after_a_crash_at_any_transaction_the_next_look_at_the_files_ends_it(
 
 def fresh(world: World) -> Indexer:
     """An index of the files as they are, made at once."""
-    made = world.indexer("fresh")
+    made = world.indexer(name="fresh")
     index(made)
     return made
 

@@ -8,25 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from memory.documents.agent_files import AgentFiles
-from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
-from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
-from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, HomeOwner, Owner, require_room
+from memory.index.generation_writer import RESERVE_BYTES, HomeOwner, require_room
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NoRoom, NotOwner, Superseded
-from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey, Lane
-from schemas.settings import AgentSettings
+from tests import indexing
+from tests.indexing import FAST
 
-FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
 CHECKOUT = Path(__file__).parents[3]
 NOTES = {
     "MEMORY.md": "The gateway is called Basalt.\n",
@@ -34,49 +29,27 @@ NOTES = {
 }
 
 
-class World:
-    """One agent, its provider, and no cache: what the old generation does not give is paid for."""
+class World(indexing.World):
+    """One provider and no cache: what the old generation does not give is paid for."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+    cached = False
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "indexes" / "main"
-        self.workspace = folder / "workspace"
+        super().__init__(folder)
+        self.indexes = folder / "indexes" / "main"
         self.provider = StubProvider(limits=FAST)
-        self.free: int | None = None
-        self._made: list[Indexer] = []
         for path, text in NOTES.items():
             self.write(path, text)
 
-    def write(self, path: str, text: str) -> DocumentKey:
-        file = self.workspace / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
-        return DocumentKey("memory", path)
-
-    def indexer(self, *, lacking: str | None = None, owner: Owner | None = None, **settings: Any) -> Indexer:
-        provider = None if lacking else self.provider
-        agent = AgentSettings.model_validate(
-            {"id": "main", "workspace": self.workspace, "provider": "stub", **settings}
-        )
-        made = Indexer(
-            agent,
-            files=AgentFiles(agent),
-            generations=GenerationWriter(self.folder, StoreOptions(), owner=owner, free=lambda _: self.free),
-            supply=EmbeddingSupply(ProviderChoice(provider, "stub", "stub", None, lacking), None),
-        )
-        self._made.append(made)
-        return made
-
-    def close(self) -> None:
-        for indexer in self._made:
-            indexer.supply.close()
-            indexer.generations.close()
+    def indexer(self, *, lacking: str | None = None, **settings: Any) -> Indexer:
+        return super().indexer(self.provider, error=lacking, **settings)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with World(tmp_path) as made:
+        yield made
 
 
 def index(indexer: Indexer, *paths: str) -> IndexReport:
@@ -163,15 +136,15 @@ def test_a_rebuild_that_was_asked_for_again_goes_on_unless_it_is_forced(world: W
 def test_new_redaction_rules_leave_no_file_behind_that_holds_the_text_unmasked(world: World) -> None:
     plain = world.indexer()
     index(plain)
-    damaged = world.folder / "20200101T000000-0-0000.sqlite.corrupt-1577836800"
+    damaged = world.indexes / "20200101T000000-0-0000.sqlite.corrupt-1577836800"
     damaged.write_bytes(b"HERON-4711")
     reader = plain.generations.open_reader()
     assert reader is not None
     masked = world.indexer(redaction={"patterns": ["HERON-[0-9]+"]})
     index(masked)
-    assert b"HERON-4711" in _content(world.folder)
+    assert b"HERON-4711" in _content(world.indexes)
     assert complete_generation(masked)
-    assert b"HERON-4711" not in _content(world.folder)
+    assert b"HERON-4711" not in _content(world.indexes)
     assert len(reader.search_text("4711", 5)) == 1, "who is in the middle of a query finishes"
     reader.close()
     assert not finds(masked, "4711")
@@ -293,11 +266,11 @@ def test_a_rebuild_asks_for_space_and_a_forced_one_does_not(world: World) -> Non
 
 def test_what_nobody_needs_is_swept_before_space_is_said_to_be_short(world: World) -> None:
     index(world.indexer())
-    leftover = world.folder / "20200101T000000-0-0000.sqlite"
+    leftover = world.indexes / "20200101T000000-0-0000.sqlite"
     leftover.write_bytes(b"x")
     changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
     world_free = changed.generations._free
-    assert world_free(world.folder) is None
+    assert world_free(world.indexes) is None
     changed.generations._free = lambda _: 0 if leftover.exists() else 10_000_000_000
     index(changed)
     assert not leftover.exists()

@@ -9,37 +9,31 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
-from memory.embedding.supply import EmbeddingSupply
 from memory.index import changes as planned_groups
 from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation, differences
 from memory.index.estimate import estimate
-from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer, IndexReport
-from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
 from memory.store.writer import DocumentChange, DocumentWrite, WriteOutcome
 from memory.transcripts import lines as line_reading
 from schemas.documents import DocumentKey, FileStat, Lane
-from schemas.settings import AgentSettings
+from tests import indexing
+from tests.indexing import FAST
 
 if sys.version_info >= (3, 14):
     from compression.zstd import compress
 else:
     from backports.zstd import compress
 
-FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
 RESET = ".reset.2026-02-04T10-00-00.000Z"
 DELETED = ".deleted.2026-02-04T10-00-00.000Z"
 WORDS = [f"word{number}" for number in range(300)]
@@ -57,42 +51,12 @@ class CountingProvider(StubProvider):
         return super().embed_documents(texts, **kwargs)
 
 
-class World:
+class World(indexing.World):
     """One agent with a folder of transcripts."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sessions = folder / "sessions"
-        self.sessions.mkdir()
-        (folder / "workspace").mkdir()
-        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
-        self.open: list[Indexer] = []
+    settings: ClassVar[dict[str, Any]] = {"chunking": {"tokens": 64, "overlap": 16}}
 
-    def settings(self, **overrides: object) -> AgentSettings:
-        return AgentSettings.model_validate(
-            {
-                "id": "main",
-                "workspace": self.folder / "workspace",
-                "sessions": [str(self.sessions)],
-                "provider": "stub",
-                "chunking": {"tokens": 64, "overlap": 16},
-                **overrides,
-            }
-        )
-
-    def indexer(self, provider: StubProvider | None = None, *, name: str = "main", **overrides: object) -> Indexer:
-        agent = self.settings(**overrides)
-        choice = ProviderChoice(provider or StubProvider(limits=FAST), "stub", "stub", None, None)
-        made = Indexer(
-            agent,
-            files=AgentFiles(agent),
-            generations=GenerationWriter(self.folder / "indexes" / name, StoreOptions()),
-            supply=EmbeddingSupply(choice, self.cache),
-        )
-        self.open.append(made)
-        return made
-
-    def write(self, data: bytes, name: str = "a.jsonl") -> DocumentKey:
+    def write(self, data: bytes, name: str = "a.jsonl") -> DocumentKey:  # type: ignore[override]
         """A file of its own, in place of what was there."""
         draft = self.sessions / f".{name}"
         draft.write_bytes(data)
@@ -104,18 +68,11 @@ class World:
             file.write(data)
         return DocumentKey("sessions", f"sessions/{name}")
 
-    def close(self) -> None:
-        for indexer in self.open:
-            indexer.supply.close()
-            indexer.generations.close()
-        self.cache.close()
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with World(tmp_path) as made:
+        yield made
 
 
 def line(number: int, text: str | None = None) -> bytes:
@@ -205,8 +162,7 @@ def test_any_way_of_cutting_a_transcript_into_appends_gives_the_index_of_the_who
 ) -> None:
     whole = lines(count)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
-    world = World(tmp_path_factory.mktemp("appends"))
-    try:
+    with World(tmp_path_factory.mktemp("appends")) as world:
         grown, once = world.indexer(name="grown"), world.indexer(name="once")
         key = world.write(b"")
         for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
@@ -215,8 +171,6 @@ def test_any_way_of_cutting_a_transcript_into_appends_gives_the_index_of_the_who
         index(once, key)
         assert content(grown, key) == content(once, key)
         assert grown.target().transcript(key) == once.target().transcript(key)
-    finally:
-        world.close()
 
 
 def test_what_is_appended_leaves_earlier_chunks_their_ids_and_pays_only_for_itself(world: World) -> None:

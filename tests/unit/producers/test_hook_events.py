@@ -48,7 +48,7 @@ def test_the_only_agent_is_meant_where_no_path_says_otherwise(tmp_path: Path) ->
 
 def test_a_session_that_starts_is_that_of_the_agent_in_whose_folders_it_lies(tmp_path: Path) -> None:
     hook = Hook("session-start", (session(tmp_path, "two"),))
-    assert event_of(hook, settings(tmp_path, "one", "two")) == Event("session-start", "two", ())
+    assert event_of(hook, settings(tmp_path, "one", "two")) == Event("session-start", "two", hook.paths)
 
 
 def test_a_named_agent_is_meant_whatever_the_path(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def claude_code(name: str, **more: Any) -> Hook | None:
         ({"hook_event_name": "PreCompact", "trigger": "auto", "custom_instructions": ""}, "compaction"),
         ({"hook_event_name": "PostCompact", "trigger": "manual", "compact_summary": "..."}, "compaction"),
         ({"hook_event_name": "SessionStart", "source": "compact"}, "compaction"),
-        ({"hook_event_name": "SessionEnd", "reason": "clear"}, "changed"),
+        ({"hook_event_name": "SessionEnd", "reason": "clear"}, "ended"),
         ({"hook_event_name": "Stop", "stop_hook_active": False}, "grew"),
         ({"hook_event_name": "UserPromptSubmit", "prompt": "hello"}, "grew"),
         ({"hook_event_name": "SomethingOfNextYear"}, "grew"),
@@ -75,7 +75,7 @@ def test_codex_notify_does_not_say_which_file_so_everything_is_compared() -> Non
     [
         ("session", "compact:before", "compaction"),
         ("session", "compact:after", "compaction"),
-        ("session", "auto-reset", "changed"),
+        ("session", "auto-reset", "ended"),
         ("command", "stop", "grew"),
         ("message", "sent", "grew"),
     ],
@@ -95,7 +95,7 @@ def test_openclaws_new_and_reset_are_about_the_session_that_ends() -> None:
     context = {"previousSessionEntry": {"sessionFile": "/s/old.jsonl"}, "sessionEntry": {"sessionFile": "/s/new.jsonl"}}
     for action in ("new", "reset"):
         found = hook("openclaw", type="command", action=action, context=context)
-        assert found == Hook("changed", ("/s/old.jsonl", "/s/new.jsonl"))
+        assert found == Hook("ended", ("/s/old.jsonl", "/s/new.jsonl"))
 
 
 def test_openclaw_may_give_the_sessions_id_alone_and_it_must_look_like_one() -> None:

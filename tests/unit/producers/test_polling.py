@@ -73,6 +73,13 @@ def test_each_change_is_told_once_and_a_vanished_document_asks_for_a_comparison(
     assert heard.uncertain == ["main"]
 
 
+def test_a_refresh_without_watches_left_asks_for_no_further_comparison(heard: Heard, watcher: Watcher) -> None:
+    watcher.add("main", Listed(a=1))
+    for _ in range(2):
+        watcher.refresh("main")
+    assert (heard.uncertain, watcher.state("main").mode) == ([], WatchMode.POLLING)
+
+
 def test_a_folder_that_cannot_be_listed_any_more_or_again_asks_for_a_comparison(heard: Heard, watcher: Watcher) -> None:
     files = Listed(a=1)
     watcher.add("main", files)
@@ -115,19 +122,6 @@ def test_a_look_that_fails_asks_for_a_comparison_and_is_tried_again(heard: Heard
     files.now = Listed(a=2).now
     wait_until(lambda: heard.paths() == ["a.md"])
     assert watcher.state("main").mode is WatchMode.POLLING
-
-
-@pytest.mark.parametrize(
-    ("path", "scan", "expected"),
-    [
-        ("/w/a/b.md", Scan({}, (), ()), False),
-        ("/w/a/b.md", Scan({}, (), ("/w/a",)), True),
-        ("/w/ab/b.md", Scan({}, (), ("/w/a",)), False),
-        ("/w/a/b.md", Scan({}, (), ("/",)), True),
-    ],
-)
-def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:
-    assert scan.hides(Path(path)) is expected
 
 
 def mounts(folder: Path, where: Path, kind: str) -> Path:

@@ -10,7 +10,14 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
-from producers.reconciler import LIVE_DOCUMENTS, Indexes, ReconcileReport, reconcile
+from producers.reconciler import (
+    COMPARISON_RETRY_SECONDS,
+    LIVE_DOCUMENTS,
+    Indexes,
+    ReconcileReport,
+    ReconcileSchedule,
+    reconcile,
+)
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable, RecalldError
@@ -85,20 +92,6 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     assert report.on_disk == 3
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/2026-11-21.md", "memory/gone.md"]
     assert {*bench.lanes().values()} == {Lane.LIVE}
-
-
-def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
-    bench.write("memory/a.md", "one")
-    key = DocumentKey("memory", "memory/a.md")
-    stat = bench.files.scan().documents[key]
-    for other in (
-        FileStat(stat.size, stat.mtime_ns + 1, stat.inode),
-        FileStat(stat.size, stat.mtime_ns - 1, stat.inode),
-        FileStat(stat.size, stat.mtime_ns, stat.inode + 1),
-        FileStat(stat.size, stat.mtime_ns, stat.inode, stat.ctime_ns - 1),
-    ):
-        bench.index = RememberedFiles({key: other})
-        assert bench.reconcile().changed == 1
 
 
 def test_many_differences_go_to_the_backfill_queue(bench: Bench) -> None:
@@ -305,3 +298,74 @@ def test_imports_are_looked_at_only_while_an_index_comes_into_being(bench: Bench
     bench.building, bench.index = False, None
     bench.reconcile()
     assert bench.queue.marked("main") == [str(path)]
+
+
+def drain(schedule: ReconcileSchedule, now: float) -> list[tuple[str, str]]:
+    taken = []
+    while (due := schedule.take(now=now)) is not None:
+        taken.append(due)
+    return taken
+
+
+def test_periodic_comparisons_of_many_agents_are_spread_over_the_interval() -> None:
+    agents = [f"agent{number}" for number in range(300)]
+    schedule = ReconcileSchedule(dict.fromkeys(agents, 900.0), now=0.0)
+    for agent, _ in drain(schedule, 0.0):
+        schedule.done(agent, now=0.0)
+    due = {second: len(drain(schedule, float(second))) for second in range(901)}
+    assert sum(due.values()) == 300
+    assert max(due.values()) <= 2
+
+
+def test_after_the_first_one_a_comparison_comes_every_interval() -> None:
+    schedule = ReconcileSchedule({"amy": 60.0}, now=0.0)
+    for at in (0.0, 60.0, 120.0):
+        assert drain(schedule, at - 0.1) == []
+        assert [agent for agent, _ in drain(schedule, at)] == ["amy"]
+        schedule.done("amy", now=at)
+
+
+def test_an_agent_without_an_interval_is_compared_on_request_only() -> None:
+    schedule = ReconcileSchedule({"amy": None}, now=0.0)
+    drain(schedule, 0.0)
+    schedule.done("amy", now=0.0)
+    assert drain(schedule, 1e9) == []
+    schedule.request(["amy"], "session-start", now=7.0)
+    assert drain(schedule, 7.0) == [("amy", "session-start")]
+
+
+def test_an_urgent_request_goes_before_those_that_wait() -> None:
+    schedule = ReconcileSchedule({"amy": 60.0, "bob": 60.0, "cid": 60.0}, now=0.0)
+    schedule.request(["cid"], "session-start", now=1.0, urgent=True)
+    assert [agent for agent, _ in drain(schedule, 1.0)] == ["cid", "amy", "bob"]
+
+
+def test_requests_for_one_agent_become_one_comparison_at_the_earliest_time() -> None:
+    schedule = ReconcileSchedule({"amy": 60.0}, now=0.0)
+    drain(schedule, 0.0)
+    schedule.request(["amy"], "moved", now=1.0, delay_seconds=2.0)
+    schedule.request(["amy"], "moved again", now=2.0, delay_seconds=2.0)
+    assert drain(schedule, 2.9) == []
+    assert drain(schedule, 3.0) == [("amy", "moved")]
+    assert drain(schedule, 9.0) == []
+
+
+def test_a_request_during_a_comparison_is_not_lost_when_it_is_done() -> None:
+    schedule = ReconcileSchedule({"amy": 60.0}, now=0.0)
+    drain(schedule, 0.0)
+    schedule.request(["amy"], "file events were lost", now=0.5)
+    schedule.done("amy", now=1.0)
+    assert drain(schedule, 1.0) == [("amy", "file events were lost")]
+
+
+def test_a_failed_comparison_is_tried_again_later_each_time() -> None:
+    schedule = ReconcileSchedule({"amy": None}, now=0.0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        assert drain(schedule, now)
+        pauses.append(schedule.failed("amy", now=now))
+        assert drain(schedule, now + pauses[-1] - 0.01) == []
+        now += pauses[-1]
+    assert pauses[0] == COMPARISON_RETRY_SECONDS[0]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == COMPARISON_RETRY_SECONDS[1]

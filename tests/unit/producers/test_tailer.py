@@ -14,7 +14,7 @@ from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from producers import tailer as module
 from producers.dispatcher import Dispatcher
-from producers.tailer import BLOCK_BYTES, Due, Growth, Tailer
+from producers.tailer import BLOCK_BYTES, Growth, Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Sync, SyncSessions
@@ -124,15 +124,6 @@ def test_growth_counts_from_what_the_index_holds(bench: Bench) -> None:
     assert bench.names() == ["a.jsonl"]
 
 
-def test_an_event_without_a_change_marks_nothing(bench: Bench) -> None:
-    bench.write("a.jsonl")
-    bench.remember()
-    bench.touch("a.jsonl")
-    bench.dispatcher.force("main", key("a.jsonl"))
-    bench.pass_time(100)
-    assert bench.names() == []
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", f"a.jsonl.reset.{TIME}", f"a.jsonl.deleted.{TIME}.zst"])
 def test_a_transcript_that_was_compressed_and_an_archive_are_whole_when_they_come(bench: Bench, name: str) -> None:
     document = name.removesuffix(".zst")
@@ -156,15 +147,6 @@ def test_a_transcript_that_vanished_keeps_its_memory_unless_it_is_to_be_forgotte
     bench.touch("a.jsonl")
     bench.pass_time(100)
     assert bench.names() == ["a.jsonl"] * sync.forget_deleted
-
-
-def test_a_session_that_was_archived_is_marked_under_both_names(bench: Bench) -> None:
-    path = bench.write("a.jsonl")
-    bench.remember()
-    path.rename(path.with_name(f"a.jsonl.reset.{TIME}"))
-    bench.touch("a.jsonl")
-    bench.touch(f"a.jsonl.reset.{TIME}")
-    assert sorted(bench.names()) == ["a.jsonl", f"a.jsonl.reset.{TIME}"]
 
 
 def test_a_transcript_that_cannot_be_read_is_marked_so_that_its_job_says_why(
@@ -245,10 +227,10 @@ class File:
         assert size <= BLOCK_BYTES
         return self.data[offset : offset + size]
 
-    def look(self, growth: Growth, sync: SyncSessions = SYNC) -> Due:
-        return growth.look(self.stat, self.read, sync)
+    def look(self, growth: Growth, sync: SyncSessions = SYNC) -> bool:
+        return growth.is_due(self.stat, self.read, sync)
 
-    def look_after(self, growth: Growth, data: bytes, sync: SyncSessions) -> Due:
+    def look_after(self, growth: Growth, data: bytes, sync: SyncSessions) -> bool:
         if data:
             self.append(data)
         return self.look(growth, sync)
@@ -264,7 +246,7 @@ def test_a_transcript_that_was_changed_in_place_waits_for_its_quiet_time_and_is_
     file = File(LINE)
     growth = file.handed_over()
     file.changed += 1
-    assert file.look(growth) is Due.QUIET
+    assert not file.look(growth)
     assert file.reads == []
 
 
@@ -281,32 +263,30 @@ def test_only_what_was_appended_is_read_and_only_once() -> None:
 @pytest.mark.parametrize(
     ("appended", "sync", "due"),
     [
-        pytest.param([b""], SYNC, Due.NOT, id="nothing is not due"),
-        pytest.param([b"x" * 99_999], SYNC, Due.QUIET, id="a few bytes wait"),
-        pytest.param([b"x" * 100_000], SYNC, Due.NOW, id="many bytes do not"),
-        pytest.param([LINE] * 49, SYNC, Due.QUIET, id="a few lines wait"),
-        pytest.param([LINE] * 50, SYNC, Due.NOW, id="many lines do not, however they come"),
-        pytest.param(
-            [LINE[:-1]], SyncSessions(delta_messages=1), Due.QUIET, id="a line without its end does not count"
-        ),
-        pytest.param([LINE[:-1], b"\n"], SyncSessions(delta_messages=1), Due.NOW, id="until its end is there"),
-        pytest.param([b"x"], SyncSessions(delta_bytes=0), Due.NOW, id="no bytes are needed"),
-        pytest.param([b"x"], SyncSessions(delta_messages=0), Due.NOW, id="no lines are needed"),
+        pytest.param([b""], SYNC, False, id="nothing is not due"),
+        pytest.param([b"x" * 99_999], SYNC, False, id="a few bytes wait"),
+        pytest.param([b"x" * 100_000], SYNC, True, id="many bytes do not"),
+        pytest.param([LINE] * 49, SYNC, False, id="a few lines wait"),
+        pytest.param([LINE] * 50, SYNC, True, id="many lines do not, however they come"),
+        pytest.param([LINE[:-1]], SyncSessions(delta_messages=1), False, id="a line without its end does not count"),
+        pytest.param([LINE[:-1], b"\n"], SyncSessions(delta_messages=1), True, id="until its end is there"),
+        pytest.param([b"x"], SyncSessions(delta_bytes=0), True, id="no bytes are needed"),
+        pytest.param([b"x"], SyncSessions(delta_messages=0), True, id="no lines are needed"),
     ],
 )
-def test_what_was_appended_is_due_at_the_thresholds(appended: list[bytes], sync: SyncSessions, due: Due) -> None:
+def test_what_was_appended_is_due_at_the_thresholds(appended: list[bytes], sync: SyncSessions, due: bool) -> None:
     file = File(LINE)
     growth = file.handed_over()
     looks = [file.look_after(growth, data, sync) for data in appended]
     assert looks[-1] is due
-    assert Due.NOW not in looks[:-1]
+    assert True not in looks[:-1]
 
 
 def test_what_nobody_has_read_counts_from_its_beginning() -> None:
-    assert File(LINE).look(Growth(None, 0)) is Due.QUIET
-    assert File(LINE * 50).look(Growth(None, 0)) is Due.NOW
+    assert not File(LINE).look(Growth(None, 0))
+    assert File(LINE * 50).look(Growth(None, 0))
     large = File(b"x" * 200_000)
-    assert large.look(Growth(None, 0)) is Due.NOW
+    assert large.look(Growth(None, 0))
     assert large.reads == []
 
 
@@ -316,22 +296,22 @@ def test_a_transcript_that_was_cut_or_written_anew_is_due_at_once(change: str) -
     growth = file.handed_over()
     if change == "cut to less than was counted":
         file.append(LINE * 3)
-        assert file.look(growth) is Due.QUIET
+        assert not file.look(growth)
     file.written += 1
     if change == "replaced":
         file.inode = 8
     else:
         file.data = {"cut": LINE * 4, "emptied": b""}.get(change, LINE * 6)
-    assert file.look(growth) is Due.NOW
+    assert file.look(growth)
 
 
 @pytest.mark.parametrize("name", ["openclaw", "claude-code", "codex"])
-@pytest.mark.parametrize(("force", "due"), [(True, Due.NOW), (False, Due.QUIET)])
-def test_a_compaction_makes_it_due_at_once_unless_the_settings_say_no(name: str, due: Due, *, force: bool) -> None:
+@pytest.mark.parametrize(("force", "due"), [(True, True), (False, False)])
+def test_a_compaction_makes_it_due_at_once_unless_the_settings_say_no(name: str, due: bool, *, force: bool) -> None:
     line, sync = compaction_line(name), SyncSessions(post_compaction_force=force)
     file = File(LINE + line[:10])
     growth = file.handed_over()
-    assert file.look_after(growth, line[10:30], sync) is Due.QUIET
+    assert not file.look_after(growth, line[10:30], sync)
     assert file.look_after(growth, line[30:], sync) is due
 
 
@@ -341,10 +321,10 @@ def test_a_line_without_end_is_not_waited_for_forever(monkeypatch: pytest.Monkey
     file = File(LINE)
     growth = file.handed_over()
     file.append(b"x" * 150_000)
-    assert file.look(growth, sync) is Due.QUIET
+    assert not file.look(growth, sync)
     file.append(b"x" * 10_000_000)
     file.reads.clear()
-    assert file.look(growth, sync) is Due.NOW
+    assert file.look(growth, sync)
     assert sum(size for _, size in file.reads) < 400_000
 
 
@@ -354,7 +334,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_look() -> None:
     file.append(LINE * 10)
     stat = file.stat
     file.data = file.data[: len(LINE) * 3]
-    assert growth.look(stat, file.read, SYNC) is Due.QUIET
+    assert not growth.is_due(stat, file.read, SYNC)
     assert growth.lines == 2
 
 

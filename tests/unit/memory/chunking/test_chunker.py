@@ -53,7 +53,7 @@ def test_own_parts_are_the_text_within_the_caps_and_line_ranges_are_exact(
     assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
     assert all(chunk.tokens <= tokens for chunk in chunks[:-1])
     lines = text.split("\n")
-    covered = set()
+    covered: set[int] = set()
     for chunk in chunks:
         assert chunk.text == text[chunk.start : chunk.end]
         assert chunk.start <= chunk.own_start < chunk.end

@@ -49,46 +49,36 @@ def index() -> Iterator[Index]:
     made.connection.close()
 
 
-@pytest.mark.parametrize(
-    ("note", "query"),
-    [
-        ("今天我们讨论了数据库迁移的问题", "迁移"),
-        ("今天我们讨论了数据库迁移的问题", "数据库迁移"),
-        ("今天我们讨论了数据库迁移的问题", "题"),
-        ("缓存命中率下降", "命"),
-        ("用Python写脚本", "python"),
-        ("用Python写脚本", "脚本"),
-        ("ｶﾀｶﾅの設定", "カタカナ"),
-        ("ＯＰＥＮ　ＧＡＴＥ", "open gate"),
-        ("𠀀𠀁𠀂 is rare", "𠀁𠀂"),
-        ("서울에서 만났다", "서울"),
-        ("Café Olé", "cafe"),
-        ("the deployments were rolled back", "deployment"),
-        ("see src/gateway/retry.ts:12", "src/gateway/retry.ts:12"),
-        ("see src/gateway/retry.ts:12", "retry"),
-        ("ticket OPS-4711 is closed", "OPS-4711"),
-        ("call openReader() first", "reader"),
-        ("call openReader() first", "openreader"),
-        ("written in C++ and Go", "C++"),
-        ("rewritten in C#", "c#"),
-        ("Caroline's birthday", "what is caroline's plan?"),
-        ("हिन्दी में नोट", "हिन्दी"),
-        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ประชุม"),
-        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ฐานข้อมูล"),
-        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ทีม"),
-        ("วันนี้ดื่มน้ำส้มคั้น", "น้ำส้ม"),
-        ("วันนี้ดื่มน้ําส้มคั้น", "น้ำ"),
-        ("วันนี้ดื่มน้ำส้มคั้น", "นํ้าส้ม"),
-        ("ใช้Pythonเขียนสคริปต์", "python"),
-        ("ใช้Pythonเขียนสคริปต์", "สคริปต์"),
-        ("ມື້ວານພວກເຮົາປະຊຸມກັນ", "ປະຊຸມ"),
-        ("ຢາກດື່ມນ້ຳໝາກກ້ຽງ", "ນ້ຳ"),
-        ("មុនពេលប្រជុំក្រុមយើង", "ប្រជុំ"),
-        ("ប្រជុំ\u200bក្រុម\u200bយើង", "ប្រជុំក្រុម"),
-        ("မနေ့ကအစည်းအဝေးလုပ်ခဲ့တယ်", "အစည်းအဝေး"),
-        ("မနေ့ကအစည်းအဝေးလုပ်ခဲ့တယ်", "လုပ်"),
-    ],
-)
+_NOTES = {
+    "今天我们讨论了数据库迁移的问题": ["迁移", "数据库迁移", "题"],
+    "缓存命中率下降": ["命"],
+    "用Python写脚本": ["python", "脚本"],
+    "ｶﾀｶﾅの設定": ["カタカナ"],
+    "ＯＰＥＮ　ＧＡＴＥ": ["open gate"],
+    "𠀀𠀁𠀂 is rare": ["𠀁𠀂"],
+    "서울에서 만났다": ["서울"],
+    "Café Olé": ["cafe"],
+    "the deployments were rolled back": ["deployment"],
+    "see src/gateway/retry.ts:12": ["src/gateway/retry.ts:12", "retry"],
+    "ticket OPS-4711 is closed": ["OPS-4711"],
+    "call openReader() first": ["reader", "openreader"],
+    "written in C++ and Go": ["C++"],
+    "rewritten in C#": ["c#"],
+    "Caroline's birthday": ["what is caroline's plan?"],
+    "हिन्दी में नोट": ["हिन्दी"],
+    "เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล": ["ประชุม", "ฐานข้อมูล", "ทีม"],
+    "วันนี้ดื่มน้ำส้มคั้น": ["น้ำส้ม", "นํ้าส้ม"],
+    "วันนี้ดื่มน้ําส้มคั้น": ["น้ำ"],
+    "ใช้Pythonเขียนสคริปต์": ["python", "สคริปต์"],
+    "ມື້ວານພວກເຮົາປະຊຸມກັນ": ["ປະຊຸມ"],
+    "ຢາກດື່ມນ້ຳໝາກກ້ຽງ": ["ນ້ຳ"],
+    "មុនពេលប្រជុំក្រុមយើង": ["ប្រជុំ"],
+    "ប្រជុំ\u200bក្រុម\u200bយើង": ["ប្រជុំក្រុម"],
+    "မနေ့ကအစည်းအဝေးလုပ်ခဲ့တယ်": ["အစည်းအဝေး", "လုပ်"],
+}
+
+
+@pytest.mark.parametrize(("note", "query"), [(note, query) for note, queries in _NOTES.items() for query in queries])
 def test_a_note_is_found_by_what_it_says(index: Index, note: str, query: str) -> None:
     index.add("nothing of the kind 毫不相干", note)
     assert index.find(query) == [2]

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-import hashlib
+import codecs
 import os
 import time
 from datetime import date
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot
+from memory.documents.agent_files import AgentFiles, DocumentGone, WatchRoot
+from memory.documents.content import decode
 from memory.documents.roots import is_note_name, priority
 from schemas.conditions import ConditionCode
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
 from tests.recording import entered_folders
@@ -110,18 +113,6 @@ def test_a_missing_workspace_is_a_problem_and_proves_no_deletion(tmp_path: Path)
     assert not scan.complete
     assert scan.unlisted == (str(tmp_path / "nowhere"),)
     assert [one.code for one in scan.problems] == [ConditionCode.FOLDER_MISSING]
-
-
-def test_a_workspace_without_memory_is_just_empty(workspace: Path) -> None:
-    scan = files_of(workspace).scan()
-    assert (scan.documents, scan.complete, scan.problems) == ({}, True, ())
-
-
-def test_a_decomposed_name_stays_as_it_is(workspace: Path) -> None:
-    name = "memory/cafe\u0301.md"
-    write(workspace / name)
-    assert found(files_of(workspace)) == [name]
-    assert files_of(workspace).read(key(name)).text == "text\n"
 
 
 # Extra paths -------------------------------------------------------------------------------------------
@@ -226,49 +217,7 @@ def test_the_configured_workspace_may_be_reached_through_links(workspace: Path, 
     assert files.key_of(tmp_path / "alias/memory/a.md") == key("memory/a.md")
 
 
-def test_a_document_that_the_settings_no_longer_name_is_gone(workspace: Path) -> None:
-    write(workspace / "docs/a.md")
-    with pytest.raises(DocumentGone):
-        files_of(workspace).read(key("docs/a.md"))
-    with pytest.raises(DocumentGone):
-        files_of(workspace, "docs").read(DocumentKey("sessions", "docs/a.md"))
-    assert files_of(workspace).stat(key("docs/a.md")) is None
-
-
 # Reading -----------------------------------------------------------------------------------------------
-
-
-def test_a_read_gives_text_stat_hash_and_notes(workspace: Path) -> None:
-    data = b"\xef\xbb\xbfline\r\nbad \xff\0\n"
-    path = write(workspace / "MEMORY.md", data)
-    result = path.stat()
-    assert files_of(workspace).read(key("MEMORY.md")) == SourceText(
-        text="line\r\nbad \ufffd\ufffd\n",
-        stat=FileStat(len(data), result.st_mtime_ns, result.st_ino, result.st_ctime_ns),
-        content_hash=hashlib.sha256(data).hexdigest(),
-        notes=("invalid UTF-8 was replaced", "NUL characters were replaced"),
-    )
-
-
-def test_an_empty_note_is_read(workspace: Path) -> None:
-    write(workspace / "MEMORY.md", "")
-    assert files_of(workspace).read(key("MEMORY.md")).text == ""
-
-
-def test_a_file_that_changes_while_it_is_read_is_read_again(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(workspace / "MEMORY.md", "first")
-    read, changes = os.read, ["second version"]
-
-    def interrupted(descriptor: int, size: int) -> bytes:
-        data = read(descriptor, size)
-        if changes:
-            write(path, changes.pop(), age_seconds=30)
-        return data
-
-    monkeypatch.setattr(os, "read", interrupted)
-    source = files_of(workspace).read(key("MEMORY.md"))
-    assert source.text == "second version"
-    assert source.stat.size == len("second version")
 
 
 def test_a_file_that_never_comes_to_rest_is_tried_later(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,3 +318,32 @@ def test_a_transcript_is_resolved_by_the_name_that_results_give_it_in_the_worksp
     [key] = [key for key in files.scan().documents if key.source == "sessions"]
     assert key.path == "sessions/a.jsonl"
     assert files.resolve(key.path) == files.resolve(str(tmp_path / "a.jsonl")) == files.resolve("a.jsonl") == key
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff")))
+def test_utf8_comes_back_as_it_was_written(text: str) -> None:
+    assert decode(text.encode()) == (text, ())
+
+
+@given(st.binary())
+def test_any_bytes_become_text_without_nul_that_utf8_can_hold(data: bytes) -> None:
+    text, _ = decode(data)
+    assert "\0" not in text
+    text.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "notes"),
+    [
+        (codecs.BOM_UTF8 + b"# Day\n", "# Day\n", ()),
+        (codecs.BOM_UTF16_LE + "# 今天\r\n".encode("utf-16-le"), "# 今天\r\n", ()),
+        (codecs.BOM_UTF16_BE + "# 今天\r\n".encode("utf-16-be"), "# 今天\r\n", ()),
+        (b"before \xff after", "before \ufffd after", ("invalid UTF-8 was replaced",)),
+        (codecs.BOM_UTF16_LE + b"a\0b", "a\ufffd", ("invalid UTF-16 was replaced",)),
+        (b"a\0b\n", "a\ufffdb\n", ("NUL characters were replaced",)),
+        (b"a\r\nb\rc\n", "a\r\nb\rc\n", ()),
+        ("\ufffd".encode(), "\ufffd", ()),
+    ],
+)
+def test_marks_go_line_ends_stay_and_replacements_are_noted(data: bytes, text: str, notes: tuple[str, ...]) -> None:
+    assert decode(data) == (text, notes)

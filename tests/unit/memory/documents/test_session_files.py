@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ from memory.documents.agent_files import (
 )
 from memory.documents.comparison import difference, forgets
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
-from memory.documents.roots import is_transcript_name, priority
+from memory.documents.roots import is_transcript_name
 from schemas.conditions import ConditionCode
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import entered_folders
@@ -178,37 +177,6 @@ def test_of_two_transcripts_of_one_name_the_first_folder_wins_and_the_other_is_s
     assert files.scan().problems == ()
 
 
-def test_a_session_folder_that_is_not_there_is_one_problem_and_proves_no_deletion(desk: Desk) -> None:
-    desk.write(desk.sessions / "a.jsonl")
-    gone = desk.root / "later/sessions"
-    scan = desk.files(desk.sessions, gone).scan()
-    assert list(scan.documents) == [key("sessions/a.jsonl")]
-    assert (scan.complete, scan.unlisted) == (False, (str(gone),))
-    assert [(one.code, one.subject) for one in scan.problems] == [(ConditionCode.SESSIONS_FOLDER_MISSING, str(gone))]
-
-
-def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.write(desk.sessions / "open/a.jsonl")
-    desk.write(desk.sessions / "locked/b.jsonl")
-    locked, listing = str(desk.sessions / "locked"), os.scandir
-
-    def scandir(path: str) -> object:
-        if path == locked:
-            raise PermissionError(13, "Permission denied", path)
-        return listing(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    files = desk.files(forget=True)
-    store = TemporaryStore()
-    for name in ("locked/b", "open/gone"):
-        store.write([piece(*said(name), continues=None, to=mark(1), of=key(f"sessions/{name}.jsonl"))])
-    found = difference(files, store)
-    assert (list(found.scan.documents), found.scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
-    assert found.gone == [key("sessions/open/gone.jsonl")]
-
-
 # Compressed ones, archives -----------------------------------------------------------------------------
 
 
@@ -241,17 +209,6 @@ def test_an_archive_may_be_in_the_index_under_its_sessions_name(desk: Desk) -> N
     ]
     assert files.earlier_names(key("sessions/deep/a.jsonl")) == [key(real / "deep/a.jsonl")]
     assert files.earlier_names(DocumentKey("memory", "MEMORY.md")) == []
-
-
-def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_so(desk: Desk) -> None:
-    keeps, drops = desk.files(), desk.files(forget=True)
-    assert not forgets(keeps, key("sessions/gone.jsonl"))
-    assert forgets(drops, key("sessions/gone.jsonl"))
-    assert forgets(drops, DocumentKey("memory", "memory/gone.md"))
-    assert forgets(keeps, DocumentKey("memory", "memory/gone.md"))
-    assert not forgets(drops, key("/nobody/gone.jsonl"))
-    desk.sessions.rmdir()
-    assert not forgets(drops, key("sessions/gone.jsonl"))
 
 
 def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_its_old_name(desk: Desk) -> None:
@@ -339,19 +296,6 @@ def test_a_transcript_that_is_compressed_between_two_looks_is_tried_again(
         content(files, "sessions/a.jsonl")
 
 
-def test_a_transcript_written_just_now_is_opened_once_it_is_older_than_a_tick(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.write(desk.sessions / "a.jsonl", age_seconds=0)
-    waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    monkeypatch.setattr(time, "time", lambda: (desk.sessions / "a.jsonl").stat().st_mtime + 0.001)
-    with desk.files().opened(key("sessions/a.jsonl"), settled=False):
-        assert waits == []
-    with desk.files().opened(key("sessions/a.jsonl")):
-        assert len(waits) == 1
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -396,14 +340,6 @@ def test_an_imported_transcript_has_its_absolute_path_and_is_read_but_not_scanne
         assert opened.format == "codex"
     assert not any("old" in str(root.path) for root in files.watch_roots())
     assert desk.root / "old" not in entered_folders(files)
-
-
-def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:
-    desk.write(f"old/a.jsonl.deleted.{TIME}")
-    desk.imported(desk.root / "old")
-    files = desk.files(forget=True)
-    gone = key(desk.root / "old/a.jsonl")
-    assert not forgets(files, gone)
 
 
 def test_only_the_files_that_were_imported_are_documents(desk: Desk) -> None:
@@ -469,23 +405,6 @@ def test_session_folders_are_watched_with_all_below_or_through_what_is_above_the
 
 
 # Priority ----------------------------------------------------------------------------------------------
-
-
-def test_transcripts_come_after_notes_and_the_latest_first() -> None:
-    def at(seconds: int) -> FileStat:
-        return FileStat(1, seconds * 10**9, 1)
-
-    stats = {
-        key("sessions/a-gone.jsonl"): None,
-        key("sessions/old.jsonl"): at(100),
-        key("sessions/new.jsonl"): at(900),
-        DocumentKey("memory", "notes/z.md"): at(1),
-    }
-
-    def rank(document: DocumentKey) -> tuple[int, int, str]:
-        return priority(document, today=date(2026, 11, 20), stat=stats[document])
-
-    assert sorted(stats, key=rank) == list(reversed(stats))
 
 
 def test_an_import_says_how_files_below_a_configured_folder_are_read_and_the_latest_one_counts(desk: Desk) -> None:

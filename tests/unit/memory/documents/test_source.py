@@ -6,17 +6,22 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles, WatchRoot
 from memory.documents.comparison import forgets
+from memory.documents.content import DocumentGone, DocumentRefused
 from memory.documents.imports import ImportedFolder
-from memory.documents.safe_open import DocumentGone, DocumentRefused
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, file_stat
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import IndexedFile
 from schemas.conditions import ConditionCode
-from schemas.documents import DocumentKey
+from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings
 from tests.recording import entered_folders
 
@@ -65,14 +70,6 @@ def test_a_document_has_one_key_one_path_and_one_stat(case: Case) -> None:
         assert case.files.key_of(str(path)) == case.key(stem)
         assert case.files.path_of(case.key(stem)) == path
         assert case.files.stat(case.key(stem)) == file_stat(path.stat())
-
-
-def test_a_document_of_another_source_is_none_of_this_one(case: Case) -> None:
-    case.write("a")
-    other = DocumentKey("notes of another program", case.key("a").path)
-    assert case.files.stat(other) is None
-    with pytest.raises(DocumentGone):
-        case.files.read(other)
 
 
 def test_a_document_that_is_gone_keeps_its_name(case: Case) -> None:
@@ -131,22 +128,6 @@ def test_a_folder_that_cannot_be_listed_hides_what_is_in_it(case: Case, monkeypa
     assert (scan.complete, scan.hides(hidden), scan.hides(case_a)) == (False, True, False)
 
 
-def test_a_scan_only_counts_what_the_index_knows_as_it_is(case: Case) -> None:
-    for stem in ("same", "changed", "new"):
-        case.write(stem)
-    stats = case.files.scan(imported=True).documents
-    gone = case.key("gone")
-    indexed = {case.key("same"): "same", case.key("changed"): "new", gone: "same"}
-    files = [
-        IndexedFile(key=key, stat=stats[case.key(like)], content_hash="", revision=1, indexed_at=0.0)
-        for key, like in indexed.items()
-    ]
-    known = KnownFiles(files)
-    scan = case.files.scan(imported=True, but=known)
-    assert set(scan.documents) == {case.key("changed"), case.key("new")}
-    assert (scan.unchanged, scan.count, known.absent(files)) == (1, 3, [gone])
-
-
 def test_folders_are_watched_by_the_source_that_owns_them(case: Case, tmp_path: Path) -> None:
     inside = case.write("deep/a").parent
     (case.folder / "linked").symlink_to(inside)
@@ -196,3 +177,45 @@ def test_a_link_is_not_followed_and_a_transcript_is_never_read_as_a_whole(case: 
     if case.name == "sessions":
         with pytest.raises(DocumentRefused, match="line by line"):
             case.files.read(case.key("a"))
+
+
+def note(name: str) -> DocumentKey:
+    return DocumentKey("memory", f"memory/{name}.md")
+
+
+def rows(*names: str) -> list[IndexedFile]:
+    return [IndexedFile(note(name), FileStat(5, 7, 9), "", 1, 0.0) for name in names]
+
+
+def test_what_is_on_the_disk_is_new_changed_or_as_it_was_and_the_rest_is_absent() -> None:
+    known = KnownFiles(rows("same", "changed", "gone"))
+    assert not known.differs(note("same"), FileStat(5, 7, 9))
+    assert known.differs(note("changed"), FileStat(5, 8, 9))
+    assert known.differs(note("new"), FileStat(5, 7, 9))
+    assert not known.differs(note("same"), FileStat(5, 7, 9)), "a document that is listed twice counts once"
+    assert (len(known), known.unchanged, known.absentees) == (3, 1, 1)
+    assert known.absent(rows("same", "changed", "gone")) == [note("gone")]
+    assert [note(name) in known for name in ("same", "changed", "gone", "new")] == [True, True, True, False]
+
+
+def test_a_document_that_is_to_be_read_anew_differs_whatever_is_on_the_disk() -> None:
+    known = KnownFiles([IndexedFile(note("forgotten"), FORGOTTEN, "", 1, 0.0)])
+    assert known.differs(note("forgotten"), FileStat(5, 7, 9))
+
+
+@given(times=st.tuples(st.integers(), st.integers()), size=st.integers(0, 2**62), inode=st.integers(0, 2**64 - 1))
+@example(times=(2**63, 2**63), size=0, inode=0)
+@example(times=(-(2**80), -1), size=2**62, inode=2**64 - 1)
+def test_a_file_is_known_again_whatever_its_stat_says(times: tuple[int, int], size: int, inode: int) -> None:
+    stat = file_stat(stat_result(*times, size, inode))
+    known = KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)])
+    assert not known.differs(note("a"), stat)
+    assert stat.ctime_ns >= 0, "a negative one says something else"
+    earlier = file_stat(stat_result(times[0] - 1, times[1], size, inode))
+    assert earlier.mtime_ns <= stat.mtime_ns
+
+
+def stat_result(mtime_ns: int, ctime_ns: int, size: int, inode: int) -> os.stat_result:
+    """A stat as no file system of this machine may give it."""
+    made = SimpleNamespace(st_size=size, st_mtime_ns=mtime_ns, st_ino=inode, st_ctime_ns=ctime_ns)
+    return cast("os.stat_result", made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,21 @@ class Provider(StubProvider):
         self.open = threading.Event()
         self.open.set()
         self.rule, self.billed = rule, billed
+        self._answers: deque[Any] = deque()
         self.left_at: list[float] = []
+
+    def answer_next(self, *answers: Exception | Matrix | Callable[[Sequence[str]], Matrix]) -> None:
+        """Script the answers of the next requests."""
+        self._answers.extend(answers)
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         self.left_at.append(time.monotonic())
         answer = super().embed_documents(texts)
+        scripted = self._answers.popleft() if self._answers else None
+        if isinstance(scripted, Exception):
+            raise scripted
+        if scripted is not None:
+            return Embeddings(scripted(texts) if callable(scripted) else scripted)
         assert self.open.wait(60)
         self.rule(texts)
         return Embeddings(answer.vectors, self.billed * len(texts)) if self.billed else answer
@@ -428,17 +439,6 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
     assert isinstance(late.error(), Transient)
 
 
-def test_senders_end_when_there_is_nothing_to_do_and_come_back(make: Make) -> None:
-    def senders() -> int:
-        return sum(thread.name == "embedding-sender" for thread in threading.enumerate())
-
-    before = senders()
-    batcher = make(Provider())
-    for number in range(2):
-        vectors_of(batcher.submit(texts(f"{number}", 3), lane=Lane.LIVE))
-        wait_until(lambda: senders() == before)
-
-
 def test_the_estimate_follows_the_backlog_and_the_measured_rate(make: Make) -> None:
     provider = Provider(concurrency=1, inputs=10, rate=10.0)
     batcher = make(provider)
@@ -466,22 +466,6 @@ def two(make: Make, tmp_path: Path) -> tuple[Provider, EmbeddingBatcher, Provide
         coordination = Coordination(RateLimiter(), SharedClaims(name, owners))
         built += [provider, make(provider, EmbeddingCache(tmp_path / "cache.sqlite"), coordination=coordination)]
     return (*built, owners)  # type: ignore[return-value]
-
-
-def test_two_processes_that_want_the_same_texts_at_once_pay_once(make: Make, tmp_path: Path) -> None:
-    first, one, second, other, owners = two(make, tmp_path)
-    first.open.clear()
-    wanted = texts("both", 20)
-    mine = one.submit(wanted, lane=Lane.LIVE)
-    wait_until(lambda: first.requests == 1)
-    more = wanted | texts("only the second", 5)
-    theirs = other.submit(more, lane=Lane.BACKFILL)
-    wait_until(lambda: len(theirs.results()) == 5, what="the unclaimed texts are sent at once")
-    first.open.set()
-    assert len(done(mine)) == 20
-    assert len(done(theirs)) == 25
-    assert (first.inputs, second.inputs) == (20, 5)
-    wait_until(lambda: not owners, what="claims are given back")
 
 
 def test_texts_whose_claim_ends_without_vectors_are_embedded_by_who_waits(make: Make, tmp_path: Path) -> None:
@@ -524,27 +508,6 @@ def test_a_text_that_breaks_the_endpoint_for_a_while_is_not_refused(make: Make) 
             raise errors.pop()
 
     vectors_of(make(Provider(rule=rule), patience_seconds=0.0).submit(texts("fine", 1), lane=Lane.LIVE))
-
-
-def test_an_endpoint_that_is_down_is_asked_every_few_seconds(make: Make) -> None:
-    broken = threading.Event()
-    broken.set()
-
-    def down(batch: Sequence[str]) -> None:
-        if broken.is_set():
-            raise Transient("connection refused")
-
-    provider = Provider(inputs=64, rule=down)
-    now = [1000.0]
-    limiter = RateLimiter(clock=lambda: now[0])
-    batcher = make(provider, patience_seconds=0.0, coordination=Coordination(limiter))
-    for number in range(100):
-        done(batcher.submit(texts(f"try {number}", 3), lane=Lane.LIVE))
-        now[0] += 0.1
-    assert provider.requests < 15, "100 texts in ten seconds"
-    broken.clear()
-    now[0] += 60
-    assert len(done(batcher.submit(texts("back", 3), lane=Lane.LIVE))) == 3
 
 
 def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> None:

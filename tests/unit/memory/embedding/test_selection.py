@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import write_model
@@ -20,6 +21,13 @@ KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
 
 def choose(settings: dict[str, Any] | None = None, **keys: str) -> ProviderChoice:
     return choose_provider(MemorySettings.model_validate(settings or {}), Credentials.model_validate(keys))
+
+
+def made(**settings: Any) -> EmbeddingProvider:
+    """The provider that settings choose, with all keys."""
+    provider = choose(settings, **KEYS).provider
+    assert provider is not None
+    return provider
 
 
 @pytest.fixture
@@ -120,11 +128,6 @@ def test_none_and_vectors_switched_off_are_choices_not_errors() -> None:
     assert "store.vector.enabled" in (off.reason or "")
 
 
-def test_a_server_of_one_s_own_needs_no_key() -> None:
-    for settings in ({"provider": "openai", "remote": {"base_url": "http://127.0.0.1:1/v1"}}, {"provider": "ollama"}):
-        assert choose(settings).provider is not None
-
-
 def test_the_identity_names_what_decides_the_numbers_and_no_secret() -> None:
     remote = {
         "base_url": "HTTPS://User:Pw@Example.org:443/v1/?token=hidden",
@@ -132,80 +135,59 @@ def test_the_identity_names_what_decides_the_numbers_and_no_secret() -> None:
         "headers": {"X-Tier": "b", "Authorization": "Bearer hush", "X-Api-Key": "hush", "A": "1"},
     }
     settings = {"provider": "openai", "remote": remote, "output_dimensionality": 256, "query_input_type": "query"}
-    provider = choose(settings).provider
-    assert provider is not None
+    provider = made(**settings)
     assert provider.identity == (
         '{"base_url":"https://example.org/v1","dimensions":256,"headers":{"a":"1","x-tier":"b"},'
         '"model":"text-embedding-3-small","provider":"openai","query_input_type":"query"}'
     )
-    other_key = choose({**settings, "remote": {**remote, "api_key": "another"}}).provider
-    assert other_key is not None
-    assert other_key.identity == provider.identity
+    assert made(**{**settings, "remote": {**remote, "api_key": "another"}}).identity == provider.identity
 
 
 def test_another_key_is_another_account_but_not_another_identity() -> None:
-    first = choose({"provider": "voyage"}, voyage="pa-1").provider
-    second = choose({"provider": "voyage"}, voyage="al-2").provider
-    local = choose({"provider": "local"}).provider
-    assert first is not None
-    assert second is not None
-    assert local is not None
+    first, second = (made(provider="voyage", remote={"api_key": key}) for key in ("pa-1", "al-2"))
     assert first.identity == second.identity
-    assert first.account
     assert first.account != second.account
-    assert local.account == ""
+    assert (bool(first.account), made(provider="local").account) == (True, "")
 
 
 @pytest.mark.parametrize("name", ["openai", "gemini", "voyage", "mistral", "ollama"])
 def test_no_request_holds_more_than_a_crash_may_cost(name: str) -> None:
-    provider = choose({"provider": name}, **KEYS).provider
-    assert provider is not None
-    assert provider.limits.tokens <= 100_000
-    assert (provider.limits.requests_per_minute, provider.limits.tokens_per_minute) == (None, None)
+    limits = made(provider=name).limits
+    assert (limits.tokens <= 100_000, limits.requests_per_minute, limits.tokens_per_minute) == (True, None, None)
 
 
 def test_limits_a_minute_reach_the_provider_and_bound_a_request() -> None:
     remote = {"requests_per_minute": 30, "tokens_per_minute": 40_000, "concurrency": 2}
-    provider = choose({"provider": "voyage", "remote": remote}, **KEYS).provider
-    assert provider is not None
-    assert (provider.limits.requests_per_minute, provider.limits.tokens_per_minute) == (30, 40_000)
-    assert provider.limits.tokens <= 10_000, "what may leave at once is a part of the minute"
-    assert provider.limits.concurrency == 2
+    limits = made(provider="voyage", remote=remote).limits
+    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency) == (30, 40_000, 2)
+    assert limits.tokens <= 10_000, "what may leave at once is a part of the minute"
+
+
+def fallback(settings: dict[str, Any], **keys: str) -> ProviderChoice | None:
+    return fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(keys))
 
 
 def test_the_fallback_has_its_own_model_address_and_key() -> None:
     settings = {
         "provider": "openai",
-        "fallback": "voyage",
         "model": "of-the-first",
         "output_dimensionality": 64,
         "query_input_type": "of-the-first",
         "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk", "headers": {"X-A": "b"}, "concurrency": 7},
+        "local": {"model_path": "multilingual-e5-small"},
     }
-    choice = fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(KEYS))
+    choice, local = (fallback({**settings, "fallback": name}, **KEYS) for name in ("voyage", "local"))
     assert choice is not None
-    assert choice.error is None
-    provider = choice.provider
-    alone = choose({"provider": "voyage"}, **KEYS).provider
-    assert provider is not None
-    assert alone is not None
-    assert (provider.identity, provider.account) == (alone.identity, alone.account)
-    assert provider.limits.concurrency == 7
-    local = fallback_choice(
-        MemorySettings.model_validate(
-            {**settings, "fallback": "local", "local": {"model_path": "multilingual-e5-small"}}
-        ),
-        Credentials(),
-    )
+    assert choice.provider is not None
+    alone = made(provider="voyage")
+    assert (choice.error, choice.provider.identity, choice.provider.account) == (None, alone.identity, alone.account)
+    assert choice.provider.limits.concurrency == 7
     assert local is not None
     assert local.provider is not None
     assert local.provider.model == "multilingual-e5-small"
 
 
 def test_a_fallback_that_cannot_be_had_says_so_and_one_that_is_no_other_is_none(without: Any) -> None:
-    def fallback(settings: dict[str, Any], **keys: str) -> ProviderChoice | None:
-        return fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(keys))
-
     without("voyageai")
     missing = fallback({"provider": "local", "fallback": "voyage"}, **KEYS)
     assert missing is not None
@@ -229,11 +211,7 @@ def test_a_fallback_that_cannot_be_had_says_so_and_one_that_is_no_other_is_none(
     ],
 )
 def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any]) -> None:
-    first = choose({"provider": "openai"}, **KEYS).provider
-    second = choose({"provider": "openai", **change}, **KEYS).provider
-    assert first is not None
-    assert second is not None
-    assert first.identity != second.identity
+    assert made(provider="openai").identity != made(**{"provider": "openai", **change}).identity
 
 
 @pytest.mark.parametrize(
@@ -252,24 +230,21 @@ def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any
 def test_what_an_index_was_made_with_can_be_had_as_long_as_its_key_and_address_are_there(
     before: dict[str, Any],
 ) -> None:
-    made = choose(before, **KEYS).provider
-    assert made is not None
+    first = made(**before)
     now = MemorySettings.model_validate({"provider": "openai"})
-    again = made_like(made.identity, now, Credentials.model_validate(KEYS))
+    again = made_like(first.identity, now, Credentials.model_validate(KEYS))
     assert again is not None
     assert again.provider is not None
-    assert (again.provider.identity, again.provider.account) == (made.identity, made.account)
+    assert (again.provider.identity, again.provider.account) == (first.identity, first.account)
 
 
 def test_nobodys_key_goes_to_another_address_than_it_was_set_for() -> None:
     old = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "k"}}
     new = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:2/v1", "api_key": "k2"}}
-    made = choose(old).provider
-    assert made is not None
-    assert made_like(made.identity, MemorySettings.model_validate(new), Credentials.model_validate(KEYS)) is None
+    keys = Credentials.model_validate(KEYS)
+    assert made_like(made(**old).identity, MemorySettings.model_validate(new), keys) is None
     # Nor one that was set for another provider.
-    mistral = choose({"provider": "mistral"}, **KEYS).provider
-    assert mistral is not None
+    mistral = made(provider="mistral")
     assert made_like(mistral.identity, MemorySettings.model_validate(new), Credentials()) is None
     for nonsense in ("none", "[]", "{}", '{"provider": "x"}', "not json"):
         assert made_like(nonsense, MemorySettings(), Credentials.model_validate(KEYS)) is None

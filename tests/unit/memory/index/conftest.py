@@ -12,6 +12,5 @@ from tests.indexing import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with World(tmp_path) as made:
+        yield made

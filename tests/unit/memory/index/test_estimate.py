@@ -33,7 +33,7 @@ def estimated(world: World) -> Callable[..., Estimate]:
             keys,
             files=AgentFiles(agent),
             generations=Generations(world.folder / "indexes" / "main", StoreOptions()),
-            choice=world.choice(provider),
+            choice=world.choice(provider, name="openai"),
             cache=world.cache,
             **options,
         )
@@ -43,7 +43,7 @@ def estimated(world: World) -> Callable[..., Estimate]:
 
 def waiting(world: World, *keys: DocumentKey) -> Any:
     """Index documents whose vectors do not come soon; returns their index."""
-    indexer = world.indexer(SLOW)
+    indexer = world.indexer(limits=SLOW)
     indexer.index(keys, lane=Lane.BACKFILL, on_done=lambda _keys: None)
     return indexer.target()
 

@@ -52,7 +52,7 @@ def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     provider = StubProvider(limits=FAST)
-    indexer = world.indexer(provider=provider)
+    indexer = world.indexer(provider)
     report, done = index(indexer, key := world.write("MEMORY.md", "The gateway listens on 18789.\n"))
     store = indexer.target()
     assert (report.documents, report.added, report.vectors_missing, done) == (1, 1, 0, [key])
@@ -75,7 +75,7 @@ def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(
 
 def test_an_edit_embeds_only_what_it_changed(world: World):
     provider = StubProvider(limits=FAST)
-    indexer = world.indexer(provider=provider, tokens=64)
+    indexer = world.indexer(provider, chunking={"tokens": 64, "overlap": 0})
     parts = [f"# Part {n}\n\n" + f"word{n} " * 30 + "\n\n" for n in range(8)]
     index(indexer, key := world.write("memory/long.md", "".join(parts)))
     before, ids = provider.inputs, {chunk.id for chunk in indexer.target().chunks_of(key)}
@@ -88,7 +88,7 @@ def test_an_edit_embeds_only_what_it_changed(world: World):
 
 def test_keywords_do_not_wait_for_a_slow_model(world: World):
     provider = StubProvider(limits=SLOW)
-    indexer = world.indexer(provider=provider)
+    indexer = world.indexer(provider)
     report, done = index(indexer, key := world.write("MEMORY.md", "The gateway waits for nobody.\n"))
     assert (report.vectors_missing, done, provider.inputs) == (1, [key], 0)
     assert (len(indexer.target().search_text("gateway", 5)), indexer.target().check()) == (1, [])
@@ -98,9 +98,11 @@ def test_keywords_do_not_wait_for_a_slow_model(world: World):
 
 @pytest.mark.parametrize("error", [Transient("overloaded", retry_after=60), Terminal("the key is refused")])
 def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exception):
-    provider = StubProvider(limits=FAST)
-    provider.answer_next(error)
-    indexer = world.indexer(provider=provider)
+    class Failing(StubProvider):
+        def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+            raise error
+
+    indexer = world.indexer(Failing(limits=FAST))
     report, done = index(indexer, key := world.write("MEMORY.md", "Found by keyword.\n"))
     assert (report.vectors_missing, done) == (1, [key])
     assert len(indexer.target().search_text("keyword", 5)) == 1
@@ -175,7 +177,7 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
 ):
     monkeypatch.setattr(indexing, "MAX_CHUNKS_PER_COMMIT", 5)
     monkeypatch.setattr(planned_groups, "MAX_CHUNKS_PER_COMMIT", 5)
-    indexer = world.indexer(tokens=32)
+    indexer = world.indexer(chunking={"tokens": 32, "overlap": 0})
     text = "".join(f"# Part {n}\n\n" + f"word{n} " * 15 + "\n\n" for n in range(9))
     report, _ = index(indexer, world.write("memory/large.md", text))
     assert report.added == report.vectors_missing > 5
@@ -186,7 +188,7 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
 def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits):
     key = world.write("MEMORY.md", "One text, two agents.\n")
     for agent, looks in (("one", Counter(miss=1)), ("two", Counter(hit=1))):
-        indexer = world.indexer(limits, agent=agent)
+        indexer = world.indexer(limits=limits, name=agent)
         index(indexer, key)
         fill(indexer)
         fill(indexer)
@@ -208,7 +210,7 @@ def test_a_missing_key_does_not_throw_vectors_away(world: World):
 def test_refused_texts_are_recorded_and_an_edit_of_their_document_is_a_difference_like_any_other(
     world: World, limits: ProviderLimits
 ):
-    indexer = world.indexer(provider=Refusing(limits=limits))
+    indexer = world.indexer(Refusing(limits=limits))
     index(indexer, world.write("MEMORY.md", "Fine.\n"), key := world.write("memory/no.md", "Refused.\n"))
     report, counts = fill(indexer), indexer.target().counts()
     assert (counts.vectors_ready, counts.vectors_refused, report.left) == (1, 1, False)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.redaction import Redactor, redact
+from memory.redaction import redact
+from memory.redaction.user_patterns import INDEXING, UserPatterns
 from tests.benchmarks.bench_redaction import WORST_CASES
 from tests.secret_samples import BY_THEIR_LOOK, WITH_SECRETS, WITHOUT_SECRETS, made, written
 
@@ -85,9 +86,9 @@ def test_words_are_never_secrets(text: str) -> None:
     st.lists(_PATTERNS, max_size=3),
 )
 def test_the_laws_hold_with_anybodys_patterns(text: str, patterns: list[str]) -> None:
-    redactor = Redactor.of(patterns)
-    redacted = redactor(text)
-    assert redactor(redacted) == redacted
+    find = UserPatterns(patterns, INDEXING)
+    redacted = redact(text, find)
+    assert redact(redacted, find) == redacted
     assert _line_ends(redacted) == _line_ends(text)
 
 

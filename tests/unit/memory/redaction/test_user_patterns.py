@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,8 @@ import regex
 import memory
 from memory.redaction import (
     PatternTooCostly,
-    Redactor,
     is_costly,
-    query_redactor,
+    redact,
     redaction_facts,
     redactor_for,
 )
@@ -31,6 +32,7 @@ STUCK = "a" * 60 + "! the word is bluebird"
 
 
 SECRET = "password: " + PASSWORD
+BOTH = ("memory", "sessions")
 
 
 def agent(**redaction: object) -> AgentSettings:
@@ -38,7 +40,7 @@ def agent(**redaction: object) -> AgentSettings:
 
 
 def test_both_sources_are_redacted_unless_switched_off() -> None:
-    for source in ("memory", "sessions"):
+    for source in BOTH:
         assert redactor_for(agent(), source)(SECRET) == "password: [redacted:password]"
         assert redactor_for(agent(**{source: False}), source)(SECRET) == SECRET
     assert redactor_for(agent(sessions=False), "memory")(SECRET) != SECRET
@@ -46,8 +48,8 @@ def test_both_sources_are_redacted_unless_switched_off() -> None:
 
 def test_a_query_is_redacted_while_either_source_is() -> None:
     for switches in ({}, {"memory": False}, {"sessions": False}):
-        assert PASSWORD not in query_redactor(agent(**switches))(SECRET)
-    assert query_redactor(agent(memory=False, sessions=False))(SECRET) == SECRET
+        assert PASSWORD not in redactor_for(agent(**switches), *BOTH)(SECRET)
+    assert redactor_for(agent(memory=False, sessions=False), *BOTH)(SECRET) == SECRET
 
 
 def test_the_facts_change_with_what_changes_an_index_and_tell_no_pattern() -> None:
@@ -58,8 +60,8 @@ def test_the_facts_change_with_what_changes_an_index_and_tell_no_pattern() -> No
     assert redaction_facts(agent()) == redaction_facts(agent())
 
 
-def redactor(*patterns: str, seconds: float = 0.2) -> Redactor:
-    return Redactor.of(patterns, PatternBudget(seconds, 1.0))
+def redactor(*patterns: str, seconds: float = 0.2) -> Callable[[str], str]:
+    return partial(redact, find_patterns=UserPatterns(patterns, PatternBudget(seconds, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,9 @@ def test_all_texts_of_a_document_share_a_budget_that_grows_with_them() -> None:
 )
 def test_what_python_understands_by_a_pattern_is_what_is_masked(pattern: str, text: str, left: str) -> None:
     """Groups are masked, or the match. Some of these mean something else to the `regex` library, or nothing."""
-    redact = redactor_for(agent(patterns=[pattern]), "memory")
-    assert redact(text) == left
-    assert redact(left) == left
+    redacting = redactor_for(agent(patterns=[pattern]), "memory")
+    assert redacting(text) == left
+    assert redacting(left) == left
 
 
 TEXT = "x{e} a :] b xx{} {e}[[[x1 foofoo{i<=1} fo0 a{e}[b ss\u00df Kk\u212a {,3} 12\n\tend of it: Caf\u00e9"

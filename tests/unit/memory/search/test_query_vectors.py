@@ -188,24 +188,6 @@ def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordinati
     return Coordination(limiter, usage=recorder or Recorder())
 
 
-def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
-    provider, clock = Provider(), Clock()
-    limiter = RateLimiter(clock=clock)
-    vectors = warm(provider, clock=clock, coordination=shared(limiter))
-    provider.failure = Throttled("slow down", retry_after=12)
-
-    assert got(vectors, "a") == "slow down"
-    assert got(vectors, "b") == "fake asked to wait 12 s"
-    clock.now += 5
-    assert got(vectors, "b") == "fake asked to wait 7 s"
-    assert vectors.failure() == "fake asked to wait 7 s"
-    assert provider.asked == ["a"]
-
-    provider.failure = None
-    clock.now += 7
-    assert not isinstance(got(vectors, "b"), str), "it may be asked as soon as the time is over"
-
-
 @pytest.mark.parametrize(
     ("told", "said"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import structlog
 
-from memory.service.mcp_server import SESSION_KEY_META, ToolCall, build_server
+from memory.service.mcp_server import SESSION_KEY_META, build_server
 from tests.mcp_clients import ERAS, calling, connected, protocol_error, refusal
 
 
@@ -15,10 +15,10 @@ class Answering:
     """Answers every call with the same, and keeps what was called."""
 
     def __init__(self, answer: dict[str, Any] | Exception) -> None:
-        self.calls: list[ToolCall] = []
+        self.calls: list[tuple[Any, ...]] = []
         self._answer = answer
 
-    async def __call__(self, call: ToolCall) -> dict[str, Any]:
+    async def __call__(self, *call: Any) -> dict[str, Any]:
         self.calls.append(call)
         if isinstance(self._answer, Exception):
             raise self._answer

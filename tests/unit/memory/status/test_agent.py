@@ -79,30 +79,27 @@ def test_figures_that_say_something_is_wrong_are_conditions(index: IndexState, q
     assert list(figure_conditions("main", IndexState(), QueueState(), embeds=True)) == []
 
 
-def silence(*, seconds: float | None, vectors_ago: float | None = None, found: tuple[Condition, ...] = ()):
+LONG = SILENCE_SECONDS + 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "vectors_ago", "failing", "silent"),
+    [
+        pytest.param(LONG, None, "voyage", True, id="a request without an answer for long"),
+        pytest.param(LONG, LONG, "voyage", True, id="and no vector since"),
+        pytest.param(LONG, None, "openai", False, id="its failure was reported"),
+        pytest.param(300.0, 5.0, "voyage", False, id="slow, and vectors come in"),
+        pytest.param(SILENCE_SECONDS - 1, None, "voyage", False, id="not for long"),
+        pytest.param(None, None, "voyage", False, id="no request waits"),
+    ],
+)
+def test_an_endpoint_is_silent(seconds: float | None, vectors_ago: float | None, failing: str, silent: bool):
     since = None if seconds is None else NOW - seconds
-    state = EndpointStatus(EndpointCondition.WAITING, None, "openai at http://x/v1 has not answered a request", since)
+    state = EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered a request", since)
     progress = None if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
-    return [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
-
-
-def test_an_endpoint_that_leaves_requests_without_an_answer_for_long_is_a_condition():
-    silent = [ConditionCode.PROVIDER_SILENT]
-    assert silence(seconds=SILENCE_SECONDS + 1) == silent
-    assert silence(seconds=SILENCE_SECONDS + 1, vectors_ago=SILENCE_SECONDS + 1) == silent
-    elsewhere = Condition(ConditionCode.PROVIDER_FAILS, "voyage")
-    assert silence(seconds=SILENCE_SECONDS + 1, found=(elsewhere,)) == silent
-
-
-def test_an_endpoint_whose_failure_was_reported_is_not_reported_twice():
-    assert silence(seconds=SILENCE_SECONDS + 1, found=(Condition(ConditionCode.PROVIDER_FAILS, "openai"),)) == []
-
-
-def test_a_slow_endpoint_is_none_as_long_as_vectors_come_in():
-    assert (
-        silence(seconds=300.0, vectors_ago=5.0) == silence(seconds=SILENCE_SECONDS - 1) == silence(seconds=None) == []
-    )
-    assert list(endpoint_conditions(None, None, (), provider="openai", now=NOW)) == []
+    found = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
+    codes = [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
+    assert codes == [ConditionCode.PROVIDER_SILENT] * silent
 
 
 def test_an_endpoint_that_refuses_is_a_condition_though_no_worker_met_it():

@@ -25,7 +25,7 @@ DIE_IN_A_TRANSACTION = """
     store = SqliteStore(Path(sys.argv[1]), StoreOptions())
     store.write([document(key("MEMORY.md"), "gateway", vectors=[vector(1)])])
     with store.transaction() as transaction:
-        transaction.put(document(key("memory/other.md"), "half", vectors=[vector(2)]))
+        transaction.apply(document(key("memory/other.md"), "half", vectors=[vector(2)]))
         transaction.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 """

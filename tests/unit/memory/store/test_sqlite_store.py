@@ -316,7 +316,7 @@ def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, 
     sqlite_store.write([document(NOTE, "gateway")])
     assert len(reader.search_text("gateway", 5)) == 1
     with sqlite_store.transaction() as transaction:
-        transaction.put(document(key("memory/other.md"), "gateway"))
+        transaction.apply(document(key("memory/other.md"), "gateway"))
         transaction.flush()
         assert len(reader.search_text("gateway", 5)) == 1
     assert len(reader.search_text("gateway", 5)) == 2
@@ -351,7 +351,7 @@ def test_closing_waits_for_the_calls_of_other_threads(index_path: Path) -> None:
 def test_the_write_ahead_log_is_bounded_while_somebody_always_reads(
     index_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connection, "AUTOCHECKPOINT_PAGES", 16)
+    monkeypatch.setitem(sqlite_connection.WRITER_PRAGMAS, "wal_autocheckpoint", 16)
     monkeypatch.setattr(sqlite_writer, "WAL_RESTART_BYTES", 1_000_000)
     store = SqliteStore(index_path, StoreOptions())
     wal = index_path.with_name(f"{index_path.name}-wal")

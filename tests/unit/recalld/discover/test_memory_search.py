@@ -9,8 +9,8 @@ import pytest
 
 from recalld.discover.memory_search import translate
 from recalld.discover.openclaw_settings import OpenClawSettings
-from recalld.discover.settings_file import accepted, dotted
-from recalld.settings.keys import URL_KEYS, memory_sections, nested, top_level_keys
+from recalld.discover.settings_file import accepted
+from recalld.settings.keys import URL_KEYS, dotted, memory_sections, nested, top_level_keys
 from schemas.settings import FallbackName, ProviderName
 
 

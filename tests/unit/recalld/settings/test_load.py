@@ -300,7 +300,7 @@ def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Cas
         ("[[agents]]\nworkspace = '/a'", "agents[0].id is missing; it must be a text of the form"),
         ("[[agents]]\nid = 'a b'\nworkspace = '/a'", "agents.a b.id is 'a b'; it must be a text of the form"),
         (
-            "[[agents]]\nid = 'a'\nworkspace = '/a'\nservice.port = 1",
+            f"{A}service.port = 1",
             "agents.a.service.port: this key holds for all agents; write it outside [[agents]]",
         ),
         (
@@ -335,38 +335,26 @@ def test_a_file_that_cannot_be_read_is_one_sentence(case: Case) -> None:
     assert case.problems(config=str(case.folder)) == [f"--config: {case.folder} is a folder; name a settings file"]
 
 
+NO_JSON = ": must be a table of names and texts, written as JSON (Expecting value: line 1 column 1 (char 0))"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
+        ("QUERY__MAX_RESULT", "3", ": unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?"),
+        ("HOMES", "3", ": unknown variable; did you mean RECALLD_HOME?"),
+        ("QUERY__MAX_RESULTS", "many", " is 'many'; it must be a whole number from 1 to 100"),
+        ("REMOTE__HEADERS", "a=b", NO_JSON),
         (
-            "RECALLD_QUERY__MAX_RESULT",
-            "3",
-            "RECALLD_QUERY__MAX_RESULT: unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?",
-        ),
-        ("RECALLD_HOMES", "3", "RECALLD_HOMES: unknown variable; did you mean RECALLD_HOME?"),
-        (
-            "RECALLD_QUERY__MAX_RESULTS",
-            "many",
-            "RECALLD_QUERY__MAX_RESULTS is 'many'; it must be a whole number from 1 to 100",
-        ),
-        (
-            "RECALLD_REMOTE__HEADERS",
-            "a=b",
-            (
-                "RECALLD_REMOTE__HEADERS: must be a table of names and texts, written as JSON"
-                " (Expecting value: line 1 column 1 (char 0))"
-            ),
-        ),
-        (
-            "RECALLD_AGENTS",
-            '[{"id": "a", "workspac": "/a", "workspace": "/b"}]',
-            "RECALLD_AGENTS.a.workspac: unknown key; did you mean workspace?",
+            "AGENTS",
+            '[{"id": "a", "workspac": "/", "workspace": "/"}]',
+            ".a.workspac: unknown key; did you mean workspace?",
         ),
     ],
 )
 def test_a_wrong_variable_is_one_sentence_that_names_it(case: Case, name: str, value: str, problem: str) -> None:
-    case.environment[name] = value
-    assert case.problems() == [problem]
+    case.environment[f"RECALLD_{name}"] = value
+    assert case.problems() == [f"RECALLD_{name}{problem}"]
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:hunter2@h/m", "sqlite:///x.db", "x"])

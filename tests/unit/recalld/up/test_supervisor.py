@@ -1,4 +1,4 @@
-"""Keeping processes alive, with a shell in place of recalld."""
+"""Processes that are kept alive, with a shell in place of recalld; and the lock of the daemon that does it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import pytest
 
 from memory.embedding.providers.local import unpack_weights
 from recalld.up import supervisor
-from recalld.up.supervisor import Child, Supervisor, own_command, own_environment
+from recalld.up.lock import daemon_pid, only_daemon
+from recalld.up.supervisor import Child, own_command, own_environment, stop_all
+from schemas.errors import UserError
+from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
 
 MakeChild = Callable[..., Child]
@@ -60,11 +64,9 @@ def end_of(child: Child) -> str:
     return str(said[-1])
 
 
-def start(*children: Child) -> Supervisor:
+def start(*children: Child) -> None:
     """Start children and wait until all are ready."""
-    supervised = Supervisor(children)
-    wait_until(lambda: supervised.look() == [] and all(child.ready for child in children))
-    return supervised
+    wait_until(lambda: False not in [child.look() is None and child.ready for child in children])
 
 
 def exists(pid: int | None) -> bool:
@@ -147,19 +149,17 @@ def test_kinds_are_stopped_in_their_order_and_all_workers_at_a_time(child_of: Ma
     here = shlex.quote(str(gate))
     # Each worker ends only when the other was asked, too: one writes and one reads.
     acts = {"watch": "sleep 0.1", "work-1": f"echo now > {here}", "work-2": f"cat {here} > /dev/null", "serve": ":"}
-    children = start(
-        *(
-            child_of(
-                f"trap '{act}; echo {name} >> {happened}; exit 0' TERM\necho ready; while :; do sleep 0.02; done",
-                name=name,
-            )
-            for name, act in acts.items()
+    children = [
+        child_of(
+            f"trap '{act}; echo {name} >> {happened}; exit 0' TERM\necho ready; while :; do sleep 0.02; done", name=name
         )
-    )
-    children.stop()
+        for name, act in acts.items()
+    ]
+    start(*children)
+    stop_all(children)
     said = happened.read_text().split()
     assert (said[0], sorted(said[1:3]), said[3]) == ("watch", ["work-1", "work-2"], "serve")
-    assert [child.pid for child in children.children] == [None] * 4
+    assert [child.pid for child in children] == [None] * 4
 
 
 def test_a_process_that_does_not_end_is_killed_and_one_that_never_ran_or_is_over_is_left(
@@ -170,7 +170,7 @@ def test_a_process_that_does_not_end_is_killed_and_one_that_never_ran_or_is_over
     end_of(over)
     start(stubborn)
     pid = stubborn.pid
-    Supervisor([stubborn, never, over]).stop()
+    stop_all([stubborn, never, over])
     assert not exists(pid)
     assert (stubborn.pid, never.pid, over.pid) == (None, None, None)
 
@@ -180,15 +180,14 @@ def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_whe
 ) -> None:
     mended = tmp_path / "mended"
     child = child_of(f"test -e {shlex.quote(str(mended))} || {{ echo it fails >&2; exit 3; }}; {LIVES}", name="watch")
-    children = Supervisor([child])
-    assert children.missed() == {}
+    assert child.missed() is None
     for _ in range(3):
         end_of(child)
         clock.now += supervisor.LONGEST_PAUSE_SECONDS
-    assert children.missed() == {"watch": f"watch ended with code 3, again and again: it fails (log: {child.log})"}
+    assert child.missed() == f"watch ended with code 3, again and again: it fails (log: {child.log})"
     mended.touch()
     start(child)
-    assert children.missed() == {}
+    assert child.missed() is None
     slow = child_of("cat >/dev/null", name="serve")
     slow.look()
     clock.now += supervisor.MISSED_AFTER_SECONDS + 1
@@ -237,3 +236,46 @@ def test_a_developers_own_folders_are_looked_at_and_nothing_stands_for_the_curre
     value: str, folders: list[str]
 ) -> None:
     assert own_environment({"PYTHONPATH": value, "A": "b"})["PYTHONPATH"].split(os.pathsep) == [str(CHECKOUT), *folders]
+
+
+HOLDER = (
+    "import sys\nfrom pathlib import Path\nfrom recalld.up.lock import only_daemon\n"
+    "with only_daemon(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+)
+
+
+def test_a_home_without_a_daemon_stays_as_it_is_when_it_is_asked(home: Path) -> None:
+    assert daemon_pid(home) is None
+    assert not home.exists()
+
+
+def test_a_second_daemon_is_refused_with_the_first_one_s_process_id(home: Path) -> None:
+    with only_daemon(home):
+        with pytest.raises(UserError, match=rf"already runs for .*\(process {os.getpid()}\); stop it first"):
+            only_daemon(home).__enter__()
+        assert daemon_pid(home) == os.getpid(), "the refused one took nothing away"
+        (home / "run" / "up.lock").write_text("")
+        with pytest.raises(UserError, match=r"already runs for [^(]*; stop it first"):
+            only_daemon(home).__enter__()
+    assert daemon_pid(home) is None
+
+
+def test_a_killed_daemon_leaves_the_home_to_the_next_one(home: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(home)], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert daemon_pid(home) == holder.pid
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(60)
+    assert daemon_pid(home) is None
+    (home / "run" / "up.lock").write_text("99999999999999")
+    with only_daemon(home):
+        assert daemon_pid(home) == os.getpid(), "a longer number does not shine through"
+
+
+def test_a_home_that_cannot_be_written_is_said_in_one_sentence(home: Path) -> None:
+    home.write_text("a file, not a folder")
+    with pytest.raises(UserError, match="choose another folder with --home"):
+        only_daemon(home).__enter__()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,20 +147,13 @@ def test_one_worker_at_a_time_polls_an_agents_jobs(ledger: BatchLedger, path: Pa
 
 def test_two_workers_that_note_jobs_at_once_share_the_texts(ledger: BatchLedger, path: Path) -> None:
     hashes = [f"text {number}" for number in range(400)]
-    taken: list[str] = []
 
-    def note(agent: str) -> None:
+    def note(agent: str) -> list[str]:
         with BatchLedger(path) as own:
-            for start in range(0, 400, 40):
-                taken.extend(own.note(agent, OPENAI, hashes[start:], most_open=100))
+            noted = (own.note(agent, OPENAI, hashes[start:], most_open=100) for start in range(0, 400, 40))
+            return [text_hash for job in noted for text_hash in job]
 
-    threads = [threading.Thread(target=note, args=[agent]) for agent in ("main", "other")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == sorted(hashes)
-
-
-def test_a_ledger_is_its_owners(ledger: BatchLedger, path: Path) -> None:
-    assert path.stat().st_mode & 0o777 == 0o600
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(note, ("main", "other"))
+    assert sorted([*first, *second]) == sorted(hashes)
+    assert path.stat().st_mode & 0o777 == 0o600, "a ledger is its owner's"

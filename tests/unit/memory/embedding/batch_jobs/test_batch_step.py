@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -29,6 +29,8 @@ from memory.embedding.batch_jobs.batch_step import (
 from memory.store.errors import StoreBusy
 from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
+
+T = TypeVar("T")
 
 NOW = 1_000_000.0
 RULES = JobRules(poll_seconds=2.0, timeout_seconds=3600.0)
@@ -56,31 +58,28 @@ class Provider(OpenAIBatches):
         return JobFile(io.BytesIO(), tuple(text_hash for text_hash, _ in texts))
 
     def submit(self, file: JobFile, *, reference: str) -> str:
-        self._called("submit")
-        return f"job of {len(file.ids)} for {reference}"
+        return self._called("submit", f"job of {len(file.ids)} for {reference}")
 
     def find(self, reference: str) -> str | None:
-        self._called("find")
-        return f"job for {reference}" if self.known else None
+        return self._called("find", f"job for {reference}" if self.known else None)
 
     def look(self, job_id: str) -> ProviderJob:
-        self._called("look")
-        return ProviderJob(job_id, self.state, total=2, completed=1)
+        return self._called("look", ProviderJob(job_id, self.state, total=2, completed=1))
 
     def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
-        self._called("results")
-        return iter(self.lines)
+        return self._called("results", iter(self.lines))
 
     def cancel(self, job_id: str) -> None:
-        self._called("cancel")
+        self._called("cancel", None)
 
     def clean_up(self, job_id: str) -> None:
         raise AssertionError("the caller cleans up once the end is in the ledger")
 
-    def _called(self, name: str) -> None:
+    def _called(self, name: str, answer: T) -> T:
         self.calls.append(name)
         if self.error is not None:
             raise self.error
+        return answer
 
 
 @dataclass

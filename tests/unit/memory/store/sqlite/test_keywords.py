@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
 
 import apsw
@@ -44,7 +43,7 @@ def test_the_result_is_that_of_scoring_everything(
     choose = random.Random(seed)
     words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
     terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
-    frequencies = partial(TermFrequencies().of, index)
+    frequencies = TermFrequencies()
     quick = keywords.best_texts(index, terms, k, frequencies)
     monkeypatch.setattr(keywords, "LARGE_INDEX", CHUNKS * 10)
     plain = keywords.best_texts(index, terms, k, frequencies)
@@ -63,7 +62,7 @@ def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
         return select(connection, expression, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(keywords, "_select", noting)
-    keywords.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, partial(TermFrequencies().of, index))
+    keywords.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, TermFrequencies())
     assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
 
 

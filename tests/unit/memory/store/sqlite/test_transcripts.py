@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk
 from memory.store.sqlite import connection as sqlite_connection
+from memory.store.sqlite import transaction as sqlite_transaction
 from memory.store.sqlite.reader import SELECT_NAMED, SqliteReader
 from memory.store.sqlite.rows import as_blob
 from memory.store.sqlite.schema import MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore
-from memory.store.writer import WriteOutcome
+from memory.store.writer import DocumentChange, DocumentDelete, WriteOutcome
 from schemas.documents import FileStat
 from tests.storing import TALK, chunk, document, key, mark, piece, said, text_hash, vector
 
@@ -161,3 +163,29 @@ def test_an_append_to_a_long_transcript_takes_as_many_steps_as_one_to_a_short_on
 
     short, long = append("short", 20), append("long", 4_000)
     assert long < short * 1.5
+
+
+# Large changes: `tests/unit/memory/test_bounded_transactions.py` has their sizes and crashes --------------
+
+
+@pytest.mark.parametrize("change", ["rewritten in one", "rewritten in two parts", "deleted"])
+def test_a_large_change_that_conflicts_deletes_nothing(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", 10)
+    old = said(*(f"old {'x' * number}" for number in range(60)))
+    sqlite_store.write([piece(*old, continues=None, to=mark(60))])
+    gone = tuple(one.id for one in sqlite_store.chunks_of(TALK))
+    begin = piece(*said("new"), continues=mark(60), to=mark(1, "n"), stale_from=0, final=False)
+    late: list[DocumentChange] = {
+        "rewritten in one": [replace(begin, mark=mark(3, "n"), removed=gone, complete=True)],
+        "rewritten in two parts": [
+            begin,
+            piece(*said("end", first=1), continues=mark(1, "n"), to=mark(2, "n"), removed=gone),
+        ],
+        "deleted": [DocumentDelete(TALK, sqlite_store.revision(TALK))],
+    }[change]
+    sqlite_store.write([piece(*said("more", first=60), continues=mark(60), to=mark(99, "o"), final=False)])
+    before, token = sqlite_store.chunks_of(TALK), sqlite_store.change_token()
+    assert set(sqlite_store.write(late)) == {WriteOutcome.CONFLICT}
+    assert (sqlite_store.chunks_of(TALK), sqlite_store.change_token()) == (before, token)

@@ -1,0 +1,77 @@
+"""Interface of backends, and the slot that one of them fills.
+
+A package offers a backend as an entry point of the group `recalld.backends`: a callable that takes `Settings` and
+`AgentSettings` and returns a `Backend`. Its name is the value of the setting `backend`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import TypeAlias
+
+from memory.search.tools import SearchableMemory
+from schemas.errors import RecalldError
+from schemas.settings import AgentSettings, Settings
+from schemas.status import Availability, BackendStatus
+
+#: Group of entry points.
+GROUP = "recalld.backends"
+
+#: recalld's own index.
+BUILTIN = "builtin"
+
+
+class BackendFailed(RecalldError):
+    """A backend cannot answer. The message says why; recalld's own index answers from then on."""
+
+
+class Backend(SearchableMemory):
+    """Search of one agent's memory by another program. Thread-safe.
+
+    `searched` raises what goes wrong: then recalld's own index answers. `read_file` answers with an error instead.
+    """
+
+    @abstractmethod
+    def status(self) -> BackendStatus:
+        """Return the backend's state, without waiting for it."""
+
+    @abstractmethod
+    def sync(self) -> str | None:
+        """Request an update of the backend's index; return None, or the reason why that is not possible."""
+
+    @abstractmethod
+    def probe_embedding_availability(self) -> Availability:
+        """Return whether the backend embeds queries."""
+
+    @abstractmethod
+    def probe_vector_availability(self) -> Availability:
+        """Return whether the backend searches vectors."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that runs for the backend."""
+
+
+MakeBackend: TypeAlias = Callable[[Settings, AgentSettings], Backend]
+
+
+def backend_maker(name: str) -> MakeBackend:
+    """Return what makes a backend.
+
+    Raises:
+        BackendFailed: there is none of that name, or it cannot be imported.
+    """
+    if name == "qmd":
+        from memory.backends.qmd import QmdBackend
+
+        return QmdBackend.of
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        raise BackendFailed(f"no backend is called {name!r}; use builtin or qmd, or install the package that has it")
+    try:
+        make: MakeBackend = found[0].load()
+    except Exception as error:
+        raise BackendFailed(f"the backend {name!r} cannot be imported ({type(error).__name__}: {error})") from error
+    return make

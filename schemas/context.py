@@ -1,0 +1,142 @@
+"""Requests and answers about the context of a conversation, as they travel over HTTP.
+
+Field names are camelCase on the wire. Messages of a model call are JSON objects in the shape of their provider.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from schemas.search import Wire
+
+SessionKindOfPrompt = Literal["chat", "subagent", "cron"]
+
+
+class PromptRequest(Wire):
+    """Prompt that is about to go to a model; without `prompt` its session only begins.
+
+    `session` names the conversation: nothing comes twice in it until it begins anew. `begins`: the session starts, or
+    its context was compacted. `projects`: repositories that the conversation is about, such as github.com/acme/shop.
+    """
+
+    prompt: Annotated[str, Field(max_length=200_000)] = ""
+    session: Annotated[str, Field(max_length=512)] = ""
+    session_key: str | None = None
+    begins: bool = False
+    projects: Annotated[tuple[str, ...], Field(max_length=4)] = ()
+    agent: str | None = None
+
+
+class PromptBlock(Wire):
+    """Block of the text for a prompt. `source` is a citation, `kind` "standing" or "memory"."""
+
+    kind: str
+    source: str
+    characters: int
+    tokens: int
+
+
+class PromptAnswer(Wire):
+    """Text to put before a prompt, empty if there is none, and its blocks. `disabled`: the setting is off."""
+
+    text: str = ""
+    blocks: tuple[PromptBlock, ...] = ()
+    disabled: bool | None = None
+    took_ms: float = 0.0
+
+
+class BootstrapFile(Wire):
+    """File that a session begins with: characters of the file, and characters and tokens of what is shown of it.
+
+    `text` only if it was asked for. `problem`: the reason why nothing is shown.
+    """
+
+    path: str
+    characters: int
+    shown: int
+    tokens: int
+    truncated: bool = False
+    problem: str | None = None
+    text: str | None = None
+
+
+class ToolCost(Wire):
+    """Size of a tool's definition in a request to a model."""
+
+    name: str
+    characters: int
+    tokens: int
+
+
+class IndexedDocument(Wire):
+    """Document that searches find. `tokens` is an estimate from its bytes."""
+
+    path: str
+    source: str
+    bytes: int
+    chunks: int
+    tokens: int
+
+
+class ContextReport(Wire):
+    """Share of a session's prompt and of the index, by file and tool, in characters and estimated tokens."""
+
+    files: tuple[BootstrapFile, ...] = ()
+    standing: tuple[PromptBlock, ...] = ()
+    tools: tuple[ToolCost, ...] = ()
+    indexed: tuple[IndexedDocument, ...] = ()
+    error: str | None = None
+
+
+class FlushRequest(Wire):
+    """State of a session before its next turn; see `memory.context.flush.FlushSession`."""
+
+    window_tokens: Annotated[int, Field(ge=1)]
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    is_stale: bool = False
+    messages: tuple[dict[str, Any], ...] = ()
+    transcript_bytes: Annotated[int, Field(ge=0)] = 0
+    compactions: Annotated[int, Field(ge=0)] = 0
+    flushed_at: int | None = None
+    is_writable: bool | None = None
+    is_heartbeat: bool = False
+    agent: str | None = None
+
+
+class FlushAnswer(Wire):
+    """Plan of a flush that is `due`, else the code of why not in `skip`. `cycle` becomes the session's `flushedAt`."""
+
+    due: bool
+    skip: str | None = None
+    system_prompt: str | None = None
+    prompt: str | None = None
+    path: str | None = None
+    silent_token: str | None = None
+    model: str | None = None
+    cycle: int | None = None
+
+
+class PruneRequest(Wire):
+    """Messages of the next call. `touchedAt` and `decisions` are those of the last answer; see `PruningState`.
+
+    `touchedAt` is the Unix time of the last call that wrote the provider's cache, `now` that of this call.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    window_tokens: Annotated[int, Field(ge=1)] | None = None
+    touched_at: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    decisions: dict[str, Literal["trim", "clear"]] = Field(default_factory=dict)
+    now: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    agent: str | None = None
+
+
+class PruneAnswer(Wire):
+    """Messages for the model, the state for the next request, and the characters before and after."""
+
+    messages: tuple[dict[str, Any], ...]
+    touched_at: float | None = None
+    decisions: dict[str, Literal["trim", "clear"]] = Field(default_factory=dict)
+    characters_before: int
+    characters_after: int

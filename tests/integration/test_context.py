@@ -1,0 +1,199 @@
+"""The life cycle around a conversation, over HTTP, through the client and through hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from memory.context.marks import marked
+from memory.transcripts.interpreter import Interpreter
+from memory.transcripts.transcript_format import Said
+from recalld.client import AsyncClient, Client
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, clean_environment
+from tests.serving import running, search
+from tests.transcript_files import FORMATS, message_line
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+MEMORY = "# Memory\n\n## Rules\n- Never push on Fridays\n\n## Else\n- The vault is blue <!-- trigger: deploy -->\n"
+
+
+def settings_of(folder: Path, **context: Any) -> Settings:
+    workspace = folder / "workspace"
+    (workspace / "memory").mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text(MEMORY, "utf-8")
+    (workspace / "AGENTS.md").write_text("Be kind. The token is ghp_0123456789abcdefghijABCDEFGHIJ012345.\n", "utf-8")
+    (workspace / "memory" / "2026-03-04.md").write_text("The gateway listens on port 7171.\n", "utf-8")
+    agent = {"id": "main", "workspace": workspace, "provider": "stub", "context": context}
+    settings = Settings.model_validate({"home": folder / "home", "agents": [agent]})
+    write_index(settings).close()
+    return settings
+
+
+@pytest.fixture(scope="module")
+def injecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, httpx.Client]]:
+    """A service that gives prompts what memory knows about them."""
+    settings = settings_of(
+        tmp_path_factory.mktemp("context"), injection={"enabled": True, "timeout_ms": 10_000, "min_score": 0.0}
+    )
+    with running(settings) as client:
+        wait_until(lambda: search(client, "gateway")["mode"] == "hybrid")
+        yield settings, client
+
+
+def prompt(client: httpx.Client, **request: Any) -> dict[str, Any]:
+    response = client.post("/v1/context/prompt", json=request)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def sources(answer: dict[str, Any]) -> list[str]:
+    return [block["source"].partition("#")[0] for block in answer["blocks"]]
+
+
+def test_a_session_gets_its_rules_then_lines_and_passages_each_once(injecting: tuple[Settings, httpx.Client]) -> None:
+    _, client = injecting
+    begun = prompt(client, session="one", begins=True)
+    assert "Never push on Fridays" in begun["text"]
+    assert "vault" not in begun["text"]
+    asked = prompt(client, session="one", prompt="deploy: which port does the gateway have?")
+    assert "The vault is blue" in asked["text"]
+    assert "port 7171" in asked["text"]
+    assert "[memory/2026-03-04.md#L1-L1]" in asked["text"]
+    again = prompt(client, session="one", prompt="deploy: which port does the gateway have?")
+    assert (again["text"], again["blocks"]) == ("", [])
+    compacted = prompt(client, session="one", begins=True)
+    assert compacted["text"] == begun["text"]
+
+
+@pytest.mark.parametrize("key", ["agent:main:telegram:group:7", "agent:other:main"])
+def test_a_session_in_which_others_listen_gets_no_long_term_memory(
+    injecting: tuple[Settings, httpx.Client], key: str
+) -> None:
+    _, client = injecting
+    answer = prompt(client, session=key, sessionKey=key, prompt="deploy: which port does the gateway have?")
+    assert sources(answer) == ([] if "other" in key else ["memory/2026-03-04.md"])
+
+
+def test_a_memory_that_is_not_asked_to_gives_nothing(tmp_path: Path) -> None:
+    with running(settings_of(tmp_path)) as client:
+        answer = prompt(client, session="one", prompt="which port does the gateway have?")
+        assert (answer["text"], answer["disabled"]) == ("", True)
+        assert hook({"hook_event_name": "UserPromptSubmit", "prompt": "port of the gateway"}, tmp_path / "home") == ""
+
+
+def hook(payload: dict[str, Any], home: Path, *, program: str = "claude-code") -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "recalld", "hook", program, "--home", str(home)],
+        cwd=REPOSITORY,
+        env=clean_environment({"HOME": str(home.parent)}),
+        input=json.dumps(payload),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+@pytest.mark.parametrize("program", ["claude-code", "codex"])
+def test_a_hook_adds_context_to_a_prompt(injecting: tuple[Settings, httpx.Client], program: str) -> None:
+    settings, _ = injecting
+    begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": program}
+    answer = json.loads(hook(begins, settings.home, program=program))["hookSpecificOutput"]
+    assert answer["hookEventName"] == "SessionStart"
+    assert "Never push on Fridays" in answer["additionalContext"]
+    asks = {"hook_event_name": "UserPromptSubmit", "prompt": "Which port has the gateway?", "session_id": program}
+    answer = json.loads(hook(asks, settings.home, program=program))["hookSpecificOutput"]
+    assert answer["hookEventName"] == "UserPromptSubmit"
+    assert "port 7171" in answer["additionalContext"]
+    assert "Never push" not in answer["additionalContext"].partition("MEMORY.md")[0]
+    assert hook(asks, settings.home, program=program) == ""
+    assert hook({"hook_event_name": "Stop", "session_id": program}, settings.home, program=program) == ""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_was_injected_is_not_read_again_from_the_transcript(
+    injecting: tuple[Settings, httpx.Client], name: str
+) -> None:
+    _, client = injecting
+    text = prompt(client, session=f"transcript {name}", prompt="deploy the gateway")["text"]
+    assert text
+    flush = marked("Save what is worth remembering.", kind="flush")
+    said = []
+    interpreter = Interpreter(None)
+    for words in (f"{text}\n\nPlease deploy", f"Thanks\n{text}", flush, text):
+        reading = interpreter.read(message_line(name, "user", words).strip())
+        said += [reading.text] if isinstance(reading, Said) else []
+    assert said == ["Please deploy", "Thanks"]
+
+
+def test_the_report_says_what_a_prompt_gets_and_what_is_indexed(injecting: tuple[Settings, httpx.Client]) -> None:
+    _, client = injecting
+    report = client.get("/v1/context", params={"texts": True}).json()
+    files = {file["path"]: file for file in report["files"]}
+    assert files["MEMORY.md"]["text"] == MEMORY.strip()
+    assert files["MEMORY.md"]["characters"] == files["MEMORY.md"]["shown"] == len(MEMORY.strip())
+    assert files["SOUL.md"]["problem"] == "missing"
+    assert "ghp_" not in files["AGENTS.md"]["text"]
+    assert [tool["name"] for tool in report["tools"]] == ["memory_search", "memory_get"]
+    assert {document["path"]: document["chunks"] for document in report["indexed"]} == {
+        "MEMORY.md": 1,
+        "memory/2026-03-04.md": 1,
+    }
+    shared = client.get("/v1/context", params={"sessionKey": "agent:main:telegram:group:7"}).json()
+    assert "MEMORY.md" not in [file["path"] for file in shared["files"]]
+    assert shared["indexed"] == shared["standing"] == []
+    with Client(url=str(client.base_url)) as ours:
+        assert ours.context(texts=True) == report
+
+
+def test_the_client_plans_flushes_and_prunes(injecting: tuple[Settings, httpx.Client]) -> None:
+    _, client = injecting
+
+    async def asked() -> None:
+        async with AsyncClient(url=str(client.base_url)) as ours:
+            plan = await ours.flush_plan({"windowTokens": 100_000, "tokens": 90_000})
+            assert plan["due"]
+            assert plan["path"].startswith("memory/2")
+            later = await ours.flush_plan({"windowTokens": 100_000, "tokens": 90_000, "flushedAt": plan["cycle"]})
+            assert (later["due"], later["skip"]) == (False, "flushed_in_this_cycle")
+            messages = [{"role": "user", "content": "hello"}]
+            assert (await ours.prune(messages, touched_at=1.0))["messages"] == messages
+            assert "Never push" in (await ours.before_prompt(session="client", begins=True))["text"]
+
+    asyncio.run(asked())
+
+
+def test_pruning_keeps_its_decisions_from_call_to_call(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, pruning={"mode": "cache-ttl", "keep_last_assistants": 0, "soft_trim_ratio": 0.0})
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "read", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "x" * 9_000},
+    ]
+    with running(settings) as service, Client(url=str(service.base_url)) as client:
+        first = client.prune(messages, touched_at=1.0)
+        assert first["charactersAfter"] < 4_000 < 9_000 < first["charactersBefore"]
+        second = client.prune(messages, touched_at=first["touchedAt"], decisions=first["decisions"])
+        assert second["messages"] == first["messages"]
+
+
+def test_wrong_requests_get_one_sentence(injecting: tuple[Settings, httpx.Client]) -> None:
+    _, client = injecting
+    wrong = {"/v1/context/flush": {}, "/v1/context/prune": {"messages": "x"}, "/v1/context/prompt": {"promt": "x"}}
+    for path, body in wrong.items():
+        response = client.post(path, json=body)
+        assert response.status_code == 422
+        assert isinstance(response.json()["error"], str)

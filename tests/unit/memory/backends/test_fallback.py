@@ -1,0 +1,263 @@
+"""A backend and the own index behind it: every transition, by each call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.backends.backend import Backend
+from memory.backends.fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
+from memory.search.tools import SearchableMemory
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings import AgentSettings, Settings
+from schemas.status import Availability, BackendStatus
+
+ASKED = SearchRequest(query="gateway")
+PATH = GetRequest(path="MEMORY.md")
+
+
+class Own(SearchableMemory):
+    """The own index. `error` is what a search raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.made = 0
+
+    def __call__(self) -> SearchableMemory:
+        self.made += 1
+        return self
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        if self.error is not None:
+            raise self.error
+        return SearchAnswer(provider="own")
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        return GetAnswer(path=request.path, text="own")
+
+
+class Primary(Backend):
+    """A backend. `error` is what every call raises from now on."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.closed = 0
+
+    def _told(self, answer: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return answer
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        return self._told(SearchAnswer(provider="primary"))  # type: ignore[no-any-return]
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        return self._told(GetAnswer(path=request.path, text="primary"))  # type: ignore[no-any-return]
+
+    def status(self) -> BackendStatus:
+        return self._told(BackendStatus(backend="test"))  # type: ignore[no-any-return]
+
+    def sync(self) -> str | None:
+        return self._told(None)  # type: ignore[no-any-return]
+
+    def probe_embedding_availability(self) -> Availability:
+        return self._told(Availability(available=True))  # type: ignore[no-any-return]
+
+    def probe_vector_availability(self) -> Availability:
+        return self._told(Availability(available=True))  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed += 1
+        self._told(None)
+
+
+def agent_of(folder: Path, backend: str = "test", **more: Any) -> AgentSettings:
+    return AgentSettings(id="main", workspace=folder, backend=backend, **more)
+
+
+def asked(memory: FallbackMemory) -> tuple[str | None, bool, str | None]:
+    answer = asyncio.run(memory.searched(ASKED))
+    return answer.provider, answer.fallback, answer.fallback_reason
+
+
+#: State of the memory before each call -> what the calls answer.
+HEALTHY, FAILED, BOTH, CLOSED, UNMADE = "healthy", "failed", "both failed", "closed", "never made"
+
+
+def memory_in(state: str, folder: Path) -> tuple[FallbackMemory, Primary, Own]:
+    primary, own = Primary(), Own(RuntimeError("own is broken") if state == BOTH else None)
+    memory = FallbackMemory(agent_of(folder), "it is not installed" if state == UNMADE else primary, own)
+    if state in (FAILED, BOTH):
+        primary.error = RuntimeError("it broke")
+        asyncio.run(memory.searched(ASKED))
+    if state == CLOSED:
+        memory.close()
+    return memory, primary, own
+
+
+SEARCHES = {
+    HEALTHY: ("primary", False, None),
+    FAILED: ("own", True, "test failed: it broke"),
+    BOTH: (None, True, "test failed: it broke"),
+    CLOSED: ("own", True, "the backend is closed"),
+    UNMADE: ("own", True, "it is not installed"),
+}
+
+
+@pytest.mark.parametrize("state", SEARCHES)
+def test_a_search_is_answered_by_whoever_can(tmp_path: Path, state: str) -> None:
+    memory, primary, own = memory_in(state, tmp_path)
+    assert asked(memory) == asked(memory) == SEARCHES[state]
+    assert primary.closed == (state in (FAILED, BOTH, CLOSED))
+    assert bool(own.made) == (state != HEALTHY)
+
+
+def test_when_both_fail_the_memory_is_unavailable_with_both_reasons(tmp_path: Path) -> None:
+    memory, _, _ = memory_in(BOTH, tmp_path)
+    answer = asyncio.run(memory.searched(ASKED))
+    assert answer.unavailable
+    assert answer.results == ()
+    assert answer.error == "test failed: it broke; recalld's own index: own is broken"
+
+
+OTHERS: dict[str, tuple[Callable[[FallbackMemory], Any], dict[str, Any]]] = {
+    "read_file": (
+        lambda memory: memory.read_file(PATH).text,
+        {HEALTHY: "primary", FAILED: "own", CLOSED: "own", UNMADE: "own", BOTH: "own"},
+    ),
+    "status": (
+        lambda memory: (memory.status().backend, memory.status().fallback_from, memory.status().problem),
+        {
+            HEALTHY: ("test", None, None),
+            FAILED: ("builtin", "test", "test failed: it broke"),
+            BOTH: ("builtin", "test", "test failed: it broke"),
+            CLOSED: ("builtin", "test", "the backend is closed"),
+            UNMADE: ("builtin", "test", "it is not installed"),
+        },
+    ),
+    "sync": (
+        lambda memory: memory.sync(),
+        {
+            HEALTHY: None,
+            FAILED: "test failed: it broke",
+            CLOSED: "the backend is closed",
+            UNMADE: "it is not installed",
+        },
+    ),
+    "probe_embedding_availability": (
+        lambda memory: memory.probe_embedding_availability().available,
+        {HEALTHY: True, FAILED: False, BOTH: False, CLOSED: False, UNMADE: False},
+    ),
+    "probe_vector_availability": (
+        lambda memory: memory.probe_vector_availability().available,
+        {HEALTHY: True, FAILED: False, BOTH: False, CLOSED: False, UNMADE: False},
+    ),
+    "close": (lambda memory: memory.close(), dict.fromkeys((HEALTHY, FAILED, BOTH, CLOSED, UNMADE))),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [(name, state) for name, (_, outcomes) in OTHERS.items() for state in outcomes]
+)
+def test_every_other_call_behaves_through_the_wrapper(tmp_path: Path, name: str, state: str) -> None:
+    call, outcomes = OTHERS[name]
+    memory, _, _ = memory_in(state, tmp_path)
+    assert call(memory) == outcomes[state]
+
+
+RAISED = {
+    "read_file": (
+        lambda memory: memory.read_file(PATH),
+        lambda answer: answer.unavailable and "it broke" in answer.error,
+    ),
+    "status": (lambda memory: memory.status(), lambda answer: answer.problem == "it broke"),
+    "sync": (lambda memory: memory.sync(), lambda answer: answer == "it broke"),
+    "probe": (lambda memory: memory.probe_vector_availability(), lambda answer: answer.reason == "it broke"),
+    "close": (lambda memory: memory.close(), lambda answer: answer is None),
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_what_a_backend_raises_elsewhere_is_an_answer_and_no_fallback(tmp_path: Path, name: str) -> None:
+    call, is_told = RAISED[name]
+    memory, primary, _ = memory_in(HEALTHY, tmp_path)
+    primary.error = RuntimeError("it broke")
+    assert is_told(call(memory))
+    primary.error = None
+    if name != "close":
+        assert asked(memory) == SEARCHES[HEALTHY]
+
+
+def test_a_session_out_of_scope_asks_nobody(tmp_path: Path) -> None:
+    primary, own = Primary(), Own()
+    memory = FallbackMemory(agent_of(tmp_path, scope={"default": "deny"}), primary, own)
+    answer = asyncio.run(memory.searched(SearchRequest(query="x", session_key="agent:main:main")))
+    assert answer == SearchAnswer()
+
+
+class Slots:
+    """Slots on a clock of the test, with backends of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 0.0
+        self.made: list[Primary] = []
+        self.missing = False
+        settings = Settings.model_validate({"home": folder})
+        self.slots = BackendSlots(settings, maker=lambda _: self.make, clock=lambda: self.now)
+        self.own = Own()
+
+    def make(self, settings: Settings, agent: AgentSettings) -> Backend:
+        if self.missing:
+            raise RuntimeError("it is not installed")
+        self.made.append(Primary())
+        return self.made[-1]
+
+    def memory(self, agent: AgentSettings) -> FallbackMemory:
+        return self.slots.memory(agent, self.own)
+
+
+def test_an_agent_has_one_backend_for_its_settings(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    one = agent_of(tmp_path)
+    assert slots.memory(one) is slots.memory(one)
+    assert slots.memory(agent_of(tmp_path, model="other")) is not slots.memory(one)
+    assert slots.memory(one.model_copy(update={"id": "second"})) is not slots.memory(one)
+    assert len(slots.made) == 3
+    slots.slots.close()
+    assert [primary.closed for primary in slots.made] == [1, 1, 1]
+
+
+def test_a_backend_that_failed_leaves_its_slot_and_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+    slots, agent = Slots(tmp_path), agent_of(tmp_path)
+    first = slots.memory(agent)
+    slots.made[0].error = RuntimeError("it broke")
+    assert asked(first) == SEARCHES[FAILED]
+    slots.now = BACKOFF_SECONDS - 0.1
+    assert asked(slots.memory(agent)) == SEARCHES[FAILED]
+    assert len(slots.made) == 1
+    slots.now = BACKOFF_SECONDS
+    assert asked(slots.memory(agent)) == SEARCHES[HEALTHY]
+    assert asked(first) == SEARCHES[FAILED]
+    assert len(slots.made) == 2
+
+
+def test_a_backend_that_cannot_be_made_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+    slots, agent = Slots(tmp_path), agent_of(tmp_path)
+    slots.missing = True
+    assert asked(slots.memory(agent)) == SEARCHES[UNMADE]
+    slots.missing = False
+    assert asked(slots.memory(agent)) == SEARCHES[UNMADE]
+    slots.now = BACKOFF_SECONDS
+    assert asked(slots.memory(agent)) == SEARCHES[HEALTHY]
+
+
+def test_an_unknown_backend_is_the_own_index_with_the_reason(tmp_path: Path) -> None:
+    slots = BackendSlots(Settings.model_validate({"home": tmp_path}))
+    provider, fallback, reason = asked(slots.memory(agent_of(tmp_path, "nonsense"), Own()))
+    assert (provider, fallback) == ("own", True)
+    assert reason is not None
+    assert "'nonsense'" in reason

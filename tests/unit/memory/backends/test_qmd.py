@@ -1,0 +1,279 @@
+"""The backend QMD, with a stand-in for its command: what is asked of it, what is read from it, and its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.backends.qmd import QmdBackend
+from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, documents_of, read_hits
+from schemas.search import GetRequest, SearchRequest
+from schemas.settings import Settings
+from tests.transcript_files import message_line
+from tests.waiting import wait_until
+
+#: A command that keeps what it is asked in `asked`, and does what `does` says for its first word.
+STAND_IN = """#!{python}
+import json, os, sys, time
+here = {folder!r}
+with open(here + "/asked", "a") as file:
+    file.write(json.dumps([*sys.argv[1:], os.environ["QMD_CONFIG_DIR"]]) + "\\n")
+does = json.load(open(here + "/does"))
+exec(does.get(sys.argv[1], ""))
+"""
+
+HIT = {"docid": "#1", "score": 0.46, "file": "qmd://memory-dir-main/a.md", "line": 3}
+
+
+class StandIn:
+    """The stand-in. `does`: the first word of its arguments -> Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.command = str(folder / "qmd")
+        Path(self.command).write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        Path(self.command).chmod(stat.S_IRWXU)
+        self.does()
+
+    def does(self, **what: str) -> None:
+        hidden = self.folder / ".does"
+        hidden.write_text(json.dumps(what))
+        hidden.replace(self.folder / "does")
+
+    def finds(self, *hits: dict[str, Any], before: str = "", after: str = "") -> None:
+        self.does(search=f"print({before!r} + {json.dumps(hits)!r} + {after!r})")
+
+    def asked(self, word: str) -> list[list[str]]:
+        try:
+            lines = (self.folder / "asked").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [asked for line in lines if (asked := json.loads(line))[0] == word]
+
+
+@pytest.fixture
+def qmd(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path / "stand-in")
+
+
+@pytest.fixture
+def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]:
+    """A function that makes the backend of an agent with notes and a transcript; all are closed at the end."""
+    (tmp_path / "workspace" / "memory").mkdir(parents=True)
+    (tmp_path / "workspace" / "memory" / "a.md").write_text("one\ntwo\nthree\n", "utf-8")
+    (tmp_path / "workspace" / "MEMORY.md").write_text("private\n", "utf-8")
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "s.jsonl").write_bytes(
+        message_line("openclaw", "user", "the token ghp_0123456789abcdefghijABCDEFGHIJ012345")
+    )
+    made = []
+
+    def make(*, extra_paths: tuple[str, ...] = (), **settings: Any) -> QmdBackend:
+        settings = {"command": qmd.command, **settings}
+        agent = {
+            "id": "main",
+            "workspace": tmp_path / "workspace",
+            "sessions": [str(tmp_path / "sessions")],
+            "extra_paths": extra_paths,
+            "qmd": settings,
+        }
+        whole = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
+        made.append(QmdBackend.of(whole, whole.agents[0]))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def results(backend: QmdBackend, query: str = "gateway", **request: Any) -> list[dict[str, Any]]:
+    answer = asyncio.run(backend.searched(SearchRequest(query=query, **request)))
+    return [result.model_dump(exclude_none=True) for result in answer.results]
+
+
+def test_hits_become_results_with_lines_and_citations(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
+    qmd.finds(
+        {**HIT, "snippet": "@@ -2,2 @@ (1 before, 0 after)\ntwo\nthree\n"},
+        before="noise [1] on stdout\n",
+        after="\nend",
+    )
+    found = results(backend())
+    assert found == [
+        {
+            "path": "memory/a.md",
+            "start_line": 2,
+            "end_line": 3,
+            "score": 0.46,
+            "snippet": "two\nthree\n\nSource: memory/a.md#L2-L3",
+            "source": "memory",
+            "citation": "memory/a.md#L2-L3",
+        }
+    ]
+
+
+def test_a_search_is_one_command_in_a_folder_of_the_agent(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    qmd.finds()
+    assert (
+        results(backend(search_mode="search"), "--json; rm -rf $HOME\nghp_0123456789abcdefghijABCDEFGHIJ012345") == []
+    )
+    [asked] = qmd.asked("search")
+    assert asked[:4] == ["search", "--json", "-n", "16"]
+    assert asked[4:6] == ["--", asked[5]]
+    assert asked[5].startswith("--json; rm -rf $HOME ")
+    assert "0123456789" not in asked[5]
+    assert asked[-1] == str(tmp_path / "home" / "qmd" / "main" / "config" / "qmd")
+
+
+@pytest.mark.parametrize("mode", ["vsearch", "query"])
+def test_the_search_mode_is_the_command(backend: Callable[..., QmdBackend], qmd: StandIn, mode: str) -> None:
+    qmd.does(**{mode: f"print({json.dumps([{**HIT, 'snippet': 'two'}])!r})"})
+    assert results(backend(search_mode=mode))[0]["start_line"] == 3
+    wait_until(lambda: qmd.asked("embed"))
+
+
+def test_results_stay_within_their_limits_and_sources(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
+    hits = [{**HIT, "snippet": f"{number}" * 900, "score": number / 10} for number in range(1, 9)]
+    qmd.finds(*hits, {**HIT, "file": "qmd://sessions-main/s.jsonl.md", "snippet": "@@ -3,1 @@\nwords", "score": 0.2})
+    ours = backend(limits={"max_results": 4, "max_snippet_chars": 100, "max_injected_chars": 250})
+    found = results(ours)
+    assert sum(len(one["snippet"]) for one in found) <= 250
+    assert len(results(ours, min_score=0.75)) == 1
+    assert [(one["path"], one["start_line"]) for one in results(ours, sources=("sessions",))] == [
+        ("sessions/s.jsonl", 1)
+    ]
+
+
+def test_what_a_session_may_not_see_and_what_is_no_document_is_left_out(
+    backend: Callable[..., QmdBackend], qmd: StandIn
+) -> None:
+    memory = {**HIT, "file": "qmd://memory-root-main/MEMORY.md", "snippet": "private"}
+    strange = [
+        {**HIT, "file": file, "snippet": "x"}
+        for file in ("qmd://other/a.md", "/etc/passwd", "qmd://memory-dir-main/../../x.md")
+    ]
+    qmd.finds(memory, *strange, {**HIT, "snippet": "key ghp_0123456789abcdefghijABCDEFGHIJ012345"}, {"odd": 1})
+    ours = backend()
+    assert [one["path"] for one in results(ours)] == ["MEMORY.md", "memory/a.md"]
+    shared = results(ours, session_key="agent:main:telegram:group:7")
+    assert [one["path"] for one in shared] == ["memory/a.md"]
+    assert "ghp_" not in shared[0]["snippet"]
+    assert "citation" not in shared[0]
+
+
+FAILURES = {
+    "it fails": ("sys.stderr.write('bad index'); sys.exit(3)", "qmd search failed: bad index"),
+    "it fails without a word": ("sys.exit(3)", "exit code 3"),
+    "it prints something else": ("print('hello')", "something else than results"),
+    "it prints too much": (f"print('x' * {MAX_OUTPUT + 1})", "more than 200,000 characters"),
+    "it complains too much": (f"sys.stderr.write('x' * {MAX_OUTPUT + 1})", "more than 200,000 characters"),
+    "it takes too long": ("time.sleep(600)", "timed out"),
+    "its child takes too long": ("import subprocess; subprocess.run(['sleep', '600'])", "timed out"),
+}
+
+
+@pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILURES)
+def test_a_search_fails_with_a_reason_when(
+    backend: Callable[..., QmdBackend], qmd: StandIn, does: str, reason: str
+) -> None:
+    qmd.does(search=does)
+    ours = backend(limits={"timeout_ms": 1_500 if "sleep" in does else 60_000})
+    with pytest.raises(QmdFailed, match=reason):
+        results(ours)
+
+
+@pytest.mark.parametrize("printed", ["", "No results found.", "[]", "note\n[]\n"])
+def test_nothing_found_is_no_failure(printed: str) -> None:
+    assert read_hits(printed) == []
+
+
+def test_a_command_that_is_not_installed_is_told(backend: Callable[..., QmdBackend]) -> None:
+    with pytest.raises(QmdFailed, match="not installed; npm has it"):
+        backend(command="no-such-command-here")
+
+
+def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    (tmp_path / "vault").mkdir()
+    qmd.does(status="print('Documents\\n  Total:    3 files indexed')")
+    ours = backend(extra_paths=(str(tmp_path / "vault"),))
+    wait_until(lambda: ours.status().updated_at is not None)
+    folder = tmp_path / "home" / "qmd" / "main"
+    written = json.loads((folder / "config" / "qmd" / "index.yml").read_text())["collections"]
+    assert written == {
+        "memory-root-main": {"path": str(tmp_path / "workspace"), "pattern": "{MEMORY,memory,USER}.md"},
+        "memory-dir-main": {"path": str(tmp_path / "workspace" / "memory"), "pattern": "**/*.md"},
+        "extra-1-main": {"path": str(tmp_path / "vault"), "pattern": "**/*.md"},
+        "sessions-main": {"path": str(folder / "sessions"), "pattern": "**/*.md"},
+    }
+    export = folder / "sessions" / "s.jsonl.md"
+    assert export.read_text("utf-8").startswith("# Session s.jsonl\n\n[")
+    assert "ghp_" not in export.read_text("utf-8")
+    status = ours.status()
+    assert (status.backend, status.provider, status.files, status.chunks, status.problem) == ("qmd", "qmd", 3, 3, None)
+    assert not ours.probe_vector_availability().available
+    (tmp_path / "sessions" / "s.jsonl").unlink()
+    ours.sync()
+
+
+def test_an_update_that_fails_is_tried_again_and_told(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
+    qmd.does(update="sys.stderr.write('database is locked'); sys.exit(1)")
+    ours = backend(update={"debounce_seconds": 0})
+    wait_until(lambda: len(qmd.asked("update")) == 3)
+    wait_until(lambda: "database is locked" in (ours.status().problem or ""))
+    qmd.does()
+    ours.sync()
+    wait_until(lambda: ours.status().problem is None and ours.status().updated_at is not None)
+
+
+def test_a_transcript_that_is_gone_leaves_the_index(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    ours = backend(update={"debounce_seconds": 0})
+    export = tmp_path / "home" / "qmd" / "main" / "sessions" / "s.jsonl.md"
+    wait_until(export.exists)
+    (tmp_path / "sessions" / "s.jsonl").unlink()
+    wait_until(lambda: ours.status().updated_at is not None)
+    ours.sync()
+    wait_until(lambda: not export.exists())
+
+
+def test_a_document_is_read_by_its_path_and_by_qmds(backend: Callable[..., QmdBackend]) -> None:
+    ours = backend()
+    assert ours.read_file(GetRequest(path="memory/a.md")).text == "one\ntwo\nthree"
+    assert ours.read_file(GetRequest(path="qmd/memory-dir-main/a.md", from_=2, lines=1)).text == "two"
+    assert ours.read_file(GetRequest(path="qmd/memory-dir-main/../../../etc/passwd")).status == "not_found"
+
+
+def test_documents_are_counted_from_what_the_command_prints() -> None:
+    printed = "QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n"
+    assert documents_of(printed.splitlines()) == (12, 7)
+    assert documents_of([]) == (None, None)
+
+
+def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn) -> None:
+    pid = tmp_path / "pid"
+    child = f"child = subprocess.Popen(['sleep', '600']); open({str(pid)!r}, 'w').write(str(child.pid))"
+    qmd.does(search=f"import subprocess; {child}; time.sleep(600)")
+    with pytest.raises(QmdFailed, match="timed out"):
+        QmdCommand(qmd.command, tmp_path / "folder", tmp_path).run("search", timeout_seconds=2.0)
+
+    def is_gone() -> bool:
+        try:
+            os.kill(int(pid.read_text()), 0)
+        except ProcessLookupError:
+            return True
+        return "Z" in Path(f"/proc/{pid.read_text()}/stat").read_text().split(")")[-1]
+
+    wait_until(is_gone)

@@ -1,0 +1,124 @@
+"""The flush before a compaction: when it is due, its prompt, and the filter of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.context.flush import FlushPlan, FlushSession, SilentFilter, Skip, flush_plan
+from schemas.sections import Flush
+
+NOW = datetime(2026, 11, 22, 23, 30, tzinfo=UTC)
+
+#: A window of 100,000 tokens: 20,000 are reserved, so the flush is due at 76,000.
+FULL = FlushSession(window_tokens=100_000, tokens=76_000)
+
+WORDS = ({"role": "user", "content": "word " * 70_000},)
+
+DUE: dict[str, dict[str, Any]] = {
+    "the threshold is reached": {},
+    "the first cycle, with a stored zero": {"compactions": 0, "flushed_at": None},
+    "a new cycle began": {"compactions": 3, "flushed_at": 2},
+    "every compaction, not every other one": {"compactions": 4, "flushed_at": 3},
+    "the transcript is large": {"tokens": 5, "transcript_bytes": 2_000_000},
+    "the transcript is large and the tokens are unknown": {"tokens": None, "transcript_bytes": 2_000_000},
+    "the total is stale and the messages are many": {"tokens": 5, "is_stale": True, "messages": WORDS},
+    "the total is unknown and the messages are many": {"tokens": None, "messages": WORDS},
+    "the total is stale, large, and the messages are gone": {"is_stale": True},
+    "a small window reserves a quarter": {"window_tokens": 16_000, "tokens": 8_000},
+}
+
+SKIPPED: dict[str, tuple[dict[str, Any], Flush, Skip]] = {
+    "it is switched off": ({}, Flush(enabled=False), Skip.DISABLED),
+    "the turn is a heartbeat": ({"is_heartbeat": True}, Flush(), Skip.HEARTBEAT),
+    "the workspace is read-only": ({"is_writable": False}, Flush(), Skip.WORKSPACE_READ_ONLY),
+    "the first cycle had its flush": ({"flushed_at": 0}, Flush(), Skip.FLUSHED_IN_THIS_CYCLE),
+    "this cycle had its flush": ({"compactions": 2, "flushed_at": 2}, Flush(), Skip.FLUSHED_IN_THIS_CYCLE),
+    "the threshold is not reached": ({"tokens": 75_999}, Flush(), Skip.BELOW_THRESHOLD),
+    "the size does not count": (
+        {"tokens": 1, "transcript_bytes": 10**9},
+        Flush(transcript_bytes=None),
+        Skip.BELOW_THRESHOLD,
+    ),
+    "nothing is known": ({"tokens": None}, Flush(), Skip.SIZE_UNKNOWN),
+    "a fresh total counts, not the messages": ({"tokens": 5, "messages": WORDS}, Flush(), Skip.BELOW_THRESHOLD),
+}
+
+
+@pytest.mark.parametrize("state", DUE.values(), ids=DUE)
+def test_a_flush_is_due_when(state: dict[str, Any]) -> None:
+    session = replace(FULL, **state)
+    plan = flush_plan(session, Flush(), now=NOW)
+    assert isinstance(plan, FlushPlan)
+    assert plan.cycle == session.compactions
+    assert flush_plan(replace(session, flushed_at=plan.cycle), Flush(), now=NOW) == Skip.FLUSHED_IN_THIS_CYCLE
+
+
+@pytest.mark.parametrize("case", SKIPPED.values(), ids=SKIPPED)
+def test_no_flush_is_due_because(case: tuple[dict[str, Any], Flush, Skip]) -> None:
+    state, settings, reason = case
+    assert flush_plan(replace(FULL, **state), settings, now=NOW) == reason
+
+
+@pytest.mark.parametrize(
+    ("timezone", "path"), [("UTC", "memory/2026-11-22.md"), ("Asia/Shanghai", "memory/2026-11-23.md")]
+)
+def test_the_plan_names_the_users_day_and_the_silent_token(timezone: str, path: str) -> None:
+    plan = flush_plan(FULL, Flush(model="small"), now=NOW.astimezone(ZoneInfo(timezone)))
+    assert isinstance(plan, FlushPlan)
+    assert (plan.path, plan.silent_token, plan.model) == (path, "NO_REPLY", "small")
+    assert path in plan.prompt
+    assert "Append" in plan.prompt
+    assert "NO_REPLY" in plan.prompt
+    assert "NO_REPLY" in plan.system_prompt
+
+
+SILENT = ["NO_REPLY", " no_reply\n", "NO_REPLY\nI saved three notes.", "No_Reply.", "\n\nNO_REPLY 好"]
+SPOKEN = [
+    "",
+    " ",
+    "NO",
+    "NO_REPL",
+    "NO_REPLYING is rude",
+    "NO_REPLY2",
+    "Nothing. NO_REPLY",
+    "No, reply!",
+    "NO_REPLYé",
+    "N",
+]
+
+
+def streamed(pieces: list[str]) -> str:
+    filtered = SilentFilter()
+    return "".join([*map(filtered.feed, pieces), filtered.end()])
+
+
+@pytest.mark.parametrize("text", SILENT)
+def test_a_silent_answer_is_held_back_in_any_split(text: str) -> None:
+    assert {streamed([text[:cut], text[cut:]]) for cut in range(len(text) + 1)} == {""}
+    assert streamed(list(text)) == ""
+
+
+@pytest.mark.parametrize("text", SPOKEN)
+def test_any_other_answer_passes_unchanged_in_any_split(text: str) -> None:
+    assert {streamed([text[:cut], text[cut:]]) for cut in range(len(text) + 1)} == {text}
+    assert streamed(list(text)) == text
+
+
+@given(st.lists(st.text(st.sampled_from("NO_REPLYno reply.\n好İ"), max_size=6)))
+def test_the_filter_is_silent_or_changes_nothing_and_does_not_depend_on_the_split(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert streamed(pieces) == streamed([text])
+    assert streamed(pieces) in {text, ""}
+
+
+def test_an_ordinary_answer_is_not_delayed() -> None:
+    filtered = SilentFilter()
+    assert filtered.feed("I ") == "I "
+    assert filtered.feed("NO_REPLY") == "NO_REPLY"

@@ -1,0 +1,95 @@
+"""Notes that a turn of the memory writes: appended once, created exclusively, and never outside of the workspace."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.context.note_files import WriteRefused, append_note, create_note, new_text
+
+TODAY = "memory/2026-11-22.md"
+
+APPENDED = {
+    "the first text": ("", "- a\n- b", "- a\n- b\n"),
+    "new lines only": ("- a\n", "- a\n- b", "- b\n"),
+    "nothing new": ("# Day\n\n- a\n", "# Day\n\n- a\n", ""),
+    "the whole file again, with more": ("# Day\n- a\n", "# Day\n- a\n## Evening\n- b\n", "## Evening\n- b\n"),
+    "a new line of an old section": ("## Plan\n- a\n## Done\n- x\n", "## Plan\n- a\n- b", "## Plan\n- b\n"),
+    "the same line in another section": ("## Plan\n- a\n", "## Done\n- a\n", "## Done\n- a\n"),
+    "a section twice in the file": ("## Plan\n- a\n## Plan\n- b\n", "## Plan\n- a\n- b\n", ""),
+    "white space at the end is no news": ("- a  \n", "- a\n", ""),
+    "paragraphs stay apart": ("", "one\n\ntwo\n", "one\n\ntwo\n"),
+    "nothing at all": ("- a\n", "\n \n", ""),
+}
+
+
+@pytest.mark.parametrize(("held", "content", "new"), APPENDED.values(), ids=APPENDED)
+def test_only_what_is_new_is_appended(held: str, content: str, new: str) -> None:
+    assert new_text(held, content) == new
+
+
+_LINES = st.lists(st.sampled_from(["# Day", "## Plan", "- a", "- b", "", "  - b", "text", "#tag", "好"]), max_size=12)
+
+
+@given(_LINES, _LINES)
+def test_no_line_gets_lost_and_nothing_comes_twice(held: list[str], content: list[str]) -> None:
+    before = "\n".join(held)
+    after = before + "\n" + new_text(before, "\n".join(content))
+    assert {line for line in [*held, *content] if line.strip()} <= set(after.splitlines())
+    assert new_text(after, "\n".join(content)) == ""
+
+
+def test_a_note_is_made_and_then_only_grows(tmp_path: Path) -> None:
+    assert append_note(tmp_path, TODAY, "- a", allowed=TODAY) == "- a\n"
+    (tmp_path / TODAY).write_text("- a\nno end of line", "utf-8")
+    append_note(tmp_path, f"./{TODAY}", "- a\n- b", allowed=TODAY)
+    assert (tmp_path / TODAY).read_text("utf-8") == "- a\nno end of line\n- b\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "MEMORY.md",
+        "memory/2026-11-21.md",
+        "memory/2026-11-22-evening.md",
+        "../x.md",
+        "/etc/passwd",
+        "memory/../MEMORY.md",
+    ],
+)
+def test_no_other_file_is_written(tmp_path: Path, path: str) -> None:
+    with pytest.raises(WriteRefused, match=TODAY):
+        append_note(tmp_path, path, "- a", allowed=TODAY)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [TODAY, "memory"])
+def test_no_link_is_followed(tmp_path: Path, link: str) -> None:
+    workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
+    (workspace / "memory").mkdir(parents=True)
+    elsewhere.mkdir()
+    if link == "memory":
+        (workspace / "memory").rmdir()
+    (workspace / link).symlink_to(elsewhere if link == "memory" else elsewhere / "note.md")
+    with pytest.raises(WriteRefused):
+        append_note(workspace, TODAY, "- a", allowed=TODAY)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    lines = [f"- line {number}" for number in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda line: append_note(tmp_path, TODAY, line, allowed=TODAY), [*lines, *lines]))
+    assert sorted((tmp_path / TODAY).read_text("utf-8").splitlines()) == sorted(lines)
+
+
+def test_notes_of_one_minute_never_overwrite_each_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        paths = list(threads.map(lambda number: create_note(tmp_path, "2026-11-22-2330", f"{number}"), range(40)))
+    assert sorted((tmp_path / path).read_text("utf-8") for path in paths) == sorted(map(str, range(40)))
+    assert paths.count("memory/2026-11-22-2330.md") == 1
+    assert "memory/2026-11-22-2330-2.md" in paths

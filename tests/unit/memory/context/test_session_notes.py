@@ -1,0 +1,97 @@
+"""Note of a session that ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from memory.context.session_notes import (
+    TAIL_BYTES,
+    EndedSession,
+    last_words,
+    note_name,
+    session_note,
+    slug_of,
+    slug_prompt,
+)
+from memory.transcripts.lines import RawLine
+from memory.transcripts.transcript_format import Said
+
+AT = datetime(2026, 11, 22, 9, 5, tzinfo=UTC)
+SESSION = EndedSession("agent:main:main", "openclaw", "sessions/a.jsonl")
+
+
+def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
+    entries: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in messages]
+    for entry in entries:
+        data = json.dumps(entry).encode()
+        yield RawLine(data, len(data) + 1, b"", ended=True)
+
+
+def texts(*messages: tuple[str, str], count: int = 15) -> list[str]:
+    return [
+        said.text
+        for said in last_words(lines(*messages), messages=count, redact=lambda text: text.replace("s3cret", "***"))
+    ]
+
+
+def test_the_last_messages_of_both_are_kept_without_commands_tools_and_secrets() -> None:
+    found = texts(
+        *[("user", f"question {number}") for number in range(20)],
+        ("tool", "a result"),
+        ("assistant", "the password is s3cret"),
+        ("user", "/new"),
+        ("system", "be kind"),
+        count=3,
+    )
+    assert found == ["question 18", "question 19", "the password is ***"]
+
+
+def test_only_the_end_of_a_long_transcript_is_read() -> None:
+    long = "x" * (TAIL_BYTES // 2)
+    assert texts(("user", "early"), ("user", long), ("assistant", long), ("user", "late"))[-1] == "late"
+    assert "early" not in texts(("user", "early"), ("user", long), ("assistant", long), ("user", "late"))
+
+
+def test_a_session_without_words_leaves_no_note() -> None:
+    assert texts(("user", "/reset"), ("tool", "x")) == []
+    assert session_note([], SESSION, at=AT) is None
+
+
+def test_the_note_names_its_session_and_quotes_its_last_words() -> None:
+    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], SESSION, at=AT)
+    assert note is not None
+    assert note.startswith("# Session of 2026-11-22 09:05 UTC\n\n- Session: agent:main:main\n- Program: openclaw\n")
+    assert "- Transcript: sessions/a.jsonl\n" in note
+    assert "\n\n**User**: Where is the key?\n\n**Assistant**: xxx" in note
+    assert note.endswith("x [... 9000 characters in all]\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "slug"),
+    [
+        ("deploy-vault", "deploy-vault"),
+        (' "The Deploy Vault."\n', "the-deploy-vault"),
+        ("one-two-three-four-five-six-seven-eight", "one-two-three-four-five-six"),
+        ("x" * 40, "x" * 30),
+        ("../../etc/passwd", "etc-passwd"),
+        ("部署", ""),
+        ("", ""),
+    ],
+)
+def test_a_models_name_becomes_part_of_a_file_name(answer: str, slug: str) -> None:
+    assert slug_of(answer) == slug
+
+
+def test_the_name_of_a_note_has_day_time_and_slug() -> None:
+    assert (note_name(AT), note_name(AT, "vault")) == ("2026-11-22-0905", "2026-11-22-0905-vault")
+
+
+def test_the_prompt_for_a_name_holds_the_beginning_of_the_conversation() -> None:
+    prompt = slug_prompt([Said("User", "deploy " * 1_000)])
+    assert "deploy" in prompt
+    assert len(prompt) < 2_500
