@@ -86,6 +86,8 @@ class Heartbeat:
         self._id = f"{role}:{socket.gethostname()}:{os.getpid()}:{int(self._started_at * 1000)}"
         self._stop = threading.Event()
         self._refused: str | None = None
+        #: True once the dead processes that this one replaces are forgotten.
+        self._replaced = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -97,8 +99,6 @@ class Heartbeat:
 
     def start(self) -> None:
         """Send the first heartbeat, and forget the dead processes that this one replaces."""
-        with suppress(redis.RedisError):
-            forget_dead(self._client, self._keys, role=None if self._role == "up" else self._role)
         self._beat()
         self._thread.start()
 
@@ -133,6 +133,9 @@ class Heartbeat:
             "outdated": asdict(outdated) if outdated is not None else None,
         }
         try:
+            if not self._replaced:  # the broker may be away at the start
+                forget_dead(self._client, self._keys, role=None if self._role == "up" else self._role)
+                self._replaced = True
             self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(body)])
         except redis.RedisError as error:
             why = refusal(error)
