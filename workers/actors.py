@@ -14,6 +14,7 @@ from dramatiq.middleware import CurrentMessage
 
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
+from workers import index_job
 from workers.index_job import index_turn
 from workers.middleware import ENDED
 from workers.queue.names import (
@@ -23,6 +24,7 @@ from workers.queue.names import (
     POLL_BATCH_JOBS,
     VECTORS_QUEUE,
 )
+from workers.queue.pending import Claim
 from workers.runtime import Runtime
 from workers.vectors_job import complete_generation, embed_turn, poll_batches
 
@@ -39,15 +41,18 @@ Over = Collection[ConditionCode]
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    def declare(name: str, queue: str, work: Callable[[str, str, str], Over | None]) -> None:
+    def declare(name: str, queue: str, work: Callable[[str, str, str, Claim], Over | None]) -> None:
         def run(agent: str, lane: str = queue) -> None:
             message = CurrentMessage.get_current_message()
             if message is None or agent not in {known.id for known in runtime.settings.agents}:
                 log.warning("unknown_agent", agent=agent)
                 return
             job = str(message.message_id)
-            if runtime.queue.started(name, agent, lane, job=job, retried="retries" in message.options):
-                message.options[ENDED] = work(agent, lane, job)
+            limit = index_job.CLAIM if name == INDEX_PENDING else 0
+            retried = "retries" in message.options
+            claim = runtime.queue.started(name, agent, lane, job=job, retried=retried, limit=limit)
+            if claim is not None:
+                message.options[ENDED] = work(agent, lane, job, claim)
 
         # Every error is expected: one middleware handles it.
         made = dramatiq.actor(
@@ -56,7 +61,7 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
         made(run)
 
     # Both lanes share one actor: the message names the queue.
-    declare(INDEX_PENDING, Lane.BACKFILL, lambda agent, lane, job: index_turn(runtime, agent, Lane(lane), job))
-    declare(EMBED_PENDING, VECTORS_QUEUE, lambda agent, _, job: embed_turn(runtime, agent, job))
+    declare(INDEX_PENDING, Lane.BACKFILL, lambda agent, lane, *more: index_turn(runtime, agent, Lane(lane), *more))
+    declare(EMBED_PENDING, VECTORS_QUEUE, lambda agent, _, job, __: embed_turn(runtime, agent, job))
     declare(POLL_BATCH_JOBS, VECTORS_QUEUE, lambda agent, *_: poll_batches(runtime, agent))
     declare(COMPLETE_GENERATION, Lane.BACKFILL, lambda agent, *_: complete_generation(runtime, agent))

@@ -76,17 +76,14 @@ _CONFIRMED_SECONDS = 1.0
 _TAKE: Final = """
 -- KEYS: claims; ARGV: name, seconds kept. Returns the places (from 0) of the claims of other living processes.
 local denied, alive = {}, {}
-for i, key in ipairs(KEYS) do
-  if not redis.call('SET', key, ARGV[1], 'NX', 'EX', ARGV[2]) then
-    local holder = redis.call('GET', key)
-    if holder ~= ARGV[1] and alive[holder] == nil then
-      alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
-    end
-    if holder ~= ARGV[1] and alive[holder] then
-      denied[#denied + 1] = i - 1
-    else
-      redis.call('SET', key, ARGV[1], 'EX', ARGV[2])
-    end
+for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+  if holder and holder ~= ARGV[1] and alive[holder] == nil then
+    alive[holder] = redis.call('PUBSUB', 'NUMSUB', holder)[2] > 0
+  end
+  if holder and holder ~= ARGV[1] and alive[holder] then
+    denied[#denied + 1] = i - 1
+  else
+    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])
   end
 end
 return denied
@@ -165,10 +162,18 @@ class BrokerClaims(Claims):
                 log.warning("claims_need_channels", error=str(error))
             self._said = True
             return ()
+        keys = [self._key(text_hash) for text_hash in hashes]
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.set(key, self._presence.name, nx=True, ex=KEPT_SECONDS)
+            held = [place for place, granted in enumerate(pipe.execute()) if not granted]
+        if not held:
+            return ()
+        # Those of dead processes, and of this one, are granted all the same.
         denied: Sequence[int] = self._script(
-            keys=[self._key(text_hash) for text_hash in hashes], args=[self._presence.name, KEPT_SECONDS]
+            keys=[keys[place] for place in held], args=[self._presence.name, KEPT_SECONDS]
         )
-        return denied
+        return [held[place] for place in denied]
 
     def _key(self, text_hash: str) -> str:
         return self._keys.claim(self._scope, text_hash)

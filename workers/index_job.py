@@ -37,15 +37,17 @@ CLAIM = 64
 ALONE_PAUSE_SECONDS = 1.0
 
 
-def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> Collection[ConditionCode]:
-    """Index for one turn. The remaining documents wait for the next one. Return the conditions that are over.
+def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim) -> Collection[ConditionCode]:
+    """Index for one turn, the documents of the `first` claim first. Return the conditions that are over.
+
+    The remaining documents wait for the next turn.
 
     Raises:
         Transient: some documents must be read again later.
         Postponed: another job tries a document alone.
     """
     queue, failed = runtime.queue, True
-    turn = _Turn(runtime, agent, lane, job)
+    turn = _Turn(runtime, agent, lane, job, first)
     lacking: list[DocumentKey] = []
     try:
         with runtime.indexer(agent) as indexer:
@@ -68,6 +70,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> Collection
                 completing.note_asked(indexer)
         failed = turn.busy or report.again is not None
     finally:
+        turn.give_back()  # also when the index could not be opened
         if lane is Lane.LIVE:
             queue.ended(agent, seconds=turn.seconds, failed=failed)
     turn.tell(report)
@@ -89,13 +92,14 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> Collection
 class _Turn:
     """Documents that one job holds, and their outcomes. `busy` is True if only documents for another job wait."""
 
-    def __init__(self, runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
+    def __init__(self, runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim) -> None:
         self._runtime = runtime
         self._agent = agent
         self._lane = lane
         self._job = job
         self._marks = runtime.queue.marks
-        self._taken: dict[DocumentKey, None] = {}
+        self._first: Claim | None = first
+        self._taken = dict.fromkeys(first.documents)
         self._claimed = False  # a turn in which nothing was claimed would come again and again
         self._suspect: Claim | None = None
         self._begun = time.monotonic()
@@ -147,6 +151,8 @@ class _Turn:
 
     def give_back(self) -> None:
         """Let the claimed documents that are not done wait again."""
+        if self._first is not None and self._first.rest == "alone":
+            self._marks.end_alone(self._job)
         if self._taken:
             self._again = True
             self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
@@ -171,7 +177,9 @@ class _Turn:
     def _claims(self) -> Iterator[DocumentKey]:
         """Yield documents until the turn is over, or until one has to be tried alone."""
         while not self.over():
-            claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
+            claim, self._first = self._first, None
+            if claim is None:
+                claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))
             self.busy, self._drained = claim.rest == "busy", claim.rest == ""

@@ -83,8 +83,8 @@ DEFECTS = (
     Defect(
         name="a claim that is granted to two processes",
         file="workers/coordination.py",
-        right="      denied[#denied + 1] = i - 1\n",
-        wrong="      redis.call('SET', key, ARGV[1], 'EX', ARGV[2])\n",
+        right="    denied[#denied + 1] = i - 1\n",
+        wrong="    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])\n",
         caught_by=("tests/integration/test_paying_once.py",),
     ),
     Defect(

@@ -48,9 +48,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     jobs: list[str | None] = []
     started = BrokerJobQueue.started
 
-    def noted(queue: BrokerJobQueue, *arguments: str, job: str = "", retried: bool = False) -> bool:
+    def noted(queue: BrokerJobQueue, *arguments: str, job: str = "", **options: Any) -> Any:
         jobs.append(job)
-        return started(queue, *arguments, job=job, retried=retried)
+        return started(queue, *arguments, job=job, **options)
 
     monkeypatch.setattr(BrokerJobQueue, "started", noted)
     return jobs
@@ -159,8 +159,8 @@ def test_a_job_that_has_to_come_again_does_so_though_the_broker_did_not_take_tha
     refusing.error = redis.ResponseError("READONLY")
     started = BrokerJobQueue.started
 
-    def failing(queue: BrokerJobQueue, *arguments: str, job: str = "", retried: bool = False) -> bool:
-        begin = started(queue, *arguments, job=job, retried=retried)
+    def failing(queue: BrokerJobQueue, *arguments: str, **options: Any) -> Any:
+        begin = started(queue, *arguments, **options)
         if not failed.is_set():
             failed.set()
             raise Postponed("not yet", retry_in=0.05)

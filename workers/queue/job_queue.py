@@ -32,7 +32,7 @@ from workers.queue.names import (
     VECTORS_QUEUE,
     Keys,
 )
-from workers.queue.pending import PendingSet, Post
+from workers.queue.pending import Claim, PendingSet, Post
 
 #: Seconds of a job's lease on an agent's live documents: one turn.
 LIVE_JOB_SECONDS = 12
@@ -139,15 +139,26 @@ class BrokerJobQueue:
             return None
         return f"{value.decode() if value else ''} {run}"
 
-    def started(self, actor: str, agent: str, lane: str, *, job: str, retried: bool = False) -> bool:
-        """Record that a job begins: documents marked from now on need a new message.
+    def started(
+        self, actor: str, agent: str, lane: str, *, job: str, retried: bool = False, limit: int = 0
+    ) -> Claim | None:
+        """Record that a job begins: documents marked from now on need a new message. Return its first claim.
 
         A redelivered message finds the documents that its first delivery held when its process died: they wait again.
-        Return False if another job works on the agent's live documents: then this one has nothing to do.
+        Return None if another job works on the agent's live documents: then this one has nothing to do.
         """
         queued, retrying = self._keys.queued(actor, agent, lane), self._keys.retrying(actor, agent, lane)
         only = LIVE_JOB_SECONDS if (actor, lane) == (INDEX_PENDING, Lane.LIVE) else 0
-        return self.marks.begin(agent, job=job, queued=queued, retrying=retrying, only_seconds=only, retried=retried)
+        return self.marks.begin(
+            agent,
+            lane=lane,
+            job=job,
+            queued=queued,
+            retrying=retrying,
+            only_seconds=only,
+            retried=retried,
+            limit=limit,
+        )
 
     def ended(self, agent: str, *, seconds: float, failed: bool = False) -> None:
         """End a job on an agent's live documents, `seconds` after its begin. Queue a message for those that wait.

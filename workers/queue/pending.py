@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import redis
 
@@ -76,6 +76,39 @@ local function give_back(is_over, place, crashed)
   return back
 end
 
+-- Claims documents for a job: `most`, or a single one with `limit` crashes, which stays alone for `seconds`.
+-- Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
+local function claim(name, lane, most, limit, seconds)
+  local waiting = lane == 'live' and LIVE or BACKFILL
+  local documents = redis.call('ZRANGE', waiting, 0, most - 1)
+  if #documents == 0 then return {''} end
+  local crashes = redis.call('HMGET', CRASHES, unpack(documents))
+  local why, taken, claims = #documents == most and 'more' or '', {}, {}
+  local function take(i)
+    taken[#taken + 1] = documents[i]
+    claims[#claims + 1] = documents[i]
+    claims[#claims + 1] = table.concat({name, lane, crashes[i] and '1' or '', ''}, '|')
+  end
+  for i = 1, #documents do
+    if not crashes[i] or (tonumber(crashes[i]) or limit) < limit then
+      take(i)
+    elseif #taken > 0 then
+      why = 'more'
+    elseif why ~= 'busy' then
+      if redis.call('SET', ALONE, name, 'NX', 'EX', seconds) or redis.call('GET', ALONE) == name then
+        why = 'alone: ' .. crashes[i]
+        take(i)
+        break
+      end
+      why = 'busy'
+    end
+  end
+  if #taken == 0 then return {why} end
+  redis.call('ZREM', waiting, unpack(taken))
+  redis.call('HSET', RUNNING, unpack(claims))
+  return {why == 'busy' and 'more' or why, unpack(taken)}
+end
+
 -- Queues the message of a `Post`, given by the places of its first key and argument, unless one of its kind waits.
 local function post(key, argument)
   if redis.call('SET', KEYS[key], '1', 'NX', 'EX', ARGV[argument]) then
@@ -125,52 +158,25 @@ post(9, 1)
 
 _BEGIN = """
 -- More KEYS: queued, retrying; ARGV: job, seconds for which it is the only one of its kind (0: others may run, too),
--- it was retried (1) or not. Returns 0 when another job of its kind is at work and the only one.
+-- it was retried (1) or not, arguments of its first claim. Returns the claim, or nothing when another job is the only
+-- one of its kind.
 give_back(function(job) return job == ARGV[1] end, 0, true)
 local name = 'job:' .. ARGV[1]
 if ARGV[3] == '1' and redis.call('GET', KEYS[10]) == ARGV[1] then redis.call('DEL', KEYS[10]) end
 if ARGV[2] == '0' then
   redis.call('DEL', KEYS[9])
-  return 1
+else
+  local holder = redis.call('GET', KEYS[9])
+  if holder and holder ~= name and string.sub(holder, 1, 4) == 'job:' then return false end
+  redis.call('SET', KEYS[9], name, 'EX', ARGV[2])
 end
-local holder = redis.call('GET', KEYS[9])
-if holder and holder ~= name and string.sub(holder, 1, 4) == 'job:' then return 0 end
-redis.call('SET', KEYS[9], name, 'EX', ARGV[2])
-return 1
+if ARGV[5] == '0' then return {''} end
+return claim(ARGV[1], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7])
 """
 
 _CLAIM = """
 -- ARGV: job, lane, how many, crashes from which on one is claimed alone, seconds for which it stays alone
--- Returns what the claim left ('', 'more', 'alone: ...' or 'busy'), then documents.
-local most, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
-local waiting = ARGV[2] == 'live' and LIVE or BACKFILL
-local documents = redis.call('ZRANGE', waiting, 0, most - 1)
-if #documents == 0 then return {''} end
-local crashes = redis.call('HMGET', CRASHES, unpack(documents))
-local why, taken, claims = #documents == most and 'more' or '', {}, {}
-local function take(i)
-  taken[#taken + 1] = documents[i]
-  claims[#claims + 1] = documents[i]
-  claims[#claims + 1] = table.concat({ARGV[1], ARGV[2], crashes[i] and '1' or '', ''}, '|')
-end
-for i = 1, #documents do
-  if not crashes[i] or (tonumber(crashes[i]) or limit) < limit then
-    take(i)
-  elseif #taken > 0 then
-    why = 'more'
-  elseif why ~= 'busy' then
-    if redis.call('SET', ALONE, ARGV[1], 'NX', 'EX', ARGV[5]) or redis.call('GET', ALONE) == ARGV[1] then
-      why = 'alone: ' .. crashes[i]
-      take(i)
-      break
-    end
-    why = 'busy'
-  end
-end
-if #taken == 0 then return {why} end
-redis.call('ZREM', waiting, unpack(taken))
-redis.call('HSET', RUNNING, unpack(claims))
-return {why == 'busy' and 'more' or why, unpack(taken)}
+return claim(ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5])
 """
 
 _FINISH = f"""
@@ -258,6 +264,13 @@ class Claim:
     rest: str = ""
     crashes: str = ""
 
+    @classmethod
+    def of(cls, answer: Sequence[bytes]) -> Self:
+        """Return the claim that a script answered."""
+        why, *documents = map(_text, answer)
+        rest, _, crashes = why.partition(": ")
+        return cls(tuple(map(DocumentKey.decode, documents)), rest, crashes)
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
@@ -326,15 +339,25 @@ class PendingSet:
         self._post(keys=[*self._all(agent), *self._of_post(message)], args=message.args)
 
     def begin(
-        self, agent: str, *, job: str, queued: str, retrying: str, only_seconds: int = 0, retried: bool = True
-    ) -> bool:
-        """Begin a job: later marks need a new message.
+        self,
+        agent: str,
+        *,
+        lane: str,
+        job: str,
+        queued: str,
+        retrying: str,
+        only_seconds: int = 0,
+        retried: bool = True,
+        limit: int = 0,
+    ) -> Claim | None:
+        """Begin a job: later marks need a new message. Return its first claim, of up to `limit` documents.
 
         The documents that it held when its process crashed wait again, first in line; the crash counts for each. With
-        `only_seconds` it is the only job of its kind for so long: return False if another one is.
+        `only_seconds` it is the only job of its kind for so long: return None if another one is.
         """
-        keys = [*self._all(agent), queued, retrying]
-        return bool(self._begin(keys=keys, args=[job, only_seconds, int(retried)]))
+        args: list[str | int] = [job, only_seconds, int(retried), lane, limit, ALONE_FROM, ALONE_SECONDS]
+        raw = self._begin(keys=[*self._all(agent), queued, retrying], args=args)
+        return Claim.of(raw) if raw is not None else None
 
     def end(self, agent: str, *, queued: str | None) -> int:
         """End the only job of its kind; None when its time is over. Return the number of live documents that wait."""
@@ -347,9 +370,7 @@ class PendingSet:
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
         """Take up to `limit` waiting documents for a job, or a single document after several crashes."""
         args = [job, lane.value, limit, ALONE_FROM, ALONE_SECONDS]
-        why, *documents = self._claim(keys=self._all(agent), args=args)
-        rest, _, crashes = _text(why).partition(": ")
-        return Claim(tuple(DocumentKey.decode(_text(raw)) for raw in documents), rest, crashes)
+        return Claim.of(self._claim(keys=self._all(agent), args=args))
 
     def finish(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> list[float]:
         """Remove the marks of documents that a job committed.
