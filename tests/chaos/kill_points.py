@@ -38,7 +38,7 @@ class KillPoint:
 _KEEP = "memory.embedding.cache:EmbeddingCache.put_many"
 _WRITE = "memory.store.sqlite.writer:SqliteStore.write"
 _FLUSH = "memory.store.sqlite.transaction:WriteTransaction.flush"
-_WRITE_TRANSCRIPT = "memory.store.sqlite.transaction:WriteTransaction.put"
+_WRITE_TRANSCRIPT = "memory.store.sqlite.transaction:WriteTransaction._put"
 _POINT = "memory.index.generation_writer:GenerationWriter._point"
 _MARK = "workers.queue.pending:PendingSet.mark"
 _FINISH = "workers.queue.pending:PendingSet.finish"

@@ -1,4 +1,4 @@
-"""The suite catches defects that are put into a copy of the product on purpose."""
+"""The suite catches defects that are put into a copy of the product on purpose, and kills at points that exist."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.kill_points import KILL_POINTS, KillPoint
 from tests.chaos.seeded_defects import DEFECTS, Defect
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,6 +38,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_defect_has_one_place_in_the_product(defect: Defect) -> None:
     """A change of that line moves the defect along."""
     assert (REPOSITORY / defect.file).read_text("utf-8").count(defect.right) == 1
+
+
+@pytest.mark.parametrize("point", KILL_POINTS, ids=lambda point: point.name.replace(" ", "_"))
+def test_a_kill_point_has_its_function_in_the_product(point: KillPoint) -> None:
+    """A rename of that function moves the kill point along."""
+    module, _, function = point.function.partition(":")
+    assert callable(attrgetter(function)(import_module(module)))
 
 
 @pytest.mark.long
