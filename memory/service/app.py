@@ -32,12 +32,20 @@ from memory.search.ranking.terms import sought
 from memory.search.tools import TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
 from memory.service import overview
 from memory.service.agents import ServedAgents
-from memory.service.context_routes import context_routes
 from memory.service.metrics import ServiceMetrics
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
 from schemas.conditions import ConditionCode
-from schemas.context import FlushRequest, PromptRequest, PruneRequest
+from schemas.context import (
+    ContextReport,
+    FlushAnswer,
+    FlushRequest,
+    PromptAnswer,
+    PromptRequest,
+    PruneAnswer,
+    PruneRequest,
+    SessionKindOfPrompt,
+)
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -152,7 +160,7 @@ def create_app(
     app.include_router(_memory_routes(service))
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
-    app.include_router(context_routes(service.authorizer, service.context))
+    app.include_router(_context_routes(service))
     files = _PageFiles(directory=PAGE_FOLDER)
 
     async def page(request: Request) -> Response:
@@ -425,6 +433,43 @@ def _overview_routes(service: _Service) -> APIRouter:
     return router
 
 
+def _context_routes(service: _Service) -> APIRouter:
+    """Return the routes of the life cycle around a conversation. Nothing is written."""
+    router = APIRouter(responses=_ABOUT_AGENTS)
+
+    @router.post("/v1/context/prompt", response_model=PromptAnswer, summary="Text of the memory for a prompt")
+    async def prompt(request: PromptRequest, authorization: Authorization = None) -> Response:
+        agent = service.authorizer.agent(authorization, request.agent)
+        return _ascii(await service.context(agent).before_prompt(request))
+
+    @router.get("/v1/context", response_model=ContextReport, summary="What prompts get, and what is indexed")
+    async def report(
+        agent: Agent = None,
+        session_key: Annotated[str | None, Query(alias="sessionKey")] = None,
+        kind: Annotated[SessionKindOfPrompt, Query()] = "chat",
+        bare_reset: Annotated[bool, Query(alias="bareReset")] = False,  # noqa: FBT002 - a query parameter
+        texts: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
+        authorization: Authorization = None,
+    ) -> Response:
+        context = service.context(service.authorizer.agent(authorization, agent))
+        found = await asyncio.to_thread(
+            context.report, session_key=session_key, kind=kind, bare_reset=bare_reset, texts=texts
+        )
+        return _ascii(found)
+
+    @router.post("/v1/context/flush", response_model=FlushAnswer, summary="Is memory due to be saved?")
+    async def flush(request: FlushRequest, authorization: Authorization = None) -> Response:
+        agent = service.authorizer.agent(authorization, request.agent)
+        return _ascii(await asyncio.to_thread(service.context(agent).flush, request))
+
+    @router.post("/v1/context/prune", response_model=PruneAnswer, summary="Messages without old tool results")
+    async def prune(request: PruneRequest, authorization: Authorization = None) -> Response:
+        agent = service.authorizer.agent(authorization, request.agent)
+        return _ascii(await asyncio.to_thread(service.context(agent).prune, request))
+
+    return router
+
+
 def _arguments(request: ToolRequest) -> dict[str, Any]:
     given: object = request.arguments
     if isinstance(given, str):
@@ -439,3 +484,8 @@ def _arguments(request: ToolRequest) -> dict[str, Any]:
 
 def _json(answer: BaseModel) -> Response:
     return Response(answer.model_dump_json(by_alias=True, exclude_none=True), media_type="application/json")
+
+
+def _ascii(answer: BaseModel) -> Response:
+    """Return an answer as JSON in ASCII: messages may hold half of a surrogate pair. What is None in one stays."""
+    return Response(json.dumps(answer.model_dump(by_alias=True, exclude_none=True)), media_type="application/json")
