@@ -51,4 +51,5 @@ def test_processes_hear_signals_that_these_tests_were_started_to_ignore() -> Non
     chosen = ["-q", "-k", "second_signal", "tests/unit/recalld/up/test_lifecycle.py"]
     run = f"import pytest; raise SystemExit(pytest.main({chosen!r}))"
     done = subprocess.run([sys.executable, "-c", ignoring + run], cwd=REPOSITORY, capture_output=True, text=True)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
