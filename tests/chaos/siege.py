@@ -40,7 +40,6 @@ IMPATIENCE = {
     "recalld.up.supervisor:LONGEST_PAUSE_SECONDS": 0.2,
     "workers.run:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
-    "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,
     "producers.run:EPOCH_SECONDS": 1.0,
 }
 

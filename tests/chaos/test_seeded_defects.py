@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.kill_points import KILL_POINTS, KillPoint
 from tests.chaos.seeded_defects import DEFECTS, Defect
+from tests.chaos.siege import IMPATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -45,6 +46,13 @@ def test_a_kill_point_has_its_function_in_the_product(point: KillPoint) -> None:
     """A rename of that function moves the kill point along."""
     module, _, function = point.function.partition(":")
     assert callable(attrgetter(function)(import_module(module)))
+
+
+@pytest.mark.parametrize("constant", IMPATIENCE)
+def test_a_constant_of_the_siege_is_in_the_product(constant: str) -> None:
+    """A rename of that constant moves its other value along."""
+    module, _, name = constant.partition(":")
+    assert isinstance(getattr(import_module(module), name), int | float)
 
 
 @pytest.mark.long
