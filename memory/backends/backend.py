@@ -30,7 +30,8 @@ class BackendFailed(RecalldError):
 class Backend(SearchableMemory):
     """Search of one agent's memory by another program. Thread-safe.
 
-    `searched` raises what goes wrong: then recalld's own index answers. `read_file` answers with an error instead.
+    When `searched` raises, is unavailable or takes too long, recalld's own index answers. Nothing but `searched` may
+    block.
     """
 
     @abstractmethod
@@ -51,7 +52,7 @@ class Backend(SearchableMemory):
 
     @abstractmethod
     def close(self) -> None:
-        """End everything that runs for the backend."""
+        """End everything that runs for the backend, without waiting for it."""
 
 
 MakeBackend: TypeAlias = Callable[[Settings, AgentSettings], Backend]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from memory.backends.backend import BUILTIN, Backend, MakeBackend, backend_maker
+from memory.backends.backend import BUILTIN, Backend, BackendFailed, MakeBackend, backend_maker
 from memory.search.scope import allows, session_of
 from memory.search.tools import SearchableMemory, unavailable
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -19,6 +20,9 @@ from schemas.status import Availability, BackendStatus
 _log = structlog.get_logger(__name__)
 
 _Answer = TypeVar("_Answer")
+
+#: Share of a search's time that a backend may take; the rest is for the own index.
+_PRIMARY_SHARE = 0.5
 
 #: Seconds for which a backend that failed is not tried again.
 BACKOFF_SECONDS = 10.0
@@ -58,7 +62,13 @@ class FallbackMemory(SearchableMemory):
         primary = self._primary
         if primary is not None:
             try:
-                return await primary.searched(request)
+                async with asyncio.timeout(self.limits.timeout_ms / 1000 * _PRIMARY_SHARE):
+                    answer = await primary.searched(request)
+                if not answer.unavailable:
+                    return answer
+                self._fail(BackendFailed(answer.error or "it is unavailable"))
+            except TimeoutError:
+                self._fail(BackendFailed("it did not answer in time"))
             except Exception as error:  # noqa: BLE001 - whatever a backend raises, a search is answered
                 self._fail(error)
         reason = self.reason or "the backend is closed"

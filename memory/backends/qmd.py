@@ -21,7 +21,7 @@ from typing import Self
 import structlog
 
 from memory.backends.backend import Backend
-from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, documents_of, read_hits
+from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, documents_of, program_of, read_hits
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, redactor_for
 from memory.search.get import LONGEST_LINE_BYTES, message_texts
@@ -76,8 +76,7 @@ class QmdBackend(Backend):
             backend="qmd", provider="qmd", model="qmd", search_mode=self._qmd.search_mode, vectors=self._vectors()
         )
         self._documents: SearchManager | None = None
-        self._thread = threading.Thread(target=self._keep_up, name=f"qmd-{agent.id}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._keep_up, name=f"qmd-{agent.id}", daemon=True).start()
 
     @classmethod
     def of(cls, settings: Settings, agent: AgentSettings) -> Self:
@@ -86,7 +85,7 @@ class QmdBackend(Backend):
         Raises:
             QmdFailed: the command is not installed.
         """
-        QmdCommand(agent.qmd.command, settings.home, agent.workspace).run("--version", timeout_seconds=30)
+        program_of(agent.qmd.command)
         return cls(settings, agent)
 
     @property
@@ -193,10 +192,10 @@ class QmdBackend(Backend):
         return self._vectors()
 
     def close(self) -> None:
-        """End the updates. A running one is left behind after a second, and ends at its limit."""
+        """End the updates, and what runs for them."""
         self._closed.set()
         self._wake.set()
-        self._thread.join(1.0)
+        self._command.stop()
         if self._documents is not None:
             self._documents.close()
 

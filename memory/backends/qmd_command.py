@@ -9,6 +9,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -47,6 +48,18 @@ class QmdHit:
     text: str
 
 
+def program_of(command: str) -> str:
+    """Return the path of the command.
+
+    Raises:
+        QmdFailed: it is not installed.
+    """
+    program = shutil.which(command)
+    if program is None:
+        raise QmdFailed(f"the command {command} is not installed; npm has it as @tobilu/qmd")
+    return program
+
+
 class QmdCommand:
     """Runs the command for one agent. Its configuration and its index lie in `folder`, apart from the user's own."""
 
@@ -60,7 +73,16 @@ class QmdCommand:
             f"QMD_CONFIG_DIR={folder / 'config' / 'qmd'}",
             "NO_COLOR=1",
         )
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = threading.Event()
         self.configuration = folder / "config" / "qmd" / "index.yml"
+
+    def stop(self) -> None:
+        """End what runs, and let nothing more run."""
+        self._stopped.set()
+        for process in tuple(self._running):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def run(self, *arguments: str, timeout_seconds: float) -> str:
         """Return what the command prints.
@@ -68,9 +90,7 @@ class QmdCommand:
         Raises:
             QmdFailed: it cannot be started, fails, prints too much, or takes longer; then it is killed.
         """
-        program = shutil.which(self._command)
-        if program is None:
-            raise QmdFailed(f"the command {self._command} is not installed; npm has it as @tobilu/qmd")
+        program = program_of(self._command)
         try:
             process = subprocess.Popen(  # noqa: S603 - the command of the settings, without a shell
                 ["/usr/bin/env", *self._environment, program, *arguments],
@@ -83,9 +103,13 @@ class QmdCommand:
         except OSError as error:
             raise QmdFailed(f"{self._command} cannot be started: {error.strerror}") from error
         what = f"{self._command} {arguments[0]}"
+        self._running.add(process)
         try:
+            if self._stopped.is_set():
+                raise QmdFailed(f"{what} was ended")
             printed, errors = _outputs(process, what, until=time.monotonic() + timeout_seconds)
         finally:
+            self._running.discard(process)
             _kill(process)
         if process.returncode != 0:
             lines = (errors.strip() or printed.strip()).splitlines()

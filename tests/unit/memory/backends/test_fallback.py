@@ -116,6 +116,26 @@ def test_a_search_is_answered_by_whoever_can(tmp_path: Path, state: str) -> None
     assert bool(own.made) == (state != HEALTHY)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (SearchAnswer(unavailable=True, error="its disk is full"), "test failed: its disk is full"),
+        (SearchAnswer(unavailable=True), "test failed: it is unavailable"),
+        (None, "test failed: it did not answer in time"),
+    ],
+    ids=["with a reason", "without a reason", "never"],
+)
+def test_a_backend_that_is_unavailable_or_late_has_failed(
+    tmp_path: Path, answer: SearchAnswer | None, reason: str
+) -> None:
+    class Odd(Primary):
+        async def searched(self, request: SearchRequest) -> SearchAnswer:
+            return answer or (await asyncio.Event().wait() and SearchAnswer())  # type: ignore[return-value]
+
+    memory = FallbackMemory(agent_of(tmp_path, limits={"timeout_ms": 50 if answer is None else 60_000}), Odd(), Own())
+    assert asked(memory) == ("own", True, reason)
+
+
 def test_when_both_fail_the_memory_is_unavailable_with_both_reasons(tmp_path: Path) -> None:
     memory, _, _ = memory_in(BOTH, tmp_path)
     answer = asyncio.run(memory.searched(ASKED))
