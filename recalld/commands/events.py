@@ -60,8 +60,12 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
         return
     usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
     file = Path(settings).expanduser().absolute() if settings else usual[program]
-    prompting = any(agent.context.injection.enabled for agent in invocation.settings.agents)
-    changed = change_hooks(file, program, called, removing=removing, agreed=yes, prompting=prompting)
+    contexts = [agent.context for agent in invocation.settings.agents]
+    waiting = ["SessionStart", "UserPromptSubmit"] if any(one.injection.enabled for one in contexts) else []
+    if any(one.session_notes.enabled for one in contexts):
+        # `claude -p` tells no end of a session while a hook still runs beside it.
+        waiting.append("Stop")
+    changed = change_hooks(file, program, called, removing=removing, agreed=yes, waiting=waiting)
     if changed and program == "codex" and not removing:
         click.echo(
             "Codex runs them when you have trusted them: /hooks in Codex. Hooks are on since Codex 0.124, unless"

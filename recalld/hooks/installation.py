@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _EVENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-#: Program -> what a handler says beside the command if prompts wait for it.
+#: Program -> what a handler says beside the command if the program waits for it.
 _WAITING = {"claude-code": {"timeout": 10}, "codex": {"timeout": 3}}
 
 
@@ -42,18 +42,18 @@ class NotEditable(Exception):
     """Raised for a file that its program could not read either, or would lose something by being written anew."""
 
 
-def wanted_hooks(program: str, command: str, *, prompting: bool = False) -> dict[str, dict[str, Any]]:
+def wanted_hooks(program: str, command: str, *, waiting: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     """Return event -> the group that calls `command` for it, without a matcher: at every start of a session.
 
-    `prompting`: prompts wait for what the command answers.
+    The program waits at the events `waiting` for what the command does, and goes on beside it at others if it can.
     """
     handler = {"type": "command", "command": command}
-    waiting = dict.fromkeys(("SessionStart", "UserPromptSubmit"), _WAITING[program]) if prompting else {}
-    return {event: {"hooks": [{**handler, **more}]} for event, more in {**_EVENTS[program], **waiting}.items()}
+    events = {**_EVENTS[program], **dict.fromkeys(waiting, _WAITING[program])}
+    return {event: {"hooks": [{**handler, **more}]} for event, more in events.items()}
 
 
 def with_hooks(
-    settings: Mapping[str, Any], program: str, command: str | None, *, prompting: bool = False
+    settings: Mapping[str, Any], program: str, command: str | None, *, waiting: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return settings whose only hooks of ours are those that call `command`, or without any.
 
@@ -62,7 +62,7 @@ def with_hooks(
     Raises:
         NotEditable: the hooks in it do not have their program's shape.
     """
-    wanted = wanted_hooks(program, command, prompting=prompting) if command is not None else {}
+    wanted = wanted_hooks(program, command, waiting=waiting) if command is not None else {}
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict):
         raise NotEditable('has something else than an object under "hooks"')
@@ -103,7 +103,7 @@ def is_ours(handler: object, program: str) -> bool:
 
 
 def change_hooks(
-    file: Path, program: str, command: str, *, removing: bool, agreed: bool, prompting: bool = False
+    file: Path, program: str, command: str, *, removing: bool, agreed: bool, waiting: Collection[str] = ()
 ) -> bool:
     """Install the hooks of `command`, or remove those of any recalld. Return True if the file was changed.
 
@@ -117,7 +117,7 @@ def change_hooks(
     before = _content(target)
     try:
         settings = _parsed(before or b"{}")
-        changed = with_hooks(settings, program, None if removing else command, prompting=prompting)
+        changed = with_hooks(settings, program, None if removing else command, waiting=waiting)
         shown, text = _rendered(settings), _rendered(changed)
     except NotEditable as error:
         raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None

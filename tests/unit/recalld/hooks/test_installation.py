@@ -126,3 +126,13 @@ def test_everything_else_keeps_its_content_and_its_order(
     assert list(after.items())[:-1] == list(before.items())
     assert changed(file, removing=True)
     assert list(json.loads(file.read_text("utf-8")).items()) == list(before.items())
+
+
+@pytest.mark.parametrize("program", ["claude-code", "codex"])
+def test_a_program_waits_where_its_prompts_or_notes_depend_on_it(program: str) -> None:
+    usual = installation.with_hooks({}, program, COMMAND)
+    waiting = installation.with_hooks(usual, program, COMMAND, waiting=["UserPromptSubmit", "Stop"])
+    for event in ("UserPromptSubmit", "Stop"):
+        [group] = waiting["hooks"][event]
+        assert "async" not in group["hooks"][0]
+    assert installation.with_hooks(waiting, program, COMMAND) == usual
