@@ -63,7 +63,7 @@ KILL_POINTS = (
         "memory.store.sqlite.transaction:WriteTransaction.finish",
         "transcript",
     ),
-    KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingSet.claim", "note"),
+    KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingSet.begin", "note"),
     KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
     KillPoint("during compaction, heard of", "watch", "before", "producers.dispatcher:Dispatcher.force", "compaction"),
     KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),

@@ -130,9 +130,10 @@ def test_everything_else_keeps_its_content_and_its_order(
 
 @pytest.mark.parametrize("program", ["claude-code", "codex"])
 def test_a_program_waits_where_its_prompts_or_notes_depend_on_it(program: str) -> None:
-    usual = installation.with_hooks({}, program, COMMAND)
-    waiting = installation.with_hooks(usual, program, COMMAND, waiting=["UserPromptSubmit", "Stop"])
+    command = f"recalld hook {program}"
+    usual = installation.with_hooks({}, program, command)
+    waiting = installation.with_hooks(usual, program, command, waiting=["UserPromptSubmit", "Stop"])
     for event in ("UserPromptSubmit", "Stop"):
         [group] = waiting["hooks"][event]
         assert "async" not in group["hooks"][0]
-    assert installation.with_hooks(waiting, program, COMMAND) == usual
+    assert installation.with_hooks(waiting, program, command) == usual
