@@ -101,6 +101,19 @@ def test_a_job_cannot_finish_what_another_one_holds(marks: PendingSet) -> None:
     assert marks.pending("main").running == 1
 
 
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_a_document_that_two_jobs_got_is_read_again_after_both(marks: PendingSet, order: tuple[str, str]) -> None:
+    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+    marks.claim("main", lane=Lane.LIVE, job="first", limit=1)
+    marks.recover("main", alive=[], now=time.time())
+    marks.claim("main", lane=Lane.LIVE, job="second", limit=1)
+    for job in order:
+        marks.finish("main", [A], job=job, now=time.time())
+    assert taken(marks, "main", Lane.LIVE, "third") == [A]
+    assert len(marks.finish("main", [A], job="third", now=time.time())) == 1
+    assert marks.pending("main").documents == 0
+
+
 def crash(marks: PendingSet, job: str, times: int) -> None:
     for _ in range(times):
         assert marks.claim("main", lane=Lane.LIVE, job=job, limit=10).documents

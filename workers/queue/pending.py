@@ -195,6 +195,13 @@ for i = 4, #ARGV do
       wait(document, again == 'live' and again or lane, place + i)
     end
     if crashes ~= '' and ARGV[3] == '0' then redis.call('HDEL', CRASHES, document) end
+  elseif ARGV[3] == '0' then
+    -- It was given to another job, which may have read the document before this one committed what it had read earlier.
+    if job ~= '' then
+      redis.call('HSET', RUNNING, document, table.concat({{job, lane, crashes, again == '' and lane or again}}, '|'))
+    elseif redis.call('ZADD', SINCE, 'NX', ARGV[1], document) == 1 then
+      wait(document, 'live', place + i)
+    end
   end
 end
 if #over > 0 then redis.call('SET', MOVED, '1', 'EX', {MOVED_KEPT_SECONDS}) end
@@ -376,7 +383,7 @@ class PendingSet:
         """Remove the marks of documents that a job committed.
 
         Return the Unix times of the oldest change of each document that is up to date now. Documents that were marked
-        again meanwhile wait again.
+        again meanwhile wait again, and so do those that another job got: the commits of both may be in any order.
         """
         return self._end_claims(agent, documents, job=job, now=now, back=0)
 
