@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked. `path` has the query, `headers` lower-case names; `body` is parsed JSON, or None."""
+    """Request to the server. `path` has the query, `headers` lower-case names; `body` is parsed JSON, or None."""
 
     inputs: tuple[str, ...]
     body: Any
@@ -383,7 +383,7 @@ class EmbeddingServer(StubServer):
         return next((one for one in self._dialects if route.endswith(one.path)), None)
 
     def _failure_of(self, request: Request) -> Failure:
-        """What happens to a request, with the lock held."""
+        """Choose the answer of a request, with the lock held."""
         return (self._failures.popleft() if self._failures else None) or self._chance()
 
     def _hold(self, failure: Failure) -> None:

@@ -1,4 +1,4 @@
-"""Queries that nobody should send, and programs do: made from a seed, each with a number of its own.
+"""Hostile queries, as programs send them: made from a seed, each with a number of its own.
 
     hostile_queries(20_000, seed=1)     (kind, query), kinds in turn
 

@@ -151,7 +151,7 @@ def with_sqlite_vec(path: Path) -> apsw.Connection:
 
 
 def by_sqlite_vec(path: Path, query: Vector, k: int) -> list[Hit]:
-    """What sqlite-vec itself says."""
+    """Return the answer of sqlite-vec itself."""
     connection = with_sqlite_vec(path)
     rows = connection.execute(
         "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",

@@ -147,7 +147,7 @@ def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(
 
 
 def problems(commands: CommandLine, *arguments: str) -> list[str]:
-    """What is left; whatever is left is exit code 4."""
+    """Return the open findings, which end the command with exit code 4."""
     code, out, _ = commands.run("doctor", *arguments, "--json")
     findings: list[dict[str, Any]] = json.loads(out)["findings"]
     left = [found["message"] for found in findings if found["level"] == "problem" and "healed" not in found]
@@ -223,7 +223,7 @@ def linked(workspace: Path) -> None:
         pytest.param(
             lambda workspace: (workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
             "1 document is missing in the index",
-            id="a note that nobody indexed",
+            id="a note that is not indexed",
         ),
     ],
 )

@@ -84,7 +84,7 @@ class Bench:
         self.dispatcher.flush()  # wakes the thread, which looks at the clock
 
     def names(self) -> list[str]:
-        """What was marked so far; everything that was said before has been looked at."""
+        """Return the documents marked so far, after all earlier events."""
         marker = f"marker-{next(self.markers)}.jsonl"
         self.write(marker)
         self.dispatcher.force("main", key(marker))

@@ -1,4 +1,4 @@
-"""What a prompt gets without asking: sources, budgets, nothing twice, and nothing that is late."""
+"""Text of the memory for a prompt: sources, budgets, nothing twice, and nothing that is late."""
 
 from __future__ import annotations
 

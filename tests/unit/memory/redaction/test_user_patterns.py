@@ -1,4 +1,4 @@
-"""Settings of redaction: its switches, and the patterns: what they mask, and what one that never ends costs."""
+"""Settings of redaction: its switches, and the masks and the cost of patterns."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def remove_log_files(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("state", ["nobody has it open", "a writer is at work", "it is a copy without log files"])
+@pytest.mark.parametrize("state", ["it is closed", "a writer is at work", "it is a copy without log files"])
 def test_another_user_reads_an_index(index_path: Path, state: str) -> None:
     store = SqliteStore(index_path, StoreOptions())
     filled(store, documents=1, chunks=7)

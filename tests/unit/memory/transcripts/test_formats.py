@@ -262,7 +262,7 @@ _SAID = {
 
 
 def words(name: str, text: str) -> str | None:
-    """What is read of a text in the user's place."""
+    """Return the words that are read of a text in the user's place."""
     read = Interpreter(name).read(message_line(name, "user", text))
     return read.text if isinstance(read, Said) else None
 
