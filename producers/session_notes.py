@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,6 +39,7 @@ class SessionNotes:
     def __init__(self, files: Mapping[str, AgentFiles]) -> None:
         self._files = files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-notes")
+        self._closing = threading.Event()
         self._codex: dict[str, tuple[str, ...]] = {}
 
     def note(self, agent: AgentSettings, event: Event) -> None:
@@ -54,7 +56,8 @@ class SessionNotes:
             self._thread.submit(self._write, agent, path, event.program or "", at)
 
     def close(self) -> None:
-        """Finish the notes that are begun."""
+        """Finish the notes that are begun; those that wait get no name from a model."""
+        self._closing.set()
         self._thread.shutdown()
 
     def _write(self, agent: AgentSettings, path: str, program: str, at: datetime) -> None:
@@ -74,7 +77,7 @@ class SessionNotes:
             key = files.key_of(candidate)
             said = self._said(agent, key) if key is not None else []
             if key is not None and said:
-                slug = _slug(settings.slug, said)
+                slug = _slug(settings.slug, said) if not self._closing.is_set() else ""
                 session = EndedSession(Path(path).name.partition(".")[0], program, key.path)
                 text = session_note(said, session, at=at)
                 return create_note(agent.workspace, note_name(at, slug), text) if text is not None else None

@@ -16,6 +16,7 @@ from schemas.ports import Event
 from schemas.settings import Settings
 from tests.chat_server import chat_server
 from tests.transcript_files import message_line
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -130,6 +131,7 @@ def test_a_chat_model_may_name_the_note(tmp_path: Path, sessions: Path, script: 
         slug = {"base_url": server.base_url, "model": "small"}
         with notes_of(settings_of(tmp_path, slug=slug)) as handle:
             handle("ended", path)
+            wait_until(lambda: server.requests)
         assert "the vault is blue" in str(server.requests[0]["messages"])
     [name] = [one.name for one in (tmp_path / "main" / "memory").iterdir()]
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-\d{{4}}{re.escape(ending)}", name)
