@@ -83,6 +83,7 @@ docs: install-dev
 	$(BIN)/python -m tests.doc_tables docs/settings.md docs/commands.md docs/troubleshooting.md
 	$(BIN)/python -m tests.settings_docs deploy/recalld.example.toml
 	$(BIN)/python -m tests.tool_docs recalld/client/tools.json
+	$(BIN)/python -m tests.tool_docs deploy/openclaw/memory/tools.json
 	$(BIN)/python -m tests.answer_types recalld/client/answers.py
 	$(BIN)/python -m tests.provider_requests docs/providers.md
 

@@ -1,18 +1,137 @@
-"""Conversion of hooks to events of a configured agent."""
+"""Hooks of agents' programs, as hints for the producers, and their conversion to events of a configured agent.
+
+Claude Code and Codex send `{hook_event_name, session_id, transcript_path, cwd, ...}` (code.claude.com/docs/en/hooks,
+developers.openai.com/codex/hooks); Codex's older `notify` sends `{type: "agent-turn-complete", thread-id, ...}`.
+OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). The rest of a
+payload (prompts, tool output, summaries) is not kept. Programs wait for this module's imports (`recalld.hooks.entry`):
+they are few, and of the standard library alone.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections import namedtuple
 
-from memory.documents.agent_files import AgentFiles
-from producers.hook_payloads import Hook
-from schemas.errors import RecalldError
-from schemas.ports import Event
-from schemas.settings import AgentSettings, Settings
+TYPE_CHECKING = False  # `typing` is not imported
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from schemas.ports import Event
+    from schemas.settings import AgentSettings, Settings
+
+#: Names of the programs, as of `recalld hook` and of the HTTP interface.
+PROGRAMS = ("claude-code", "codex", "openclaw")
+
+#: Bytes of a payload at most. Hooks after a tool call carry the tool's output.
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+
+#: Event of a program -> the kind of hook. Every other event of a session makes it grow.
+_KINDS: Mapping[str, str] = {
+    "PreCompact": "compaction",
+    "PostCompact": "compaction",
+    "SessionStart": "session-start",
+    "SessionEnd": "ended",
+    "command:new": "ended",
+    "command:reset": "ended",
+    "command:stop": "grew",
+    "session:compact:before": "compaction",
+    "session:compact:after": "compaction",
+    "session:auto-reset": "ended",
+    "gateway:startup": "reconcile",
+}
+
+#: OpenClaw's events that are about a session.
+OPENCLAW_EVENTS = tuple(name for name in _KINDS if ":" in name)
 
 
-class UnclaimedHook(RecalldError):
+class HookUnreadable(ValueError):
+    """Raised for a payload that is no hook of that program; the message repeats nothing of its content."""
+
+
+class UnclaimedHook(ValueError):
     """Raised for a hook that belongs to none of the configured agents; the message says what to do."""
+
+
+class Hook(
+    namedtuple("Hook", ("kind", "paths", "session", "agent", "meant", "program"), defaults=((), None, None, None, None))
+):
+    """Meaning of a hook to a memory.
+
+    `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
+    the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
+    that the hook's command names. `program`: the program that sent it.
+    """
+
+    __slots__ = ()
+
+    kind: str
+    paths: tuple[str, ...]
+    session: str | None
+    agent: str | None
+    meant: str | None
+    program: str | None
+
+
+def read_payload(text: bytes | str) -> dict[str, Any]:
+    """Return the JSON object of a hook. Raise HookUnreadable if it is none, or larger than hooks are."""
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise HookUnreadable(f"the hook's JSON is larger than {MAX_PAYLOAD_BYTES // 1024 // 1024} MB")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise HookUnreadable("the hook is not JSON") from None
+    if not isinstance(found, dict):
+        raise HookUnreadable("the hook is not a JSON object")
+    return found
+
+
+def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
+    """Return a payload as a hook; None for a hook that does not concern a memory.
+
+    Raises:
+        HookUnreadable: it is not what this program sends.
+    """
+    session = agent = None
+    if program == "openclaw":
+        kind, action, key, context = map(payload.get, ("type", "action", "sessionKey", "context"))
+        if not isinstance(kind, str) or not isinstance(action, str):
+            raise HookUnreadable("the hook does not say which it is: type and action are missing")
+        name, context = f"{kind}:{action}", context if isinstance(context, dict) else {}
+        # /new and /reset end the previous session.
+        named = (context.get("previousSessionEntry"), context, context.get("sessionEntry"))
+        entries = [entry for entry in named if isinstance(entry, dict)]
+        paths = _paths(*(entry.get("sessionFile") for entry in entries))
+        # A session's id becomes a file name.
+        ids = (str(entry.get("sessionId") or "") for entry in entries)
+        session = next((one for one in ids if one.replace("-", "").replace("_", "").isalnum()), None)
+        # `agent:<id>:...` is how OpenClaw names its sessions.
+        agent = key.split(":")[1] if isinstance(key, str) and key.startswith("agent:") else None
+    elif payload.get("type") == "agent-turn-complete":
+        return Hook("reconcile")  # Codex's `notify` does not say where the session is kept
+    else:
+        name = str(payload.get("hook_event_name") or "")
+        if not name:
+            raise HookUnreadable("the hook does not say which it is: hook_event_name is missing")
+        if name == "SessionStart" and payload.get("source") == "compact":
+            name = "PostCompact"
+        # A subagent that ends names its own transcript and that of the session.
+        paths = _paths(payload.get("transcript_path"), payload.get("agent_transcript_path"))
+    meaning = _KINDS.get(name, "grew")
+    if paths or session or meaning == "session-start":
+        return Hook(meaning, paths, None if paths else session, agent)
+    # Without a session everything is compared, unless nothing but the growth of one would be missed.
+    return None if meaning == "grew" else Hook("reconcile", agent=agent)
+
+
+def _paths(*named: object) -> tuple[str, ...]:
+    """Return the absolute paths among these values, each once. Odd ones are left to the next comparison."""
+    texts = [os.path.expanduser(path) for path in named if isinstance(path, str) and path.isprintable()]
+    return tuple(dict.fromkeys(path for path in texts if path.startswith("/") and len(path) < 4096))
+
+
+# Agents of hooks
 
 
 def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Event:
@@ -23,43 +142,35 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
     Raises:
         UnclaimedHook: no agent is configured, none of that name, or none of them has this session.
     """
-    enabled = [known for known in settings.agents if known.enabled]
-    known_ids = ", ".join(known.id for known in enabled) or "no enabled agent"
-    agents = [known for known in enabled if agent in (None, known.id)]
-    if agent is not None and not agents:
-        raise UnclaimedHook(f"no agent is called {agent!r}; name one of {known_ids}")
-    if not agents:
-        raise UnclaimedHook("no workspace is known yet: start with `recalld discover`, or name the right --home")
-    found = ((known, paths) for known in agents if (paths := _paths_of(hook, AgentFiles.of(settings, known), known)))
-    if len(agents) == 1 and (agent is not None or not hook.paths):
-        meant = agents
-    else:
-        meant = [known for known in agents if known.id.lower() == (hook.agent or "").lower()]
-    chosen, paths = next(found, (meant[0], hook.paths) if meant else (None, ()))
+    from schemas.ports import Event
+
+    agents = {known.id.lower(): known for known in settings.agents if known.enabled and agent in (None, known.id)}
+    claims = ((known, paths) for known in agents.values() if (paths := _claimed(hook, settings, known)))
+    named = agents.get((agent or hook.agent or "").lower())
+    if named is None and not hook.paths and len(agents) == 1:
+        [named] = agents.values()
+    chosen, paths = next(claims, (named, hook.paths))
     if chosen is None:
+        known_ids = ", ".join(known.id for known in settings.agents) or "none yet: see `recalld discover`"
         raise UnclaimedHook(
-            f"this session is in no agent's folders: name the agent with --agent (one of {known_ids}), "
-            "or add the folder to its sessions"
+            f"no agent has this session: add its folder to an agent's sessions, or name one with --agent ({known_ids})"
         )
-    if hook.kind == "session-start":
-        return Event(hook.kind, chosen.id, hook.paths, program=hook.program)  # everything is compared
     # A session that cannot be found by its id is found by comparing everything.
-    kind = hook.kind if paths or hook.session is None else "reconcile"
+    kind = "reconcile" if hook.session and not paths else hook.kind
     return Event(kind, chosen.id, paths, program=hook.program)
 
 
-def _paths_of(hook: Hook, files: AgentFiles, agent: AgentSettings) -> tuple[str, ...]:
-    """Return the transcripts that a hook is about, as the agent's settings spell them; empty if the agent has none."""
+def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str, ...]:
+    """Return the transcripts of a hook, as the agent's settings spell them; empty if the agent has none of them."""
+    from memory.documents.agent_files import AgentFiles
+
     if not hook.paths and hook.session:
         # Right inside one of its folders, named by the session's id.
-        named = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]  # noqa: PTH118
-        return tuple(file for file in named if os.path.isfile(file))  # noqa: PTH113 - Path may raise
-    paths = []
+        named = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
+        return tuple(file for file in named if os.path.isfile(file))
+    files, found = AgentFiles.of(settings, agent), []
     for path in hook.paths:
-        # Links of its folder may be followed. The transcript itself is never a link.
-        folder, name = os.path.split(path)
-        spelt = (path, os.path.join(os.path.realpath(folder), name))  # noqa: PTH118 - Path.resolve follows the last part
-        # Its settings may leave it out.
-        own = [one for one in spelt if files.key_of(one) is not None or files.reason_of(one) is not None]
-        paths.append(next(iter(own), None))
-    return tuple(own or path for own, path in zip(paths, hook.paths, strict=True)) if any(paths) else ()
+        # Links of its folder may be followed, the transcript itself is never a link. Its settings may leave it out.
+        spelt = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
+        found.append(next((one for one in spelt if files.key_of(one) or files.reason_of(one)), None))
+    return tuple(own or path for own, path in zip(found, hook.paths, strict=True)) if any(found) else ()

@@ -19,8 +19,7 @@ from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install
 from memory.http.server import BoundedServer, Bounds, ServerThread, listen
 from memory.status.run_files import remove_hooks_state, write_hooks_state
-from producers.hook_events import UnclaimedHook, event_of
-from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
+from producers.hook_events import PROGRAMS, HookUnreadable, UnclaimedHook, event_of, read_hook, read_payload
 from schemas.conditions import ConditionCode
 from schemas.ports import ConditionReporter, Event
 from schemas.settings import Settings
@@ -72,7 +71,7 @@ class HookServer:
         if kind != "application/json":
             raise HTTPException(415, "send the hook with Content-Type: application/json")
         try:
-            hook = read_hook(program, await request.body())
+            hook = read_hook(program, read_payload(await request.body()))
             event = event_of(hook._replace(program=program), self._settings, agent=agent) if hook is not None else None
         except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None

@@ -4,7 +4,7 @@ watch-events / watch-polling   events of the files                       -> hand
 hand-over                       debounce, looks at transcripts, the queue
 inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
-session-notes                   notes of sessions that ended, if there are any
+session-notes, session-names    notes of sessions that ended, and their names, if there are any
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
@@ -24,8 +24,7 @@ from memory.documents.roots import is_transcript_name
 from memory.status.processes import Pulse, Pulses
 from producers import spool
 from producers.dispatcher import Dispatcher
-from producers.hook_events import UnclaimedHook, event_of
-from producers.hook_payloads import Hook
+from producers.hook_events import Hook, UnclaimedHook, event_of
 from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
 from producers.report import FilesReport, WatchMode, WatchState
 from producers.session_notes import SessionNotes

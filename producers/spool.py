@@ -13,7 +13,7 @@ import os
 import stat
 import time
 
-from producers.hook_payloads import Hook
+from producers.hook_events import Hook
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -139,17 +138,11 @@ def _program() -> str:
 
     called = Path(sys.argv[0])
     if called.parts[-2:] == ("recalld", "__main__.py"):
-        return f"{shlex.quote(_from_here(sys.executable))} -m recalld"
+        return f"{shlex.quote(sys.executable)} -m recalld"
     found = shutil.which("recalld")
     if called.name != "recalld" or (found is not None and Path(found).resolve() == called.resolve()):
         return "recalld"
-    return shlex.quote(_from_here(called))
-
-
-def _from_here(path: str | Path) -> str:
-    """Return the shorter path of a program: from the current folder, or the whole one."""
-    relative = os.path.relpath(path)
-    return min(relative if os.sep in relative else f".{os.sep}{relative}", str(path), key=len)
+    return shlex.quote(str(called))
 
 
 def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

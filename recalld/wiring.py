@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.reader import StoreReader
 from producers.reconciler import Indexes, reconcile
+from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings, Settings
 
@@ -94,3 +95,21 @@ def indexes_of(settings: Settings) -> Indexes:
 def compare(settings: Settings, agent: AgentSettings, queue: JobQueue) -> None:
     """Enqueue what differs between an agent's disk and index."""
     reconcile(agent, AgentFiles.of(settings, agent), indexes_of(settings), queue)
+
+
+class Differences:
+    """Queue of a comparison that only collects documents that differ. `needs_workers`: vectors or a build wait, too."""
+
+    def __init__(self) -> None:
+        self.documents: list[DocumentKey] = []
+        self.needs_workers = False
+
+    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
+        """See `JobQueue`."""
+        self.documents += documents
+
+    def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
+        """See `JobQueue`."""
+        self.needs_workers = True
+
+    request_completion = request_vectors

@@ -80,7 +80,6 @@ class ConditionCode(StrEnum):
 
     # Processes and the broker
     CHANGES_KEPT = "changes_kept"
-    CLOCK_DIFFERS = "clock_differs"
     SETTINGS_CHANGED = "settings_changed"
     SETTINGS_INVALID = "settings_invalid"
     VERSION_DIFFERS = "version_differs"

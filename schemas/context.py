@@ -12,6 +12,7 @@ from pydantic import Field
 from schemas.search import Wire
 
 SessionKindOfPrompt = Literal["chat", "subagent", "cron"]
+PruneDecision = Literal["trim", "clear"]
 
 
 class PromptRequest(Wire):
@@ -91,7 +92,12 @@ class ContextReport(Wire):
 
 
 class FlushRequest(Wire):
-    """State of a session before its next turn; see `memory.context.flush.FlushSession`."""
+    """State of a session before its next turn.
+
+    `tokens`: last known size of the context, None if never counted. While it `is_stale` or unknown, `messages` are
+    counted. `compactions`: their number so far. `flushed_at`: that number at the last flush, None before the first one.
+    `is_writable`: None to look at the workspace.
+    """
 
     window_tokens: Annotated[int, Field(ge=1)]
     tokens: Annotated[int, Field(ge=0)] | None = None
@@ -106,7 +112,11 @@ class FlushRequest(Wire):
 
 
 class FlushAnswer(Wire):
-    """Plan of a flush that is `due`, else the code of why not in `skip`. `cycle` becomes the session's `flushedAt`."""
+    """Plan of a flush that is `due`, else the code of why not in `skip`, such as "below_threshold".
+
+    A plan has the prompts of the hidden turn, the only `path` that it may write, and the token for "nothing to say".
+    Afterwards the session's `flushed_at` is `cycle`, the number of compactions when the plan was made.
+    """
 
     due: bool
     skip: str | None = None
@@ -119,24 +129,28 @@ class FlushAnswer(Wire):
 
 
 class PruneRequest(Wire):
-    """Messages of the next call. `touchedAt` and `decisions` are those of the last answer; see `PruningState`.
+    """Messages of the next call. `touched_at` and `decisions` are those of the last answer.
 
-    `touchedAt` is the Unix time of the last call that wrote the provider's cache, `now` that of this call.
+    `touched_at` is the Unix time of the last call that wrote the provider's cache, `now` that of this call.
+    `decisions` name a result by its call and its text.
     """
 
     messages: tuple[dict[str, Any], ...]
     window_tokens: Annotated[int, Field(ge=1)] | None = None
     touched_at: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    decisions: dict[str, Literal["trim", "clear"]] = Field(default_factory=dict)
+    decisions: dict[str, PruneDecision] = Field(default_factory=dict)
     now: Annotated[float, Field(allow_inf_nan=False)] | None = None
     agent: str | None = None
 
 
 class PruneAnswer(Wire):
-    """Messages for the model, the state for the next request, and the characters before and after."""
+    """Messages for the model, the state for the next request, and the characters before and after.
+
+    `touched_at` moves only if something new was pruned; the client moves it after every call that writes the cache.
+    """
 
     messages: tuple[dict[str, Any], ...]
     touched_at: float | None = None
-    decisions: dict[str, Literal["trim", "clear"]] = Field(default_factory=dict)
+    decisions: dict[str, PruneDecision] = Field(default_factory=dict)
     characters_before: int
     characters_after: int

@@ -24,7 +24,7 @@ from tests.embedding_server import EmbeddingServer, Failure, Request, embed, gem
 
 @dataclass(frozen=True)
 class JobScript:
-    """How a job goes. After `looks` looks (and while the server holds jobs, not before) it `ends` as said.
+    """Course of a job. After `looks` looks (and while the server holds jobs, not before) it `ends` as said.
 
     Lines whose text contains `fails` are in the error file; `drops` lines are in no file; `spoils` lines have a NaN, a
     zero or a too short vector, by turns; `garbage` lines that are no results are among them. `done` lines are done

@@ -83,7 +83,6 @@ def visiting(
     origin: object,
     *,
     language: str = "en-US",
-    dark: bool = False,
     width: int = 1280,
     expected: tuple[str, ...] = (),
 ) -> Iterator[Visit]:
@@ -93,13 +92,10 @@ def visiting(
         browser: what to visit with.
         origin: the service's address.
         language: of the browser.
-        dark: whether the system prefers dark colours.
         width: of the window, in pixels.
         expected: parts of complaints that belong to what the test does, such as a service that is away.
     """
-    context = browser.new_context(
-        locale=language, color_scheme="dark" if dark else "light", viewport={"width": width, "height": 800}
-    )
+    context = browser.new_context(locale=language, viewport={"width": width, "height": 800})
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     visit = Visit(page, str(origin).rstrip("/"), expected=expected)

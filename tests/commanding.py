@@ -32,13 +32,13 @@ class CommandLine:
         return code, *self._capsys.readouterr()
 
     def say(self, *arguments: str) -> str:
-        """What a command prints; it must succeed."""
+        """Return the output of a command that must succeed."""
         code, out, err = self.run(*arguments)
         assert code == 0, out + err
         return out
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        """What a command prints as JSON; it must succeed."""
+        """Return the JSON output of a command that must succeed."""
         return dict(json.loads(self.say(*arguments, "--json")))
 
     def agent(self, *arguments: str) -> dict[str, Any]:

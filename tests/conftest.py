@@ -213,7 +213,7 @@ def keys(settings: Settings) -> Keys:
 
 @pytest.fixture(autouse=True)
 def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command that runs in this process says of logs holds for its own test only.
+    """Limit the settings of logs of a command in this process to its own test.
 
     Modules keep a logger that is cached, with all that was said of it, for the tests after it.
     """

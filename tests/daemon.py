@@ -152,7 +152,7 @@ class Daemon:
         return list(json.loads(answer.stdout)["results"])
 
     def found(self, query: str, path: str) -> bool:
-        """Whether the query finds that document."""
+        """Return True if the query finds that document."""
         return any(result["path"] == path for result in self.search(query))
 
     def status(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Daemon:
         return dict(json.loads(answer.stdout)["agents"][0])
 
     def port(self) -> int:
-        """Where the registered query service listens."""
+        """Return the port of the registered query service."""
         return int(json.loads((self.home / "run" / "service.json").read_text())["port"])
 
     @contextmanager

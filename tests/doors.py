@@ -51,7 +51,7 @@ class House:
         self._open = ExitStack()
 
     def headers(self, agent: str, session_key: str | None = None) -> dict[str, str]:
-        """What a caller with this agent's token sends."""
+        """Return the headers of a caller with this agent's token."""
         token = (self.settings.home / "run" / "tokens" / agent).read_text().strip()
         key = {"X-Recalld-Session-Key": session_key} if session_key is not None else {}
         return {"Authorization": f"Bearer {token}", **key}

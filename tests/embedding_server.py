@@ -32,18 +32,14 @@ from tests.stub_server import StubServer
 #: Nothing is held for longer, however slow the machine is.
 LONGEST_SECONDS = 120.0
 
-#: Ways to answer that no HTTP library would: nothing; half an answer and no more; a byte at a time, from the first
-#: header or in the body; spaces or headers without end; fewer bytes than announced; chunks without a length; gzip
-#: though it was not asked for; and taking the request a byte at a time.
+#: Ways to answer that no HTTP library would: nothing; half an answer and no more; a byte of the body at a time; spaces
+#: without end; fewer bytes than announced; gzip though it was not asked for; and taking the request a byte at a time.
 Wire = Literal[
     "silent",
     "half",
-    "headers trickle",
     "body trickles",
     "endless",
-    "endless headers",
     "truncated",
-    "garbage chunks",
     "compressed",
     "request trickles",
 ]
@@ -56,10 +52,10 @@ _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff]")
 
 @dataclass(frozen=True)
 class Failure:
-    """What one request meets instead of, or on top of, a good answer.
+    """Fault that one request meets instead of, or on top of, a good answer.
 
     With a `status` it is answered with that and an error body (`message`, `code`, `type`, `param`, or `body` as it
-    is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` and `zero` are replaced,
+    is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` are replaced,
     `dimensions` overrides the width. `delay` seconds pass first, or as many as it takes until `held_until` is set;
     `disconnect` closes the connection unanswered; `raw` is sent in place of the JSON; `changed` makes another answer of
     a good one; `wire` says how it is sent.
@@ -74,7 +70,6 @@ class Failure:
     body: Any = None
     drop: int = 0
     nan: tuple[int, ...] = ()
-    zero: tuple[int, ...] = ()
     dimensions: int | None = None
     delay: float = 0.0
     held_until: threading.Event | None = None
@@ -196,13 +191,12 @@ class EmbeddingServer(StubServer):
 
     Options: `api` is the dialect of `/embeddings`, the others have paths of their own. `floats` answers numbers
     although base64 was asked; `refuses_base64` answers 400 to encoding_format base64; `shuffled` answers out of order;
-    `most_inputs` answers 413 to larger requests; `poison` answers 400 to requests with a text that contains it;
-    `breaking` answers 500 to them; `key` answers 401 to any other key; `pulled` are the models of an Ollama, and
-    `context` the bytes beyond which it cuts a text, or refuses it with `too_long`; `length` is that of vectors;
-    `answers` makes every answer of path and body instead; `latency` seconds a request; `senders` is how many requests
-    the client sends at once at most; `share_429`, `share_500` of the requests fail so, 429 with a Retry-After of
-    `retry_after` seconds, by a generator that starts with `seed`. `deaf` takes no connection and refuses none.
-    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `cut` texts, `largest_tokens` (a
+    `most_inputs` answers 413 to larger requests; `poison` answers 400 to requests with a text that contains it; `key`
+    answers 401 to any other key; `answers` makes every answer of path and body instead; `latency` seconds a request;
+    `senders` is how many requests the client sends at once at most; `share_429`, `share_500` of the requests fail so,
+    429 with a Retry-After of `retry_after` seconds, by a generator that starts with `seed`. `deaf` takes no connection
+    and refuses none.
+    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
     quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests, `failures` by
     status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for longer, and that
     cannot have left before that answer: more than the `senders` that were not being answered at that moment).
@@ -218,12 +212,7 @@ class EmbeddingServer(StubServer):
         shuffled: bool = False,
         most_inputs: int = 2048,
         poison: str | None = None,
-        breaking: str | None = None,
         key: str | None = None,
-        pulled: tuple[str, ...] = (),
-        context: int = 2048,
-        too_long: int = 400,
-        length: float = 1.0,
         answers: Callable[[str, Any], Any] | None = None,
         latency: float = 0.0,
         senders: int = 1,
@@ -242,14 +231,8 @@ class EmbeddingServer(StubServer):
         self.shuffled = shuffled
         self.most_inputs = most_inputs
         self.poison = poison
-        self.breaking = breaking
         self.key = key
-        self.pulled = pulled
-        self.context = context
-        self.too_long = too_long
-        self.length = length
         self.answers = answers
-        self.cut = 0
         self.latency = latency
         self.senders = senders
         self.share_429 = share_429
@@ -281,12 +264,12 @@ class EmbeddingServer(StubServer):
 
     @property
     def url(self) -> str:
-        """What to give as remote.base_url."""
+        """Return the value of remote.base_url."""
         return f"{self.root}/v1"
 
     @property
     def distinct(self) -> int:
-        """How many different texts were embedded."""
+        """Return the number of different texts that were embedded."""
         return len(self.paid)
 
     @property
@@ -404,22 +387,18 @@ class EmbeddingServer(StubServer):
                 with suppress(TimeoutError):
                     if not client.recv(1):
                         return
-        elif wire in {"headers trickle", "body trickles"}:
-            at_once = len(head) + 1 if wire == "body trickles" else 0
-            client.sendall((head + payload)[:at_once])
-            for byte in (head + payload)[at_once:]:
+        elif wire == "body trickles":
+            client.sendall(head)
+            for byte in payload:
                 client.sendall(bytes([byte]))
                 if self._over.wait(PACE_SECONDS):
                     return
-        elif wire in {"endless", "endless headers"}:
-            start, more = (b"\r\n", b" " * 65_536) if wire == "endless" else (b"X-More: ", b"x" * 65_536)
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + start)
+        elif wire == "endless":
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
             while not self._over.is_set():
-                client.sendall(more)
+                client.sendall(b" " * 65_536)
         elif wire == "truncated":
             client.sendall(head + payload[:-7])
-        elif wire == "garbage chunks":
-            client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n" + payload)
         elif wire == "compressed":
             packed = gzip.compress(payload)
             client.sendall(
@@ -468,29 +447,23 @@ class EmbeddingServer(StubServer):
         if dialect is None:
             return refused(404, f"no route {request.path}")
         authorization = request.headers.get("authorization")
-        too_long = [text for text in texts if dialect.path == "/api/embed" and len(text.encode()) > self.context]
         for status, message, applies in (
             (401, f"Incorrect API key provided: {authorization}", self.key and authorization != f"Bearer {self.key}"),
-            (404, f"model '{body.get('model')}' not found", self.pulled and body.get("model") not in self.pulled),
-            (self.too_long, "the input length exceeds the context length", too_long and body.get("truncate") is False),
             (400, "unknown value for encoding_format", self.refuses_base64 and body.get("encoding_format") == "base64"),
             (400, "an argument is not supported by our API", dialect.fields and set(body) - dialect.fields),
             (413, f"at most {self.most_inputs} inputs", len(texts) > self.most_inputs),
             (400, "'$.input' is invalid: empty string", any(not text.strip() for text in texts)),
             (400, "this input is too long for the model", self.poison and any(self.poison in text for text in texts)),
-            (500, "Traceback (most recent call last)", self.breaking and any(self.breaking in text for text in texts)),
         ):
             if applies:
                 return refused(status, message)
         asked = next((body[name] for name in dialect.width if body.get(name)), None)
         asked = asked or body.get("requests", [{}])[0].get("outputDimensionality") or self.dimensions
         width = failure.dimensions or int(asked)
-        rows = [embed(text, width) * np.float32(self.length) for text in texts]
-        for places, value in ((failure.nan, np.nan), (failure.zero, 0.0)):
-            for place in places:
-                rows[place % len(rows)] = np.full(width, value, dtype=np.float32)
+        rows = [embed(text, width) for text in texts]
+        for place in failure.nan:
+            rows[place % len(rows)] = np.full(width, np.nan, dtype=np.float32)
         with self._lock:
-            self.cut += len(too_long)
             if not failure.drop:
                 self.inputs += len(texts)
                 self._pay(texts)

@@ -57,14 +57,6 @@ def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
     return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
 
 
-def chunked(body: bytes, size: int) -> Iterator[bytes]:
-    """A body in chunks of `size` bytes, as `Transfer-Encoding: chunked` sends it."""
-    for start in range(0, len(body), size):
-        piece = body[start : start + size]
-        yield b"%x\r\n%s\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
-
-
 class HostileClient:
     """One connection. `receive_bytes`: how much the system takes from the server for a client that does not read."""
 
@@ -98,7 +90,7 @@ class HostileClient:
             return False
 
     def was_sent_away(self) -> bool:
-        """Whether the server has closed its side or broken the connection off. Reads nothing."""
+        """Return True if the server has closed its side or broken the connection off. Reads nothing."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         return bool(poll.poll(0))
@@ -113,17 +105,9 @@ class HostileClient:
                     return found
         return _answer(bytes(data), ended=True) or Answer(0, {}, bytes(data))
 
-    def read_all(self) -> bytes:
-        """Wait for the end of the connection."""
-        data = bytearray()
-        with suppress(ConnectionError):
-            while (more := self._socket.recv(65536)) != b"":
-                data += more
-        return bytes(data)
-
 
 def said(port: int, *pieces: bytes) -> Answer:
-    """What a server answers to these bytes."""
+    """Return a server's answer to these bytes."""
     with HostileClient(port) as client:
         client.send(*pieces)
         return client.read()
@@ -140,7 +124,7 @@ def crowd(port: int, count: int, *, first: bytes = b"") -> Iterator[list[Hostile
 
 
 def held(clients: Iterable[HostileClient]) -> int:
-    """How many of the connections the server still holds."""
+    """Return the number of connections that the server still holds."""
     return sum(not client.was_sent_away() for client in clients)
 
 

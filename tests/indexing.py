@@ -34,7 +34,6 @@ class World:
         (self.workspace / "memory").mkdir(parents=True)
         self.sessions.mkdir()
         self.cache = EmbeddingCache(folder / "embeddings.sqlite") if self.cached else None
-        self.free: int | None = None
         self._open: list[Indexer] = []
 
     def agent(self, **settings: Any) -> AgentSettings:
@@ -63,7 +62,7 @@ class World:
         made = Indexer(
             agent,
             files=AgentFiles(agent),
-            generations=GenerationWriter(indexes, StoreOptions(), owner=owner, free=lambda _: self.free),
+            generations=GenerationWriter(indexes, StoreOptions(), owner=owner),
             supply=EmbeddingSupply(choice, self.cache),
         )
         self._open.append(made)

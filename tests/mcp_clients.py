@@ -12,7 +12,6 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent, Tool
 
 T = TypeVar("T")
@@ -22,7 +21,7 @@ ERAS = ("legacy", "2026-07-28")
 
 
 def connected(server: Any, work: Callable[[Client], Awaitable[T]], *, era: str = "auto") -> T:
-    """What `work` returns with a client of a server: one in memory, or a child process."""
+    """Return the result of `work` with a client of a server: one in memory, or a child process."""
 
     async def run() -> T:
         async with Client(server, mode=era) as client:
@@ -82,11 +81,6 @@ def refusal(result: CallToolResult) -> str:
     [text] = result.content
     assert isinstance(text, TextContent)
     return text.text
-
-
-def protocol_error(match: str) -> pytest.RaisesGroup[MCPError]:
-    """Expects an error of the protocol, which the model never sees; the client's tasks wrap it into groups."""
-    return pytest.RaisesGroup(pytest.RaisesExc(MCPError, match=match), allow_unwrapped=True, flatten_subgroups=True)
 
 
 class _Absent:

@@ -1,8 +1,9 @@
-"""The requests that every remote provider sends, recorded, beside what the provider's documentation asks for.
+"""The requests that every remote provider sends, recorded for the middle column of the table of a page.
 
     python -m tests.provider_requests docs/providers.md
 
-A provider is a `Row` of `ROWS`. The real provider runs against a server that records what arrives.
+A provider is a `Row` of `ROWS`. The real provider runs against a server that records what arrives. What the provider's
+documentation asks for is written in the page.
 """
 
 from __future__ import annotations
@@ -43,15 +44,7 @@ AWS = {
     "NO_PROXY": "127.0.0.1",
 }
 
-_HEAD = """# Providers: what is sent, and what their documentation asks for
-
-The middle column was recorded from recalld's own requests, with two texts and one query, by
-`python -m tests.provider_requests docs/providers.md`; a test compares it with what is sent now. Of the headers only the
-names are shown, without those of every HTTP request. The last column says what the provider's documentation asks for.
-
-| Provider | What is sent | What its documentation asks for |
-|---|---|---|
-"""
+WIDE = {"output_dimensionality": WIDTH}
 
 
 def a_document_and_a_query(provider: EmbeddingProvider) -> None:
@@ -85,15 +78,12 @@ def a_batch_job(provider: EmbeddingProvider) -> None:
 class Row:
     """One line of the table.
 
-    `settings` are those of an agent besides the provider's name and its address. `address` stands in front of the
-    recorded paths, and `path` is that of the API at the server; None for the preset's. `asks` is the documentation in
-    our words, `documentation` its address.
-    `make` returns the provider for the server's address.
+    `settings` are those of an agent besides the provider's name and its address. `title` is what the first cell says
+    after the name. `address` stands in front of the recorded paths, and `path` is that of the API at the server; None
+    for the preset's. `make` returns the provider for the server's address.
     """
 
     provider: str
-    asks: str
-    documentation: str
     settings: dict[str, Any] = field(default_factory=dict)
     title: str = ""
     address: str | None = None
@@ -111,123 +101,20 @@ def with_aws(row: Row, root: str) -> EmbeddingProvider:
     return provider
 
 
+BATCHES: dict[str, Any] = {"title": ", Batch API", "ask": a_batch_job}
+GOOGLE = {"address": "https://generativelanguage.googleapis.com", "path": "/v1beta/openai"}
+
 ROWS: Sequence[Row] = (
-    Row(
-        "openai",
-        "`input` (at most 2,048 texts of 8,192 tokens, 300,000 tokens together), `model`, and optionally `dimensions` "
-        "and `encoding_format`; the key as a bearer token.",
-        "https://platform.openai.com/docs/api-reference/embeddings/create",
-        {"output_dimensionality": WIDTH},
-    ),
-    Row(
-        "voyage",
-        "`input` (at most 1,000 texts), `model`, `input_type` `query` or `document` for retrieval, and optionally "
-        "`truncation`, `output_dimension` and `encoding_format`; the key as a bearer token.",
-        "https://docs.voyageai.com/reference/embeddings-api",
-        {"output_dimensionality": WIDTH},
-    ),
-    Row(
-        "mistral",
-        "`input`, `model`, and optionally `output_dimension` and `encoding_format`; the key as a bearer token.",
-        "https://docs.mistral.ai/api/endpoint/embeddings",
-        {"output_dimensionality": WIDTH},
-    ),
-    Row(
-        "ollama",
-        "`model`, `input`, and optionally `truncate` (false: a text that is too long is an error), `keep_alive`, "
-        "`dimensions` and `options`; no key. The model's card asks for the words before the texts.",
-        "https://docs.ollama.com/api/embed",
-    ),
-    Row(
-        "lmstudio",
-        "`input` and `model`; no key. The model's card asks for the words before the texts.",
-        "https://lmstudio.ai/docs/developer/openai-compat/embeddings",
-    ),
-    Row(
-        "deepinfra",
-        "`input`, `model`, and optionally `encoding_format` and `dimensions`; the key as a bearer token.",
-        "https://docs.deepinfra.com/api-reference/openai-embeddings-1",
-        {"output_dimensionality": WIDTH},
-    ),
-    Row(
-        "openai-compatible",
-        "As OpenAI's. A model whose name says its family gets what its card asks for.",
-        "https://platform.openai.com/docs/api-reference/embeddings/create",
-        {"model": "BAAI/bge-large-en-v1.5"},
-        address="http://your-server",
-        path="/v1",
-    ),
-    Row(
-        "bedrock",
-        "Titan: `inputText`, one text, and optionally `dimensions` (1,024, 512 or 256) and `normalize` (true unless "
-        "said otherwise); signed with AWS's credentials.",
-        "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-titan-embed-text.html",
-        {"output_dimensionality": WIDTH},
-        make=with_aws,
-        ask=a_document_and_a_query,
-    ),
-    Row(
-        "bedrock",
-        "Cohere: `texts` (at most 96), `input_type`, and optionally `truncate` (NONE: a text that is too long is an "
-        "error), `embedding_types` and, in version 4, `output_dimension`.",
-        "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v4.html",
-        {"model": "us.cohere.embed-v4:0", "output_dimensionality": WIDTH},
-        title="`bedrock`, Cohere",
-        make=with_aws,
-    ),
-    Row(
-        "gemini",
-        "`requests` (at most 100), each with `model`, `content` (2,048 tokens) and optionally `taskType` (for search "
-        "RETRIEVAL_DOCUMENT and RETRIEVAL_QUERY), `title` and `outputDimensionality`; vectors of fewer than 3,072 "
-        "dimensions have to be brought to unit length; the key as `x-goog-api-key`. (recalld sends no title: the same "
-        "words in two notes would be two texts, each of them paid for.)",
-        "https://ai.google.dev/api/embeddings",
-        {"output_dimensionality": WIDTH},
-    ),
-    Row(
-        "gemini",
-        "The task as words before the text, for there is no field for it: `task: search result | query: ` and "
-        "`title: none | text: `.",
-        "https://ai.google.dev/gemini-api/docs/embeddings",
-        {"model": "gemini-embedding-2"},
-        title="`gemini`, gemini-embedding-2",
-    ),
-    Row(
-        "gemini",
-        "On the OpenAI-compatible route `input`, `model` and optionally `dimensions`; the key as a bearer token. (It "
-        "serves indexes that were made with it, and every `remote.base_url` that ends in `/openai`.)",
-        "https://ai.google.dev/gemini-api/docs/openai",
-        {"output_dimensionality": WIDTH},
-        title="`gemini`, compatible",
-        address="https://generativelanguage.googleapis.com",
-        path="/v1beta/openai",
-    ),
-    Row(
-        "openai",
-        "A file with one request a line, uploaded with the purpose `batch`; a job with `input_file_id`, `endpoint` and "
-        "`completion_window`; two files of results.",
-        "https://developers.openai.com/api/docs/guides/batch",
-        title="`openai`, Batch API",
-        server=BatchServer,
-        ask=a_batch_job,
-    ),
-    Row(
-        "voyage",
-        "As OpenAI's, with model and options in `request_params` and a window of 12 hours.",
-        "https://docs.voyageai.com/docs/batch-inference",
-        title="`voyage`, Batch API",
-        server=BatchServer,
-        ask=a_batch_job,
-    ),
-    Row(
-        "gemini",
-        "A file with `key` and `request` on each line, uploaded by the resumable protocol; `asyncBatchEmbedContent` "
-        "with `displayName` and `inputConfig`; `batches` to look at, to list and to delete; the results as a download.",
-        "https://ai.google.dev/gemini-api/docs/batch-api",
-        title="`gemini`, Batch API",
-        server=GeminiServer,
-        ask=a_batch_job,
-    ),
+    *(Row(name, WIDE) for name in ("openai", "voyage", "mistral", "deepinfra", "gemini")),
+    *(Row(name) for name in ("ollama", "lmstudio")),
+    Row("openai-compatible", {"model": "BAAI/bge-large-en-v1.5"}, address="http://your-server", path="/v1"),
+    Row("bedrock", WIDE, make=with_aws, ask=a_document_and_a_query),
+    Row("bedrock", {"model": "us.cohere.embed-v4:0", **WIDE}, ", Cohere", make=with_aws),
+    Row("gemini", {"model": "gemini-embedding-2"}, ", gemini-embedding-2"),
+    Row("gemini", WIDE, ", compatible", **GOOGLE),
+    Row("openai", server=BatchServer, **BATCHES),
+    Row("voyage", server=BatchServer, **BATCHES),
+    Row("gemini", server=GeminiServer, **BATCHES),
 )
 
 
@@ -242,9 +129,17 @@ def requests_of(row: Row) -> list[Request]:
         return list(server.log)
 
 
-def document() -> str:
-    """Return the whole file with the table."""
-    return _HEAD + "".join(map(_line, ROWS))
+def document(page: str) -> str:
+    """Return the page with what is sent now in the middle column of its table."""
+    sent = {f"`{row.provider}`{row.title}": row for row in ROWS}
+    lines = []
+    for line in page.splitlines(keepends=True):
+        title, _, rest = line.removeprefix("| ").partition(" | ")
+        row = sent.pop(title, None)
+        lines.append(line if row is None else f"| {title} | {_sent(row)} | {rest.rpartition(' | ')[2]}")
+    if sent:
+        raise ValueError(f"the table has no line for {', '.join(sent)}")
+    return "".join(lines)
 
 
 def _chosen(row: Row, root: str) -> EmbeddingProvider:
@@ -256,7 +151,7 @@ def _chosen(row: Row, root: str) -> EmbeddingProvider:
     return choice.provider
 
 
-def _line(row: Row) -> str:
+def _sent(row: Row) -> str:
     address = row.address
     if address is None:
         parts = urlsplit(PRESETS[row.provider].base_url)
@@ -274,9 +169,7 @@ def _line(row: Row) -> str:
             body = _body(request)
             said.append(_code(body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)))
         target, headers = now, names
-    asks = row.asks.replace("|", "\\|")
-    cells = (row.title or f"`{row.provider}`", "<br>".join(said), f"{asks} [Documentation]({row.documentation})")
-    return f"| {' | '.join(cells)} |\n"
+    return "<br>".join(said)
 
 
 def _body(request: Request) -> Any:
@@ -290,4 +183,5 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(document(), encoding="utf-8")
+    written = Path(sys.argv[1])
+    written.write_text(document(written.read_text("utf-8")), "utf-8")

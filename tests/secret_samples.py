@@ -33,7 +33,7 @@ def made(template: str, source: random.Random) -> str:
 
 
 def written(line: str, source: random.Random) -> tuple[str, str, str]:
-    """What stands before a secret, the secret, and what stands after it."""
+    """Return the text before a secret, the secret, and the text after it."""
     before, secret, after = line.split("§")
     return before, made(secret, source), after
 
@@ -95,6 +95,9 @@ https://api.example.com/v1?api_key=§{h32}§
 https://s3.example.com/x?X-Amz-Signature=§{h64}1§&x=2
 xoxb here §xoxb-{d12}-{d13}-{A24}§ ok
 https://hooks.slack.com/services/§T{U8}/B{U8}/{A24}§
+https://x.webhook.office.com/webhookb2/a@b/IncomingWebhook/§{h32}/{h36}§
+https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key=§{h8}7-{h4}-{h12}§
+https://open.feishu.cn/open-apis/bot/v2/hook/§{h8}-{h4}-{h12}§
 bot token §{d10}:AA{u33}§
 https://api.telegram.org/§bot{d10}:AA{u33}§/sendMessage
 §M{A23}.{A6}.{A27}§

@@ -1,4 +1,4 @@
-"""What the tests of transcripts ask of them."""
+"""Helpers of the tests of transcripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def raw_lines(data: bytes) -> list[RawLine]:
 
 
 def readings(*entries: dict[str, Any], name: str | None = None) -> list[Reading]:
-    """What the entries of one file say."""
+    """Return the messages in the entries of one file."""
     interpreter = Interpreter(name)
     return [interpreter.read(json.dumps(entry).encode()) for entry in entries]
 
@@ -36,10 +36,19 @@ def new_fold(
     return TranscriptFold(tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=name, state=state)
 
 
+def feed(fold: TranscriptFold, data: bytes) -> RawLine | None:
+    """Feed the lines; a last one without its end is not fed but returned, for `open`."""
+    for line in raw_lines(data):
+        if not line.ended:
+            return line
+        fold.feed(line)
+    return None
+
+
 def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[CutChunk]]:
     """The fold of a whole file, and all its chunks."""
     fold = new_fold(**options)
-    tail = fold.feed_all(raw_lines(data))
+    tail = feed(fold, data)
     return fold, [*fold.take(), *fold.open(tail)]
 
 

@@ -31,7 +31,7 @@ def key(path: str) -> DocumentKey:
 
 
 def ready(board: HealthStore, *, problems: Sequence[str] = ()) -> Response:
-    """What `/readyz` answers."""
+    """Return the answer of `/readyz`."""
     return readiness(board.broker, board.stalled_seconds, stalled_after_seconds=60, problems=lambda: problems)()
 
 
@@ -104,11 +104,11 @@ class Workers:
         return self.queue.marks.waiting(agent)
 
     def settled(self, agent: str = "main") -> bool:
-        """Whether every mark is over."""
+        """Return True if every mark is over."""
         return self.queue.marks.pending(agent).documents == 0
 
     def conditions(self, agent: str = "main") -> dict[ConditionCode, Condition]:
-        """What was reported and is not over, by its code."""
+        """Return the reported conditions that are not over, by code."""
         return {one.code: one for one in self.board.conditions(agent)}
 
     def counts(self, agent: str = "main") -> IndexCounts:
@@ -116,12 +116,12 @@ class Workers:
             return reader.counts() if reader is not None else IndexCounts()
 
     def finds(self, word: str, agent: str = "main") -> bool:
-        """Whether a keyword search finds the word."""
+        """Return True if a keyword search finds the word."""
         with self.reading(agent) as reader:
             return reader is not None and bool(reader.search_text(word, 5))
 
     def complete(self, agent: str = "main") -> bool:
-        """Whether every mark is over and every chunk has its vector."""
+        """Return True if every mark is over and every chunk has its vector."""
         # In this order: what was committed when the last mark ended is in the counts.
         if not self.settled(agent):
             return False

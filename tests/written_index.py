@@ -19,6 +19,21 @@ def writer_of(settings: Settings, agent_id: str = "main") -> GenerationWriter:
     return GenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
 
 
+def with_agents(settings: Settings, *names: str, note: str = "note") -> Settings:
+    """Return settings of these agents, each with a workspace beside the first one's, and one note (`note` is its name).
+
+    `{name}` in it is the agent's.
+    """
+    agents = []
+    for name in names:
+        folder = settings.agents[0].workspace.parent / name
+        (folder / "memory").mkdir(parents=True)
+        text = f"The password of {name} is on the blue card.\n"
+        (folder / "memory" / f"{note.format(name=name)}.md").write_text(text, "utf-8")
+        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
+    return settings.model_copy(update={"agents": tuple(agents)})
+
+
 def write_index(
     settings: Settings, agent_id: str = "main", *, vectors: bool = True, earlier_version: bool = False
 ) -> Store:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 
 import structlog
 from dramatiq.middleware import TimeLimitExceeded
 
+from memory.documents.roots import archived_path
 from memory.index import completion as completing
 from memory.index.changes import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, ConditionCode
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
 from workers.failure_policy import Postponed, WorkerDied, decide
@@ -135,10 +137,15 @@ class _Turn:
             _add(report, self._run(indexer, self._claims()))
         return report
 
-    def done(self, keys: Sequence[DocumentKey]) -> None:
+    def done(self, indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
         """Remove the marks of documents that were committed, or became dead letters."""
         got_on()
         now = time.time()
+        # A vanished session whose own job came before its archive's may be forgotten now.
+        archived = {path for key in keys if key.is_transcript and (path := archived_path(key.path)) is not None}
+        sessions = [DocumentKey(SESSIONS_SOURCE, path) for path in sorted(archived)]
+        left = [key for key in sessions if indexer.target().file(key) is not None]
+        self._runtime.queue.mark_changed(self._agent, left, lane=self._lane)
         tracing.link(self._marks.take_traces(self._agent, keys))
         if self._lane is Lane.BACKFILL:
             self._runtime.board.counters.flush()  # a run that waits for these marks reports the usage after them
@@ -172,7 +179,7 @@ class _Turn:
         counters.add(COMMITS, report.commits, "documents")
 
     def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
-        return indexer.index(keys, lane=self._lane, on_done=self.done, out_of_time=self.over)
+        return indexer.index(keys, lane=self._lane, on_done=partial(self.done, indexer), out_of_time=self.over)
 
     def _claims(self) -> Iterator[DocumentKey]:
         """Yield documents until the turn is over, or until one has to be tried alone."""
@@ -199,7 +206,7 @@ class _Turn:
         if claim.crashes.isdecimal():
             crashes = int(claim.crashes)
         elif claim.crashes == _look(indexer, key) and indexer.has_letter(key, error_class=WorkerDied.__name__):
-            self._leave_alone(key, claim.crashes)
+            self._leave_alone(indexer, key, claim.crashes)
             return IndexReport(unchanged=1)
         else:
             # It changed: its next crash is one of several again.
@@ -212,13 +219,13 @@ class _Turn:
         if decide(WorkerDied(reason), crashes).dead_letter:
             indexer.give_up(key, reason=reason, error_class=WorkerDied.__name__, attempts=crashes)
             log.error("document_given_up", agent=self._agent, path=key.path, crashes=crashes)
-            self._leave_alone(key, _look(indexer, key))
+            self._leave_alone(indexer, key, _look(indexer, key))
             return IndexReport(failed=1)
         return self._run(indexer, iter([key]))
 
-    def _leave_alone(self, key: DocumentKey, look: str) -> None:
+    def _leave_alone(self, indexer: Indexer, key: DocumentKey, look: str) -> None:
         """Remove the mark of a dead letter, and leave it unread while it looks like this."""
-        self.done([key])
+        self.done(indexer, [key])
         self._marks.note_crashes(self._agent, key.encode(), look)
 
 

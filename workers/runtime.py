@@ -16,6 +16,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter, HomeOwner
+from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, takeover_token
 from schemas.errors import RecalldError
@@ -161,7 +162,7 @@ class Runtime:
 
     def _token(self, agent: AgentSettings) -> object:
         """Return a value that differs when an agent's indexer has to be made anew."""
-        return takeover_token(self.settings, agent), self._owner.owns()
+        return takeover_token(Generations.of(self.settings, agent.id)), self._owner.owns()
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)

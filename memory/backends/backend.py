@@ -67,7 +67,7 @@ def backend_maker(name: str) -> MakeBackend:
     if name == "qmd":
         from memory.backends.qmd import QmdBackend
 
-        return QmdBackend.of
+        return QmdBackend
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if not found:
         raise BackendFailed(f"no backend is called {name!r}; use builtin or qmd, or install the package that has it")

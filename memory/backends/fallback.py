@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import structlog
 
-from memory.backends.backend import BUILTIN, Backend, BackendFailed, MakeBackend, backend_maker
+from memory.backends.backend import BUILTIN, Backend, MakeBackend, backend_maker
 from memory.search.scope import allows, session_of
-from memory.search.tools import SearchableMemory, unavailable
+from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Limits, Settings
 from schemas.status import Availability, BackendStatus
@@ -31,7 +31,8 @@ BACKOFF_SECONDS = 10.0
 class FallbackMemory(SearchableMemory):
     """Memory of one agent by a backend, and by recalld's own index from the backend's first failure on.
 
-    `builtin` returns the own memory; it is not called before it is needed. `failed` gets the reason of a failure.
+    `primary` is the backend, or the reason why there is none. `builtin` returns the own memory; it is not called before
+    it is needed.
     """
 
     def __init__(
@@ -40,15 +41,16 @@ class FallbackMemory(SearchableMemory):
         primary: Backend | str,
         builtin: Callable[[], SearchableMemory],
         *,
-        failed: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._agent = agent
         self._builtin = builtin
-        self._on_failed = failed
+        self._clock = clock
         self._lock = threading.Lock()
-        self._primary = primary if isinstance(primary, Backend) else None
-        #: Reason why the own index answers; None while the backend does.
-        self.reason = primary if isinstance(primary, str) else None
+        #: Backend, or the reason why the own index answers.
+        self._state = primary
+        #: Time of the failure on the clock; None while the backend answers.
+        self.failed_at = clock() if isinstance(primary, str) else None
 
     @property
     def limits(self) -> Limits:
@@ -59,19 +61,22 @@ class FallbackMemory(SearchableMemory):
         """Return the backend's answer, else that of the own index with the reason, else an unavailable answer."""
         if not allows(self._agent.scope, session_of(request.session_key), agent=self._agent.id):
             return SearchAnswer()
-        primary = self._primary
-        if primary is not None:
+        if request.corpus == "wiki":
+            return with_corpora(SearchAnswer(), request.corpus)
+        state = self._state
+        if isinstance(state, str):
+            reason = state
+        else:
             try:
                 async with asyncio.timeout(self.limits.timeout_ms / 1000 * _PRIMARY_SHARE):
-                    answer = await primary.searched(request)
+                    answer = await state.searched(request)
                 if not answer.unavailable:
-                    return answer
-                self._fail(BackendFailed(answer.error or "it is unavailable"))
+                    return with_corpora(answer, request.corpus)
+                reason = self._fail(answer.error or "it is unavailable")
             except TimeoutError:
-                self._fail(BackendFailed("it did not answer in time"))
+                reason = self._fail("it did not answer in time")
             except Exception as error:  # noqa: BLE001 - whatever a backend raises, a search is answered
-                self._fail(error)
-        reason = self.reason or "the backend is closed"
+                reason = self._fail(_sentence(error))
         try:
             answer = await self._builtin().searched(request)
         except Exception as error:  # noqa: BLE001 - as above
@@ -83,32 +88,22 @@ class FallbackMemory(SearchableMemory):
         return answer.model_copy(update={"fallback": True, "fallback_reason": reason})
 
     def read_file(self, request: GetRequest) -> GetAnswer:
-        """Return lines of a document. A backend that cannot read one is an answer, and no failure."""
-        primary = self._primary
-        if primary is None:
-            return self._builtin().read_file(request)
-        try:
-            return primary.read_file(request)
-        except Exception as error:  # noqa: BLE001 - as for a search
-            _log.warning("read_failed", agent=self._agent.id, backend=self._agent.backend, reason=str(error))
-            lack = unavailable(
-                f"the document cannot be read now ({error})", action="ask again, or run `recalld status`"
-            )
-            return GetAnswer(path=request.path, status="error", **lack)
+        """Return lines of a document. The own memory reads what the backend cannot."""
+        return self._asked(lambda primary: primary.read_file(request), lambda _: self._builtin().read_file(request))
 
     def status(self) -> BackendStatus:
         """Return the state of what answers: the backend's own, or that of the fallback with its reason."""
-        primary = self._primary
-        if primary is not None:
-            try:
-                return primary.status()
-            except Exception as error:  # noqa: BLE001 - a status never raises
-                return BackendStatus(backend=self._agent.backend, problem=_sentence(error))
-        return BackendStatus(backend=BUILTIN, fallback_from=self._agent.backend, problem=self.reason)
+
+        def problem(reason: str) -> BackendStatus:
+            if self.failed_at is None:
+                return BackendStatus(backend=self._agent.backend, problem=reason)
+            return BackendStatus(backend=BUILTIN, fallback_from=self._agent.backend, problem=reason)
+
+        return self._asked(lambda primary: primary.status(), problem)
 
     def sync(self) -> str | None:
         """Request an update; return None, or the reason why that is not possible."""
-        return self._asked(lambda primary: primary.sync(), lambda reason: reason)
+        return self._asked(lambda primary: primary.sync(), str)
 
     def probe_embedding_availability(self) -> Availability:
         """Return whether the backend embeds queries."""
@@ -118,34 +113,33 @@ class FallbackMemory(SearchableMemory):
         """Return whether the backend searches vectors."""
         return self._asked(lambda primary: primary.probe_vector_availability(), _not_available)
 
-    def close(self) -> None:
-        """Close the backend; the own index belongs to its owner."""
+    def close(self, reason: str = "the backend is closed") -> str:
+        """Close the backend, and return the first reason for that; the own index belongs to its owner."""
         with self._lock:
-            primary, self._primary = self._primary, None
-            self.reason = self.reason or "the backend is closed"
-        if primary is not None:
-            try:
-                primary.close()
-            except Exception:  # noqa: BLE001 - a backend that cannot be closed is left
-                _log.exception("backend_not_closed", backend=self._agent.backend)
+            if isinstance(self._state, str):
+                return self._state
+            primary, self._state, self.failed_at = self._state, reason, self._clock()
+        try:
+            primary.close()
+        except Exception:  # noqa: BLE001 - a backend that cannot be closed is left
+            _log.exception("backend_not_closed", backend=self._agent.backend)
+        return reason
 
     def _asked(self, ask: Callable[[Backend], _Answer], otherwise: Callable[[str], _Answer]) -> _Answer:
-        """Return the backend's answer; what it raises is an answer, too, and so is a fallback."""
-        primary = self._primary
-        if primary is None:
-            return otherwise(self.reason or "the backend is closed")
+        """Return the backend's answer, or one with the reason of a fallback or of what the backend raised."""
+        state = self._state
+        if isinstance(state, str):
+            return otherwise(state)
         try:
-            return ask(primary)
+            return ask(state)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            _log.warning("backend_call_failed", agent=self._agent.id, backend=self._agent.backend, reason=str(error))
             return otherwise(_sentence(error))
 
-    def _fail(self, error: Exception) -> None:
-        reason = f"{self._agent.backend} failed: {_sentence(error)}"
-        with self._lock:
-            self.reason = self.reason or reason
+    def _fail(self, problem: str) -> str:
+        reason = self.close(f"{self._agent.backend} failed: {problem}")
         _log.warning("backend_failed", agent=self._agent.id, backend=self._agent.backend, reason=reason)
-        self.close()
-        self._on_failed(reason)
+        return reason
 
 
 class BackendSlots:
@@ -166,25 +160,15 @@ class BackendSlots:
         self._clock = clock
         self._lock = threading.Lock()
         self._slots: dict[tuple[str, str], FallbackMemory] = {}
-        self._again_at: dict[tuple[str, str], float] = {}
 
     def memory(self, agent: AgentSettings, builtin: Callable[[], SearchableMemory]) -> FallbackMemory:
         """Return the memory of an agent whose backend is not recalld's own index. Never raises."""
         key = agent.id, agent.model_dump_json()
         with self._lock:
             held = self._slots.get(key)
-            if held is not None and (held.reason is None or self._clock() < self._again_at.get(key, 0.0)):
-                return held
-            primary: Backend | str
-            try:
-                primary = self._maker(agent.backend)(self._settings, agent)
-            except Exception as error:  # noqa: BLE001 - a wrong backend stops nothing
-                primary = _sentence(error)
-                _log.warning("backend_not_opened", agent=agent.id, backend=agent.backend, reason=primary)
-                self._again_at[key] = self._clock() + BACKOFF_SECONDS
-            made = FallbackMemory(agent, primary, builtin, failed=lambda _: self._leave(key))
-            self._slots[key] = made
-            return made
+            if held is None or (held.failed_at is not None and self._clock() >= held.failed_at + BACKOFF_SECONDS):
+                held = self._slots[key] = FallbackMemory(agent, self._made(agent), builtin, clock=self._clock)
+            return held
 
     def close(self) -> None:
         """Close all backends."""
@@ -194,9 +178,18 @@ class BackendSlots:
         for memory in slots:
             memory.close()
 
-    def _leave(self, key: tuple[str, str]) -> None:
-        with self._lock:
-            self._again_at[key] = self._clock() + BACKOFF_SECONDS
+    def _made(self, agent: AgentSettings) -> Backend | str:
+        """Return an agent's backend, or the reason why there is none."""
+        try:
+            made: object = self._maker(agent.backend)(self._settings, agent)
+        except Exception as error:  # noqa: BLE001 - a wrong backend stops nothing
+            reason = _sentence(error)
+        else:
+            if isinstance(made, Backend):
+                return made
+            reason = f"the backend {agent.backend!r} is no memory.backends.backend.Backend"
+        _log.warning("backend_not_opened", agent=agent.id, backend=agent.backend, reason=reason)
+        return reason
 
 
 def _not_available(reason: str) -> Availability:

@@ -11,41 +11,43 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from memory.backends.backend import BackendFailed
 
 #: Characters of output that are read; a command that prints more is ended.
 MAX_OUTPUT = 200_000
 
-#: Words of errors that go away: the index is locked, or the machine is busy.
-_BUSY = re.compile(r"SQLITE_BUSY|database is locked|timed out", re.IGNORECASE)
-
 _HEADER = re.compile(r"@@ -(\d+),(\d+) @@[^\n]*\n?")
 
 
 class QmdFailed(BackendFailed):
-    """The command failed. `is_busy` if it may work in a moment."""
-
-    def __init__(self, message: str, *, is_busy: bool = False) -> None:
-        super().__init__(message)
-        self.is_busy = is_busy
+    """The command is missing or failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class QmdHit:
-    """A found passage: lines `start` to `end` (1-based) of the file `path` in a collection."""
+class QmdHit(BaseModel):
+    """Found passage as the command prints it. `file`: qmd://<collection>/<path>."""
 
-    collection: str
-    path: str
-    start: int
-    end: int
-    score: float
-    text: str
+    file: str = Field(pattern="^qmd://[^/]+/.+$")
+    snippet: str
+    line: int = 1
+    score: float = 0.0
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return the collection and the path in it."""
+        collection, _, path = self.file.removeprefix("qmd://").partition("/")
+        return collection, path
+
+    @property
+    def passage(self) -> tuple[int, str]:
+        """Return the number of the first line (1-based), and the text."""
+        header = _HEADER.match(self.snippet)
+        text = self.snippet[header.end() if header else 0 :].rstrip("\n")
+        return int(header[1]) if header else max(1, self.line), text
 
 
 def program_of(command: str) -> str:
@@ -75,14 +77,20 @@ class QmdCommand:
         )
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = threading.Event()
-        self.configuration = folder / "config" / "qmd" / "index.yml"
+        self._configuration = folder / "config" / "qmd" / "index.yml"
+
+    def configure(self, content: str) -> None:
+        """Write the configuration."""
+        self._configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self._configuration.with_suffix(".new")
+        new.write_text(content, "utf-8")
+        new.replace(self._configuration)
 
     def stop(self) -> None:
         """End what runs, and let nothing more run."""
         self._stopped.set()
         for process in tuple(self._running):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
 
     def run(self, *arguments: str, timeout_seconds: float) -> str:
         """Return what the command prints.
@@ -90,67 +98,56 @@ class QmdCommand:
         Raises:
             QmdFailed: it cannot be started, fails, prints too much, or takes longer; then it is killed.
         """
-        program = program_of(self._command)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the command of the settings, without a shell
-                ["/usr/bin/env", *self._environment, program, *arguments],
-                cwd=self._workspace,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise QmdFailed(f"{self._command} cannot be started: {error.strerror}") from error
         what = f"{self._command} {arguments[0]}"
-        self._running.add(process)
-        try:
-            if self._stopped.is_set():
-                raise QmdFailed(f"{what} was ended")
-            printed, errors = _outputs(process, what, until=time.monotonic() + timeout_seconds)
-        finally:
-            self._running.discard(process)
-            _kill(process)
-        if process.returncode != 0:
-            lines = (errors.strip() or printed.strip()).splitlines()
-            reason = lines[-1] if lines else f"exit code {process.returncode}"
-            raise QmdFailed(f"{what} failed: {reason[:300]}", is_busy=bool(_BUSY.search(errors)))
+        call = ["/usr/bin/env", *self._environment, program_of(self._command), *arguments]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(  # noqa: S603 - the command of the settings, without a shell
+            call, cwd=self._workspace, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        ) as process:
+            self._running.add(process)
+            try:
+                if self._stopped.is_set():
+                    raise QmdFailed(f"{what} was ended")
+                printed, errors = _outputs(process, until=time.monotonic() + timeout_seconds)
+                code = process.wait(timeout_seconds)
+            except (TimeoutError, subprocess.TimeoutExpired):
+                raise QmdFailed(f"{what} timed out") from None
+            except OverflowError:
+                raise QmdFailed(f"{what} printed more than {MAX_OUTPUT:,} characters") from None
+            finally:
+                self._running.discard(process)
+                _kill(process)
+        if code != 0:
+            lines = (errors.strip() or printed.strip() or f"exit code {code}").splitlines()
+            raise QmdFailed(f"{what} failed: {lines[-1][:300]}")
         return printed
 
 
-def _outputs(process: subprocess.Popen[bytes], what: str, *, until: float) -> tuple[str, str]:
-    streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    read = {stream.fileno(): bytearray() for stream in streams}
+def _outputs(process: subprocess.Popen[bytes], *, until: float) -> tuple[str, str]:
+    """Return both outputs of a command at their end. Raise TimeoutError, or OverflowError for more than is read."""
+    read = {stream: bytearray() for stream in (process.stdout, process.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
-        for descriptor in read:
-            selector.register(descriptor, selectors.EVENT_READ)
+        for stream in read:
+            selector.register(stream, selectors.EVENT_READ, read[stream])
         while selector.get_map():
             ready = selector.select(max(0.0, until - time.monotonic()))
             if not ready:
-                raise QmdFailed(f"{what} timed out", is_busy=True)
+                raise TimeoutError
             for key, _ in ready:
                 piece = os.read(key.fd, 65_536)
+                key.data.extend(piece)
+                if len(key.data) > MAX_OUTPUT:
+                    raise OverflowError
                 if not piece:
-                    selector.unregister(key.fd)
-                read[key.fd] += piece
-                if len(read[key.fd]) > MAX_OUTPUT:
-                    raise QmdFailed(f"{what} printed more than {MAX_OUTPUT:,} characters")
-    try:
-        process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise QmdFailed(f"{what} timed out", is_busy=True) from None
-    printed, errors = (bytes(data).decode("utf-8", "replace") for data in read.values())
+                    selector.unregister(key.fileobj)
+    printed, errors = (data.decode("utf-8", "replace") for data in read.values())
     return printed, errors
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it started, and take its exit code."""
+    """End the command and what it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
 
 
 def read_hits(printed: str) -> list[QmdHit]:
@@ -168,27 +165,15 @@ def read_hits(printed: str) -> list[QmdHit]:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
-            return [hit for entry in found if (hit := _hit(entry)) is not None]
+            hits = []
+            for entry in found:
+                with suppress(ValidationError):
+                    hits.append(QmdHit.model_validate(entry))
+            return hits
     raise QmdFailed("qmd printed something else than results")
 
 
-def _hit(entry: dict[str, Any]) -> QmdHit | None:
-    file, snippet = entry.get("file"), entry.get("snippet")
-    match = re.fullmatch(r"qmd://([^/]+)/(.+)", file) if isinstance(file, str) else None
-    if match is None or not isinstance(snippet, str):
-        return None
-    header = _HEADER.match(snippet)
-    text = (snippet[header.end() :] if header else snippet).rstrip("\n")
-    start = int(header[1]) if header else max(1, _number(entry.get("line"), 1))
-    return QmdHit(match[1], match[2], start, start + text.count("\n"), float(_number(entry.get("score"), 0)), text)
-
-
-def _number(value: object, otherwise: int) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
-
-
-def documents_of(printed: Sequence[str]) -> tuple[int | None, int | None]:
-    """Return the numbers of files and of embedded chunks that `qmd status` prints, in lines."""
-    text = "\n".join(printed)
-    files, vectors = (re.search(rf"^\s*{name}:\s+(\d+)", text, re.MULTILINE) for name in ("Total", "Vectors"))
-    return (int(files[1]) if files else None, int(vectors[1]) if vectors else None)
+def files_of(printed: str) -> int | None:
+    """Return the number of files that `qmd status` prints."""
+    found = re.search(r"^\s*Total:\s+(\d+)", printed, re.MULTILINE)
+    return int(found[1]) if found else None

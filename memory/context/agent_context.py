@@ -6,36 +6,38 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
 
-from memory.chunking.chunker import estimate_tokens
-from memory.context.bootstrap import ContextFile, bootstrap_files
-from memory.context.flush import FlushPlan, FlushSession, flush_plan
+from memory.chunking.chunker import estimate_tokens, text_hash
+from memory.chunking.curated import CURATED_FILES, CuratedBlock, curated_blocks
+from memory.context.bootstrap import bootstrap_files
+from memory.context.flush import flush_plan
 from memory.context.injection import (
-    CuratedFile,
-    InjectedBlock,
     InjectedSessions,
     found_blocks,
     injected_text,
     standing_blocks,
     triggered_blocks,
 )
-from memory.context.pruning import PruningState, prune
+from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.cache import EmbeddingCache
 from memory.redaction import ASKING, redactor_for
+from memory.search.manager import SearchManager
+from memory.search.query_vectors import QueryVectors
+from memory.search.ranking.terms import searched_query
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import TOOLS, SearchableMemory
-from memory.store.reader import StoreReader
+from memory.store.reader import StoreReader, Vector
 from schemas.context import (
-    BootstrapFile,
     ContextReport,
     FlushAnswer,
     FlushRequest,
     IndexedDocument,
     PromptAnswer,
-    PromptBlock,
     PromptRequest,
     PruneAnswer,
     PruneRequest,
@@ -45,9 +47,6 @@ from schemas.context import (
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
-
-#: Curated files, by the names under which they are read.
-CURATED_FILES = ("MEMORY.md", "USER.md")
 
 #: Bytes of a token, for the estimate of an indexed document.
 _TOKEN_BYTES = 4
@@ -68,6 +67,7 @@ class AgentContext:
         *,
         reading: Callable[[], AbstractContextManager[StoreReader | None]],
     ) -> None:
+        self._settings = settings
         self._agent = agent
         self._memory = memory
         self._sessions = sessions
@@ -83,18 +83,21 @@ class AgentContext:
         session = session_of(request.session_key)
         if not allows(self._agent.scope, session, agent=self._agent.id):
             return PromptAnswer()
-        curated = await asyncio.to_thread(self._curated, session)
-        blocks = standing_blocks(curated, settings, projects=request.projects)
+        curated = await asyncio.to_thread(self._curated, session, request.projects)
+        blocks = standing_blocks(curated, settings)
         if request.prompt.strip():
-            blocks += triggered_blocks(curated, request.prompt, projects=request.projects)
-            blocks += await found_blocks(self._memory, request.prompt, settings, session_key=request.session_key)
+            passages, cosines = await asyncio.gather(
+                found_blocks(self._memory, request.prompt, settings, session_key=request.session_key),
+                self._cosines(curated, request.prompt),
+            )
+            blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
         return PromptAnswer(
             text=injected_text(blocks),
-            blocks=tuple(map(_block, blocks)),
+            blocks=tuple(block.size for block in blocks),
             took_ms=round((time.monotonic() - started) * 1000, 2),
         )
 
@@ -111,14 +114,13 @@ class AgentContext:
         if not allows(self._agent.scope, session, agent=self._agent.id):
             return ContextReport()
         context = self._agent.context
-        today = datetime.now(context.zone).date() if bare_reset else None
         files = bootstrap_files(
             self._agent.workspace,
             context.bootstrap,
             redact=redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING),
             kind=kind,
             private=session.is_private,
-            today=today,
+            today=datetime.now(context.zone).date() if bare_reset else None,
         )
         error = None
         indexed: tuple[IndexedDocument, ...] = ()
@@ -129,78 +131,76 @@ class AgentContext:
             error = str(failed)
         standing = standing_blocks(self._curated(session), context.injection) if context.injection.enabled else []
         return ContextReport(
-            files=tuple(_file(file, with_text=texts) for file in files),
-            standing=tuple(map(_block, standing)),
+            files=tuple(file if texts else file.model_copy(update={"text": None}) for file in files),
+            standing=tuple(block.size for block in standing),
             tools=tuple(_tools()),
             indexed=indexed,
             error=error,
         )
 
     def flush(self, request: FlushRequest) -> FlushAnswer:
-        """Return the plan of a flush, if one is due."""
-        writable = os.access(self._agent.workspace, os.W_OK) if request.is_writable is None else request.is_writable
-        fields = request.model_dump(exclude={"agent", "is_writable"})
-        session = FlushSession(**fields, is_writable=writable)
+        """Return the plan of a flush, or the code of why none is due."""
+        if request.is_writable is None:
+            request = request.model_copy(update={"is_writable": os.access(self._agent.workspace, os.W_OK)})
         context = self._agent.context
-        plan = flush_plan(session, context.flush, now=datetime.now(context.zone).astimezone(context.zone))
-        if not isinstance(plan, FlushPlan):
-            return FlushAnswer(due=False, skip=plan.value)
-        return FlushAnswer(
-            due=True,
-            system_prompt=plan.system_prompt,
-            prompt=plan.prompt,
-            path=plan.path,
-            silent_token=plan.silent_token,
-            model=plan.model,
-            cycle=plan.cycle,
-        )
+        return flush_plan(request, context.flush, now=datetime.now(context.zone).astimezone(context.zone))
 
     def prune(self, request: PruneRequest) -> PruneAnswer:
         """Return the messages of a model call without old results of tools."""
-        pruned = prune(
-            request.messages,
-            self._agent.context.pruning,
-            now=request.now if request.now is not None else time.time(),
-            state=PruningState(request.touched_at, request.decisions),
-            window_tokens=request.window_tokens,
-        )
-        return PruneAnswer(
-            messages=tuple(dict(message) for message in pruned.messages),
-            touched_at=pruned.state.touched_at,
-            decisions=dict(pruned.state.decisions),
-            characters_before=pruned.characters[0],
-            characters_after=pruned.characters[1],
-        )
+        now = request.now if request.now is not None else time.time()
+        return prune(request, self._agent.context.pruning, now=now)
 
-    def _curated(self, session: Session) -> list[CuratedFile]:
-        """Return the curated files that the session may read, without secrets."""
+    def _curated(self, session: Session, projects: Collection[str] = ()) -> list[CuratedBlock]:
+        """Return the blocks of curated files for a session and its projects, without secrets."""
         redact = redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING)
-        found = []
+        active = {project.lower() for project in projects}
+        blocks = []
         for name in CURATED_FILES:
             try:
                 key = resolve_for(session, self._files, name)
-                found.append(CuratedFile(key.path, redact(self._files.read(key).text)))
+                blocks += curated_blocks(redact(self._files.read(key).text), path=key.path)
             except RecalldError:
                 continue  # absent, withheld from the session, or unreadable: then status says so
-        return found
+        return [block for block in blocks if not block.marks.projects or active.intersection(block.marks.projects)]
 
+    async def _cosines(self, curated: Sequence[CuratedBlock], prompt: str) -> dict[str, float]:
+        """Return the cosines of a prompt with the meanings of lines, if the prompt's vector comes in time.
 
-def _block(block: InjectedBlock) -> PromptBlock:
-    return PromptBlock(
-        kind=block.kind, source=block.source, characters=len(block.text), tokens=round(estimate_tokens(block.text))
-    )
+        The search of the prompt requests the same vector, so it is paid for once.
+        """
+        seconds = self._agent.context.injection.timeout_ms / 1000
+        meanings = [block.meaning for block in curated if block.meaning is not None]
+        with suppress(TimeoutError, RecalldError):
+            async with asyncio.timeout(seconds):
+                begun = await asyncio.to_thread(self._begun, meanings, prompt, seconds)
+                if begun is not None:
+                    lines, vectors, future = begun
+                    vector = await vectors.result(future, seconds)
+                    return {meaning: float(line @ vector) for meaning, line in lines.items()}
+        return {}
 
+    def _begun(
+        self, meanings: Sequence[str], prompt: str, seconds: float
+    ) -> tuple[dict[str, Vector], QueryVectors, Future[Vector]] | None:
+        """Return the lines' vectors, which workers left in the embedding cache, and the prompt's, if there are any.
 
-def _file(file: ContextFile, *, with_text: bool) -> BootstrapFile:
-    return BootstrapFile(
-        path=file.path,
-        characters=file.characters,
-        shown=len(file.text),
-        tokens=file.tokens,
-        truncated=file.is_truncated,
-        problem=file.problem,
-        text=file.text if with_text else None,
-    )
+        Only a provider with an account has them: cosines of models on this machine are for ranking.
+        """
+        vectors = self._memory.embedder.vectors if meanings and isinstance(self._memory, SearchManager) else None
+        if vectors is None or not vectors.provider.account:
+            return None
+        held, identity = self._sessions.line_vectors, vectors.provider.identity
+        hashes = {text_hash(meaning): meaning for meaning in meanings if (identity, meaning) not in held}
+        path = self._settings.home / "cache" / "embeddings.sqlite"
+        if hashes and path.is_file():
+            with closing(EmbeddingCache(path)) as cache:
+                found = cache.get_many(identity, list(hashes))
+            held.update({(identity, hashes[digest]): vector for digest, vector in found.items()})
+        lines = {one: held[identity, one] for one in meanings if (identity, one) in held}
+        if not lines:
+            return None
+        asked = searched_query(prompt, redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING))
+        return lines, vectors, vectors.begin(asked.text, seconds=seconds, agent=self._agent.id)
 
 
 def _tools() -> Iterator[ToolCost]:

@@ -1,16 +1,15 @@
-"""Files of a workspace that a session begins with, cut to a budget, and what is left of each."""
+"""Files of a workspace that a session begins with, cut to a budget."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Literal
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.content import DocumentGone, opened_below
+from schemas.context import BootstrapFile, SessionKindOfPrompt
 from schemas.errors import RecalldError
 from schemas.sections import Bootstrap
 
@@ -22,10 +21,8 @@ BOOTSTRAP_FILES = (
 #: Files for sessions of the owner alone.
 PRIVATE_FILES = frozenset({"USER.md", "MEMORY.md"})
 
-BootstrapKind = Literal["chat", "subagent", "cron"]
-
 #: Files for the agent's own jobs. A chat gets all.
-_FILES_OF: dict[BootstrapKind, frozenset[str]] = {
+_FILES_OF: dict[SessionKindOfPrompt, frozenset[str]] = {
     "subagent": frozenset({"AGENTS.md", "TOOLS.md"}),
     "cron": frozenset({"AGENTS.md", "TOOLS.md", "SOUL.md", "IDENTITY.md", "USER.md"}),
 }
@@ -38,48 +35,42 @@ LEAST_CHARACTERS = 64
 _HEAD_SHARE = 7 / 9
 
 
-@dataclass(frozen=True, slots=True)
-class ContextFile:
-    """A file in a prompt: its text as shown, and the characters that it has. `problem`: why it is not there."""
-
-    path: str
-    text: str
-    characters: int
-    problem: str | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Return the estimated tokens of the shown text."""
-        return round(estimate_tokens(self.text))
-
-    @property
-    def is_truncated(self) -> bool:
-        """Return True if the prompt does not show all of the file."""
-        return self.problem is None and len(self.text) != self.characters
-
-
 def bootstrap_files(
     workspace: Path,
     settings: Bootstrap,
     *,
     redact: Callable[[str], str],
-    kind: BootstrapKind = "chat",
+    kind: SessionKindOfPrompt = "chat",
     private: bool,
     today: date | None = None,
-) -> list[ContextFile]:
+) -> list[BootstrapFile]:
     """Return the workspace's files for a session's prompt; of absent ones no more than the name.
 
     `private`: only the owner listens. `today`: the user's date on a bare reset, when the notes of this day and of the
     day before are shown, too.
     """
-    names = [
-        name
-        for name in BOOTSTRAP_FILES
-        if name in _FILES_OF.get(kind, BOOTSTRAP_FILES) and (private or name not in PRIVATE_FILES)
-    ]
+    wanted = _FILES_OF.get(kind, frozenset(BOOTSTRAP_FILES)) - (frozenset() if private else PRIVATE_FILES)
+    names = [name for name in BOOTSTRAP_FILES if name in wanted]
     if today is not None and private and kind == "chat":
         names += [f"memory/{day.isoformat()}.md" for day in (today, today - timedelta(days=1))]
-    return list(_within(settings, [_read(workspace, name, redact) for name in names]))
+    files, left = [], settings.total_max_chars
+    for name in names:
+        text, problem = _read(workspace, name, redact)
+        budget = min(left, settings.user_max_chars if name == "USER.md" else settings.max_chars)
+        shown = cut(text, name, budget=budget) if left >= LEAST_CHARACTERS else ""
+        left -= len(shown)
+        files.append(
+            BootstrapFile(
+                path=name,
+                characters=len(text),
+                shown=len(shown),
+                tokens=round(estimate_tokens(shown)),
+                truncated=len(shown) != len(text),
+                problem=problem,
+                text=shown,
+            )
+        )
+    return files
 
 
 def cut(text: str, path: str, *, budget: int) -> str:
@@ -94,27 +85,16 @@ def cut(text: str, path: str, *, budget: int) -> str:
     return text[:head] + mark + text[len(text) - (room - head) :]
 
 
-def _within(settings: Bootstrap, files: Sequence[ContextFile]) -> Iterator[ContextFile]:
-    left = settings.total_max_chars
-    for file in files:
-        budget = min(left, settings.user_max_chars if file.path == "USER.md" else settings.max_chars)
-        if file.problem is None and left < LEAST_CHARACTERS:
-            yield ContextFile(file.path, "", file.characters)
-            continue
-        shown = cut(file.text, file.path, budget=budget)
-        left -= len(shown)
-        yield ContextFile(file.path, shown, file.characters, file.problem)
-
-
-def _read(workspace: Path, path: str, redact: Callable[[str], str]) -> ContextFile:
+def _read(workspace: Path, path: str, redact: Callable[[str], str]) -> tuple[str, str | None]:
+    """Return a file's text without secrets, or the reason why there is none."""
     try:
-        with opened_below(str(workspace), path.split("/"), name=path) as descriptor:
-            data = b""
-            while len(data) < MAX_FILE_BYTES and (piece := os.read(descriptor, MAX_FILE_BYTES - len(data))):
-                data += piece
+        with (
+            opened_below(str(workspace), path.split("/"), name=path) as descriptor,
+            os.fdopen(descriptor, "rb", closefd=False) as file,
+        ):
+            data = file.read(MAX_FILE_BYTES)
     except DocumentGone:
-        return ContextFile(path, "", 0, "missing")
+        return "", "missing"
     except RecalldError as error:
-        return ContextFile(path, "", 0, str(error))
-    text = redact(data.decode("utf-8", "replace").removeprefix("\ufeff").strip())
-    return ContextFile(path, text, len(text))
+        return "", str(error)
+    return redact(data.decode("utf-8", "replace").removeprefix("\ufeff").strip()), None

@@ -1,7 +1,7 @@
 """Writing of notes into a workspace: append to a day's note, or create a note under a name that is free.
 
-Two writers meet without a loss: a line is appended by one write under a lock of the file, and a new file is created
-exclusively. No link is followed. Nothing that a note holds is ever replaced.
+Two writers meet without a loss: a line is appended by one write under a lock of the file, and a name is taken only if
+it is free. No link is followed. Nothing that a note holds is ever replaced.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from schemas.errors import Permanent
 _HEADING = re.compile(r"#{1,6}\s")
 _MEMORY = "memory"
 
-#: Names that are tried for a new note.
-_MAX_NAMES = 1_000
-
 
 class WriteRefused(Permanent):
     """Write that a turn of the memory may not make: another file than its own, or no regular file."""
@@ -39,11 +36,10 @@ def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> st
     """
     if path.removeprefix("./") != allowed:
         raise WriteRefused(f"this turn may write {allowed} only, and only append to it; write the text there")
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with _folder(workspace) as folder:
         try:
-            descriptor = os.open(
-                allowed.partition("/")[2], os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder
-            )
+            descriptor = os.open(allowed.partition("/")[2], flags, 0o600, dir_fd=folder)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
                 raise WriteRefused(f"{allowed} is not a regular file") from error
@@ -63,20 +59,26 @@ def create_note(workspace: Path, name: str, content: str) -> str:
     Raises:
         OSError: the file system refuses.
     """
-    data = content.encode("utf-8", "replace")
     with _folder(workspace) as folder:
         for number in count(1):
             file_name = f"{name}.md" if number == 1 else f"{name}-{number}.md"
-            try:
+            with suppress(FileExistsError):
                 descriptor = os.open(file_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-            except FileExistsError:
-                if number < _MAX_NAMES:
-                    continue
-                raise
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            return f"{_MEMORY}/{file_name}"
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content.encode("utf-8", "replace"))
+                return f"{_MEMORY}/{file_name}"
     raise AssertionError("unreachable")
+
+
+def rename_note(workspace: Path, path: str, name: str) -> str:
+    """Give a created note another name, if that is free. Return its path in the workspace."""
+    old, new = path.partition("/")[2], f"{name}.md"
+    # A link fails where the name is taken, which a rename would replace.
+    with suppress(OSError), _folder(workspace) as folder:
+        os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        os.unlink(old, dir_fd=folder)
+        return f"{_MEMORY}/{new}"
+    return path
 
 
 def new_text(held: str, content: str) -> str:
@@ -93,38 +95,34 @@ def new_text(held: str, content: str) -> str:
     new: list[str] = []
     for heading, lines in _sections(content):
         have = known.get(heading, set())
-        fresh = [line for line in lines if not line.strip() or line.rstrip() not in have]
-        text = "\n".join(fresh).strip("\n")
-        if text.strip() or (heading and heading not in known):
-            new += [part for part in (heading, text) if part.strip()]
+        text = "\n".join(line for line in lines if not line or line not in have).strip("\n")
+        if text or (heading and heading not in known):
+            new += filter(None, (heading, text))
     return "\n".join(new) + "\n" if new else ""
 
 
 def _sections(text: str) -> list[tuple[str, list[str]]]:
     """Return headings, the first one empty, and the lines below each, without white space at their ends."""
     sections: list[tuple[str, list[str]]] = [("", [])]
-    for line in text.splitlines():
-        if _HEADING.match(line):
-            sections.append((line.rstrip(), []))
+    for line in map(str.rstrip, text.splitlines()):
+        if _HEADING.match(f"{line} "):
+            sections.append((line, []))
         else:
-            sections[-1][1].append(line.rstrip())
+            sections[-1][1].append(line)
     return sections
 
 
 @contextmanager
 def _folder(workspace: Path) -> Iterator[int]:
     """Yield a descriptor of the workspace's folder memory/, which is made if it is missing."""
-    top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+    folder = workspace / _MEMORY
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
     try:
-        with suppress(FileExistsError):
-            os.mkdir(_MEMORY, 0o700, dir_fd=top)
-        try:
-            folder = os.open(_MEMORY, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-        except OSError as error:
-            raise WriteRefused(f"{workspace / _MEMORY} is not a folder of the workspace") from error
-    finally:
-        os.close(top)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise WriteRefused(f"{folder} is not a folder of the workspace") from error
     try:
-        yield folder
+        yield descriptor
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -6,11 +6,8 @@ and earlier decisions are repeated byte for byte in every later call.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from memory.context.messages import (
     Message,
@@ -19,8 +16,9 @@ from memory.context.messages import (
     characters,
     is_user,
     tool_results,
-    with_texts,
+    with_text,
 )
+from schemas.context import PruneAnswer, PruneDecision, PruneRequest
 from schemas.sections import Pruning
 
 #: Characters of a token, and tokens of a window that the caller does not know.
@@ -28,136 +26,100 @@ TOKEN_CHARACTERS = 4
 UNKNOWN_WINDOW_TOKENS = 200_000
 
 _TRIMMED = "[Tool result trimmed: kept first {head} and last {tail} of {all} characters.]"
-_IS_TRIMMED = re.compile(r"\[Tool result trimmed: kept first \d+ and last \d+ of \d+ characters\.\]\Z")
 
-Decision = Literal["trim", "clear"]
-
-
-@dataclass(frozen=True, slots=True)
-class PruningState:
-    """State between the calls of one session: Unix time of the last cache write, and decisions by a result's key."""
-
-    touched_at: float | None = None
-    decisions: Mapping[str, Decision] = field(default_factory=dict)
+#: Characters for the note in a trimmed text: what is hardly longer than its ends stays, so a trimmed text does.
+_NOTE_ROOM = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """Messages for the model and the state for the next call; `characters` before and after."""
-
-    messages: list[Message]
-    state: PruningState
-    characters: tuple[int, int]
-
-
-def prune(
-    messages: Sequence[Message],
-    settings: Pruning,
-    *,
-    now: float,
-    state: PruningState | None = None,
-    window_tokens: int | None = None,
-) -> Pruned:
-    """Return the messages for a call at Unix time `now`, with old results of tools shortened or cleared.
-
-    The model's window has `window_tokens`. The state's time moves only if something new was pruned; the caller moves it
-    after every call that writes the provider's cache.
-    """
-    state = state or PruningState()
-    before = sum(map(characters, messages))
+def prune(request: PruneRequest, settings: Pruning, *, now: float) -> PruneAnswer:
+    """Return the messages for a call at Unix time `now`, with old results of tools shortened or cleared."""
+    before = sum(map(characters, request.messages))
     if settings.mode == "off":
-        return Pruned(list(messages), state, (before, before))
-    results = list(tool_results(messages))
-    pruning = _Pruning(
-        settings, results, total=before, window=(window_tokens or UNKNOWN_WINDOW_TOKENS) * TOKEN_CHARACTERS
+        kept = request.model_dump(include={"touched_at", "decisions"})
+        return PruneAnswer(messages=request.messages, characters_before=before, characters_after=before, **kept)
+    prompt = _Prompt(request, settings, before)
+    for result in prompt.results:
+        if (decision := request.decisions.get(result.key)) is not None:
+            prompt.shorten(result, decision)
+    repeated = dict(prompt.decisions)
+    if request.touched_at is not None and now - request.touched_at > settings.ttl_minutes * 60:
+        _decide(prompt, _old(prompt.results, request.messages, settings), settings)
+    has_new = prompt.decisions != repeated
+    return PruneAnswer(
+        messages=tuple(prompt.messages),
+        touched_at=now if has_new else request.touched_at,
+        decisions=prompt.decisions if has_new else request.decisions,
+        characters_before=before,
+        characters_after=prompt.characters,
     )
-    pruning.repeat(state.decisions)
-    kept = dict(pruning.decisions)
-    if state.touched_at is not None and now - state.touched_at > settings.ttl_minutes * 60:
-        pruning.decide(_old(messages, results, settings))
-    if pruning.decisions != kept:
-        state = PruningState(now, pruning.decisions)
-    texts = {(one.place, one.part): pruning.texts[index] for index, one in enumerate(results) if index in pruning.texts}
-    return Pruned(with_texts(messages, texts), state, (before, pruning.total))
 
 
-def _old(messages: Sequence[Message], results: Sequence[ToolResult], settings: Pruning) -> list[int]:
-    """Return the indexes of results that may be pruned: after the first user message, before the last turns."""
-    turns = assistant_turns(messages)
-    first = next((place for place, message in enumerate(messages) if is_user(message)), None)
-    if first is None or len(turns) < settings.keep_last_assistants:
-        return []
-    end = turns[-settings.keep_last_assistants] if settings.keep_last_assistants else len(messages)
-    return [
-        index
-        for index, one in enumerate(results)
-        if first < one.place < end and one.is_text and _is_allowed(one.tool, settings)
-    ]
+class _Prompt:
+    """Messages of one call while results of tools are shortened: their decisions, and the characters of all."""
 
-
-def _is_allowed(tool: str, settings: Pruning) -> bool:
-    def matches(globs: Sequence[str]) -> bool:
-        return any(fnmatchcase(tool.lower(), glob.lower()) for glob in globs)
-
-    return not matches(settings.tools.deny) and (not settings.tools.allow or matches(settings.tools.allow))
-
-
-class _Pruning:
-    """Decisions of one call, the texts that follow from them, and the characters that the prompt has with them."""
-
-    def __init__(self, settings: Pruning, results: Sequence[ToolResult], *, total: int, window: int) -> None:
+    def __init__(self, request: PruneRequest, settings: Pruning, size: int) -> None:
+        self.messages: list[Message] = list(request.messages)
+        self.results = list(tool_results(self.messages))
+        self.decisions: dict[str, PruneDecision] = {}
+        self.characters = size
+        self._window = (request.window_tokens or UNKNOWN_WINDOW_TOKENS) * TOKEN_CHARACTERS
         self._settings = settings
-        self._results = results
-        self._window = window
-        self.total = total
-        self.decisions: dict[str, Decision] = {}
-        self.texts: dict[int, str] = {}
+        self._lengths = {(one.place, one.part): len(one.text) for one in self.results}
 
-    def repeat(self, decisions: Mapping[str, Decision]) -> None:
-        """Carry out earlier decisions."""
-        for index, one in enumerate(self._results):
-            if one.is_text and (decision := decisions.get(one.key)) is not None:
-                self._carry_out(index, decision)
+    def fills(self, share: float) -> bool:
+        """Return True if the messages take at least this share of the window."""
+        return self.characters / self._window >= share
 
-    def decide(self, old: Sequence[int]) -> None:
-        """Trim long results once a share of the window is full, then clear the oldest ones."""
-        settings = self._settings
-        if self._share < settings.soft_trim_ratio:
-            return
-        for index in old:
-            if self.decisions.get(self._results[index].key) is None:
-                self._carry_out(index, "trim")
-        left = [index for index in old if self.decisions.get(self._results[index].key) != "clear"]
-        prunable = sum(len(self._text(index)) for index in left)
-        if not settings.hard_clear.enabled or prunable < settings.min_prunable_tool_chars:
-            return
-        for index in left:
-            if self._share < settings.hard_clear_ratio:
-                return
-            self._carry_out(index, "clear")
+    def length(self, result: ToolResult) -> int:
+        """Return the characters that a result has by now."""
+        return self._lengths[result.place, result.part]
 
-    @property
-    def _share(self) -> float:
-        return self.total / self._window
-
-    def _text(self, index: int) -> str:
-        return self.texts.get(index, self._results[index].text)
-
-    def _carry_out(self, index: int, decision: Decision) -> None:
-        result = self._results[index]
+    def shorten(self, result: ToolResult, decision: PruneDecision) -> None:
+        """Carry out a decision, unless the result is as short already."""
         settings = self._settings
         text = _trimmed(result.text, settings) if decision == "trim" else settings.hard_clear.placeholder
-        before = self._text(index)
-        if len(text) >= len(before):
+        saved = self.length(result) - len(text)
+        if saved <= 0:
             return
-        self.total += len(text) - len(before)
-        self.texts[index] = text
+        self.characters -= saved
+        self.messages[result.place] = with_text(self.messages[result.place], result.part, text)
+        self._lengths[result.place, result.part] = len(text)
         self.decisions[result.key] = decision
 
 
+def _decide(prompt: _Prompt, old: Sequence[ToolResult], settings: Pruning) -> None:
+    """Trim long results once a share of the window is full, then clear the oldest ones."""
+    if not prompt.fills(settings.soft_trim_ratio):
+        return
+    left = [result for result in old if prompt.decisions.get(result.key) != "clear"]
+    for result in left:
+        prompt.shorten(result, "trim")
+    if not settings.hard_clear.enabled or sum(map(prompt.length, left)) < settings.min_prunable_tool_chars:
+        return
+    for result in left:
+        if prompt.fills(settings.hard_clear_ratio):
+            prompt.shorten(result, "clear")
+
+
+def _old(results: Sequence[ToolResult], messages: Sequence[Message], settings: Pruning) -> list[ToolResult]:
+    """Return the results that may be pruned: after the first user message, before the last turns."""
+    turns = [*assistant_turns(messages), len(messages)]
+    first = next((place for place, message in enumerate(messages) if is_user(message)), len(messages))
+    end = turns[-1 - settings.keep_last_assistants] if settings.keep_last_assistants < len(turns) else 0
+    return [one for one in results if first < one.place < end and _is_allowed(one.tool.lower(), settings)]
+
+
+def _is_allowed(tool: str, settings: Pruning) -> bool:
+    allowed, denied = (
+        any(fnmatchcase(tool, glob.lower()) for glob in globs)
+        for globs in (settings.tools.allow or ("*",), settings.tools.deny)
+    )
+    return allowed and not denied
+
+
 def _trimmed(text: str, settings: Pruning) -> str:
-    trim = settings.soft_trim
-    if len(text) <= trim.max_chars or _IS_TRIMMED.search(text, max(0, len(text) - 200)):
+    head, tail = settings.soft_trim.head_chars, settings.soft_trim.tail_chars
+    if len(text) <= max(settings.soft_trim.max_chars, head + tail + _NOTE_ROOM):
         return text
-    note = _TRIMMED.format(head=trim.head_chars, tail=trim.tail_chars, all=len(text))
-    return f"{text[: trim.head_chars]}\n...\n{text[len(text) - trim.tail_chars :]}\n\n{note}"
+    note = _TRIMMED.format(head=head, tail=tail, all=len(text))
+    return f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"

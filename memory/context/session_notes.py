@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from memory.context.marks import marked
@@ -28,15 +27,6 @@ _SLUG_PROMPT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedSession:
-    """A session that ended: its own name or key, the program that held it, and its transcript's path in the memory."""
-
-    name: str
-    program: str
-    transcript: str | None = None
-
-
 def last_words(
     lines: Iterable[RawLine],
     *,
@@ -52,7 +42,6 @@ def last_words(
     interpreter = Interpreter(format, redact=redact)
     tail: deque[bytes] = deque()
     size = 0
-
     for line in lines:
         if line.data is None:
             continue
@@ -63,25 +52,19 @@ def last_words(
             size -= len(above)
             if interpreter.needs(above):
                 interpreter.read(above)
-    readings = map(interpreter.read, tail)
-    messages_said = (one for one in readings if isinstance(one, Said) and one.speaker in (USER, ASSISTANT))
-    return list(deque((one for one in messages_said if not one.text.lstrip().startswith("/")), messages))
+    said = (one for one in map(interpreter.read, tail) if isinstance(one, Said) and one.speaker in (USER, ASSISTANT))
+    return list(deque((one for one in said if not one.text.lstrip().startswith("/")), messages))
 
 
-def session_note(said: Sequence[Said], session: EndedSession, *, at: datetime) -> str | None:
-    """Return the text of a session's note, None for a session without words. `at`: its end, in the user's zone."""
-    if not said:
-        return None
-    facts = [f"- Session: {session.name}", f"- Program: {session.program}"]
-    if session.transcript is not None:
-        facts.append(f"- Transcript: {session.transcript}")
-    words = [f"**{one.speaker}**: {_shortened(one.text)}" for one in said]
+def session_note(said: Sequence[Said], *, at: datetime, session: str, program: str, transcript: str) -> str:
+    """Return the text of a session's note. `at`: its end, in the user's zone; `transcript`: its path in the memory."""
     heading = f"# Session of {at:%Y-%m-%d %H:%M %Z}".rstrip()
-    return "\n\n".join([heading, "\n".join(facts), "## Last messages", *words]) + "\n"
+    facts = f"- Session: {session}\n- Program: {program}\n- Transcript: {transcript}"
+    return "\n\n".join([heading, facts, "## Last messages", *map(_quoted, said)]) + "\n"
 
 
 def note_name(at: datetime, slug: str = "") -> str:
-    """Return the name of a note without its ending: day, time, and what a model calls the conversation."""
+    """Return the name of a note without its ending: day, time, and the name that a model gave the conversation."""
     return f"{at:%Y-%m-%d-%H%M}" + (f"-{slug}" if slug else "")
 
 
@@ -93,14 +76,12 @@ def slug_prompt(said: Sequence[Said]) -> str:
 
 def slug_of(answer: str) -> str:
     """Return a model's answer as a part of a file name: a to z, digits and hyphens; empty if nothing of it is left."""
-    words = re.sub(r"[^a-z0-9]+", "-", answer.strip().lower()).strip("-")
-    if len(words) <= SLUG_CHARACTERS:
-        return words
-    return words[: SLUG_CHARACTERS + 1].rpartition("-")[0].strip("-") or words[:SLUG_CHARACTERS].strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", answer.lower()).strip("-")
+    whole = words[: SLUG_CHARACTERS + 1].rpartition("-")[0] if len(words) > SLUG_CHARACTERS else words
+    return whole or words[:SLUG_CHARACTERS]
 
 
-def _shortened(text: str) -> str:
-    text = text.strip()
-    return (
-        text if len(text) <= MESSAGE_CHARACTERS else f"{text[:MESSAGE_CHARACTERS]} [... {len(text)} characters in all]"
-    )
+def _quoted(said: Said) -> str:
+    text = said.text.strip()
+    rest = f" [... {len(text)} characters in all]" if len(text) > MESSAGE_CHARACTERS else ""
+    return f"**{said.speaker}**: {text[:MESSAGE_CHARACTERS]}{rest}"

@@ -131,14 +131,19 @@ def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = No
     places = files.places(key)
     if not places or any(root.imported for root, _ in places) or not files.root_is_there(key):
         return False
-    return files.forget_deleted or any(
-        reader is None or _stands_for(files, archive, key, reader)
-        for root, parts in places
-        for archive in _archives(root, parts)
-    )
+    if files.forget_deleted:
+        return True
+    return bool(_archives(files, key)) if reader is None else is_archived(files, key, reader, reader)
 
 
-def _stands_for(files: AgentFiles, archive: DocumentKey, key: DocumentKey, reader: StoreReader) -> bool:
+def is_archived(files: AgentFiles, key: DocumentKey, reader: StoreReader, earlier: StoreReader) -> bool:
+    """Return True if the index has an archive of a session, whole and with all that an `earlier` index has of it."""
+    return any(_stands_for(files, archive, key, reader, earlier) for archive in _archives(files, key))
+
+
+def _stands_for(
+    files: AgentFiles, archive: DocumentKey, key: DocumentKey, reader: StoreReader, earlier: StoreReader
+) -> bool:
     """Return True if the index has an archive as it is on the disk, no dead letter of it, and the whole session."""
     known = reader.file(archive)
     try:
@@ -147,7 +152,7 @@ def _stands_for(files: AgentFiles, archive: DocumentKey, key: DocumentKey, reade
         return False
     if known is None or stat is None or not known.stat.agrees_with(stat):
         return False
-    return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, key)
+    return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, earlier, key)
 
 
 def left_out(reader: StoreReader, files: AgentFiles) -> set[DocumentKey]:
@@ -202,8 +207,15 @@ def _is_empty(folder: str) -> bool:
         return False  # the scan has a condition of it
 
 
-def _archives(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
-    """Return the archives of a session, which lie in its folder."""
+def _archives(files: AgentFiles, key: DocumentKey) -> list[DocumentKey]:
+    """Return the archives of a session, which lie in its folder; an imported one has none."""
+    places = files.places(key)
+    if any(root.imported for root, _ in places):
+        return []
+    return [archive for root, parts in places for archive in _archives_below(root, parts)]
+
+
+def _archives_below(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
     start = parts[-1] + "."
     folder = parts[:-1]
     try:
@@ -221,15 +233,15 @@ def _archives(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
     return [DocumentKey(SESSIONS_SOURCE, join(root.prefix, *folder, name)) for name in sorted(names)]
 
 
-def _holds_all(reader: StoreReader, archive: DocumentKey, key: DocumentKey) -> bool:
-    """Return True if the index has each text of a transcript in another one, too."""
+def _holds_all(reader: StoreReader, archive: DocumentKey, earlier: StoreReader, key: DocumentKey) -> bool:
+    """Return True if the index has each text that an `earlier` one has of a transcript in another one, too."""
     held = reader.chunks_of(archive)
     hashes = {chunk.text_hash for chunk in held}
-    lacking = [chunk for chunk in reader.chunks_of(key) if chunk.text_hash not in hashes]
+    lacking = [chunk for chunk in earlier.chunks_of(key) if chunk.text_hash not in hashes]
     if len(lacking) != 1:
         return not lacking
     # The last chunk of a transcript alone grows: it may have gone on before it was archived.
     [last] = lacking
-    rows = reader.chunk_rows([last.id, *(chunk.id for chunk in held if chunk.ordinal == last.ordinal)])
-    text = rows.pop(last.id).text
+    text = earlier.chunk_rows([last.id])[last.id].text
+    rows = reader.chunk_rows([chunk.id for chunk in held if chunk.ordinal == last.ordinal])
     return any(row.text.startswith(text) for row in rows.values())

@@ -211,15 +211,14 @@ def walk(
     *,
     takes: Callable[[str], bool] | None = None,
     enters: Callable[[str], bool] | None = None,
-    goes_on: Callable[[str], bool] | None = None,
     entering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the path and stat of each document below a folder. Costs a stat per document and a listing per folder.
 
     A path is as in keys: `start`, then the way below `top`. `is_document` judges a file by its name, `takes` a document
     and `enters` a folder by its path; both count what they leave out. No walk enters a hidden or ignored folder.
-    `goes_on` gets each folder that was opened; the walk ends when it returns False. `entering` gets each folder before
-    it is listed. `problems` get the odd entries and the folders that the system does not list.
+    `entering` gets each folder before it is listed. `problems` get the odd entries and the folders that the system does
+    not list.
     """
     waiting = [(top, start)]
     found = 0
@@ -233,8 +232,6 @@ def walk(
             entering(folder)
         try:
             with os.scandir(folder) as entries:
-                if goes_on is not None and not goes_on(folder):
-                    return
                 for entry in entries:
                     name = entry.name
                     wanted = is_document(name)

@@ -152,10 +152,6 @@ class EmbeddingCache:
         with self._lock:
             return self._file.guarded(self._count)
 
-    def disk_bytes(self) -> int:
-        """Return the bytes on disk, including the write-ahead log."""
-        return self._file.disk_bytes()
-
     def evict(self) -> int:
         """Delete the least recently used entries beyond the bound; returns how many."""
         bound = self._max_entries

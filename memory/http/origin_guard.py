@@ -6,17 +6,22 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Headers of every answer that does not set them: no cache keeps a memory, no browser guesses a type.
 ANSWER_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
+_RAW_ANSWER_HEADERS = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
+
 #: Bytes of a request's body at most.
 MAX_BODY_BYTES = 1024 * 1024
 
 TOO_LARGE = f"the request is larger than {MAX_BODY_BYTES} bytes"
+
+
+#: Headers of a request that are checked.
+_CHECKED = (b"host", b"origin", b"sec-fetch-mode", b"sec-fetch-site", b"content-encoding", b"content-length")
 
 
 def is_loopback(host: str) -> bool:
@@ -53,34 +58,37 @@ class OriginGuard:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in ANSWER_HEADERS.items():
-                    headers.setdefault(name, value)
+                headers = list(message.get("headers", ()))
+                present = {name for name, _ in headers}
+                message["headers"] = headers + [one for one in _RAW_ANSWER_HEADERS if one[0] not in present]
             await send(message)
 
-        refusal = self._refusal(scope, Headers(scope=scope))
+        refusal = self._refusal(scope)
         if refusal is None:
             await self._app(scope, receive, answer)
         else:
             status, sentence = refusal
             await JSONResponse({"error": sentence}, status)(scope, receive, answer)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        hosts = headers.getlist("host")
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        sent: dict[bytes, list[str]] = {name: [] for name in _CHECKED}
+        for name, value in scope["headers"]:
+            if name in sent:
+                sent[name].append(value.decode("latin-1"))
+        hosts, origins, modes, sites, codings, lengths = sent.values()
         if len(hosts) != 1:
             return 400, "exactly one Host header is needed"
         host = _authority(hosts[0])
         if host is None or (self._loopback_only and not is_loopback(host[0])):
             return 403, "this service answers to loopback names only (127.0.0.1, localhost, [::1])"
-        if any(_origin(origin) != host for origin in headers.getlist("origin")):
+        if any(_origin(origin) != host for origin in origins):
             return 403, "requests from other origins are refused"
-        followed = scope["method"] == "GET" and headers.getlist("sec-fetch-mode") == ["navigate"]
-        if "cross-site" in headers.getlist("sec-fetch-site") and not (followed and scope["path"] in self._pages):
+        followed = scope["method"] == "GET" and modes == ["navigate"] and scope["path"] in self._pages
+        if "cross-site" in sites and not followed:
             return 403, "requests from other sites are refused"
-        if any(coding.strip().lower() != "identity" for coding in headers.getlist("content-encoding")):
+        if any(coding.strip().lower() != "identity" for coding in codings):
             return 415, "send the request's body as it is, without Content-Encoding"
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if any(not length.isdecimal() or int(length) > MAX_BODY_BYTES for length in lengths):
             return 413, TOO_LARGE
         return None
 

@@ -100,13 +100,15 @@ class Plan:
     """Difference between one document, or one slice of a transcript, and one store, without the `added` chunks.
 
     `messages` counts those that were read of a transcript. After a `resumable` slice, a later run may go on; a slice
-    that ends inside a line is none, since the next run reads that line again.
+    that ends inside a line is none, since the next run reads that line again. `meanings` are texts of a curated note
+    that get vectors in the cache only.
     """
 
     write: DocumentWrite
     added: tuple[CutChunk, ...]
     messages: int = 0
     resumable: bool = False
+    meanings: tuple[str, ...] = ()
 
     def finished(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite:
         """Return the write with its new chunks and their vectors or refusals, looked up by text hash."""

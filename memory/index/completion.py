@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import CutChunk, text_hash
-from memory.documents.comparison import difference
-from memory.documents.roots import is_transcript_name
+from memory.documents.comparison import difference, is_archived
+from memory.documents.roots import archived_path, is_transcript_name
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
@@ -119,17 +119,23 @@ def complete_generation(indexer: Indexer) -> bool:
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
 
-    Ignored transcripts are left out. So are files that an older version took for transcripts by their names.
+    Ignored transcripts are left out, and sessions of which the written one has an archive. So are files that an older
+    version took for transcripts by their names.
     """
     if indexer.generations.next() is None:
         return []
     target = indexer.target()
     with _answering(indexer) as reader:
-        sessions = [file.key for file in reader.files() if file.key.is_transcript] if reader is not None else []
-    transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
-    lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
-    out = indexer.files.left_out(lacking)
-    return [key for key in lacking if key not in out]
+        if reader is None:
+            return []
+        sessions = [file.key for file in reader.files() if file.key.is_transcript]
+        transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
+        lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
+        out = indexer.files.left_out(lacking)
+        # Few have archives, and looking for those of one lists its folder.
+        archived = {archived_path(file.key.path) for file in target.files() if file.key.is_transcript}
+        held = {key for key in lacking if key.path in archived and is_archived(indexer.files, key, target, reader)}
+        return [key for key in lacking if key not in out and key not in held]
 
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:

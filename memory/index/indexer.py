@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from memory.chunking.chunker import text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
@@ -192,6 +193,9 @@ class Indexer:
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
         self.supply.count_looks(hit=len(paid), miss=len(missing))
+        meanings = {text_hash(text): text for plan in batch.plans for text in plan.meanings}
+        texts |= meanings
+        missing += meanings.keys() - self.supply.lookup(list(meanings)).keys() - set(missing)
         sent = self.supply.in_batch_jobs(missing)
         missing = [digest for digest in missing if digest not in sent]
         if (

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 import structlog
 
 from memory.chunking.chunker import CutChunk
+from memory.chunking.curated import CURATED_FILES, curated_blocks
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import emptied, forgets
 from memory.documents.content import SourceText
@@ -110,7 +111,12 @@ class Planner:
             removed=stored.left(),
             notes=source.notes,
         )
-        return Plan(write, added)
+        meanings: tuple[str, ...] = ()
+        is_injected = key.path in CURATED_FILES and self._agent.context.injection.enabled
+        # Prompts are compared with them. Cosines of models on this machine tell too little for that.
+        if is_injected and self._provider is not None and self._provider.account:
+            meanings = tuple(one.meaning for one in curated_blocks(text, path=key.path) if one.meaning is not None)
+        return Plan(write, added, meanings=meanings)
 
     def _transcript(self, key: DocumentKey, stat: FileStat, *, is_new: bool) -> Iterator[None]:
         store = self._store

@@ -130,13 +130,12 @@ def forget_void_takeover(settings: Settings, agent: AgentSettings, *, set_note: 
         log.info("fallback_over", agent=agent.id, provider=first.name)
 
 
-def takeover_token(settings: Settings, agent: AgentSettings) -> object:
+def takeover_token(generations: Generations) -> object:
     """Return a value that differs when the results of `provider_of` may differ. Costs a few `stat`s.
 
     It changes when a takeover begins or ends, and with the pointers CURRENT and NEXT.
     """
-    generations = Generations.of(settings, agent.id)
-    return [generations.token(name) for name in (_FILE, CURRENT, NEXT)]
+    return generations.token(_FILE), generations.token(CURRENT), generations.token(NEXT)
 
 
 class _Providers:

@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from memory.redaction.assignments import find_assignments
-from memory.redaction.credentials import find_credentials, find_private_keys
+from memory.redaction.credentials import find_credentials
 from memory.redaction.tokens import find_aws_secrets, find_tokens
 from memory.redaction.user_patterns import INDEXING, PatternBudget, UserPatterns
 from memory.redaction.values import Span
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from schemas.settings import MemorySettings
 
 #: Counted up when a rule changes: indexes are built anew then.
-REDACTION_VERSION = 3
+REDACTION_VERSION = 4
 
 #: A mask that is there already. Rules see NUL in its place: no secret and no label contains NUL.
 _MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
@@ -73,7 +74,6 @@ def _once(text: str, find_patterns: UserPatterns | None) -> str:
     lowered = seen.lower()
     # The first rule that finds a secret names it, so the most specific rules come first.
     spans = [
-        *find_private_keys(seen),
         *find_tokens(seen),
         *find_credentials(seen, lowered),
         *find_assignments(seen, lowered),
@@ -84,18 +84,17 @@ def _once(text: str, find_patterns: UserPatterns | None) -> str:
 
 
 def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
-    """Return the text with masks over the spans. Overlapping spans become one, of the kind that came first."""
-    joined: list[tuple[int, int, int, str]] = []
-    for start, rank, end, kind in sorted((span.start, rank, span.end, span.kind) for rank, span in enumerate(spans)):
-        if joined and start < joined[-1][1]:
-            begun, last, first, named = joined.pop()
-            joined.append((begun, max(last, end), *min((rank, kind), (first, named))))
+    """Return the text with masks over the spans. Overlapping spans become one, of the kind that begins first."""
+    joined: list[Span] = []
+    for span in sorted(spans, key=attrgetter("start")):  # of equal beginnings, the first rule's comes first
+        if joined and span.start < joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, span.end))
         else:
-            joined.append((start, end, rank, kind))
+            joined.append(span)
     parts: list[bytes] = []
     done = 0
-    for start, end, _, kind in joined:
-        for part in _LINE_PART.finditer(seen, start, end):
-            parts += [data[done : part.start()], f"[redacted:{kind}]".encode()]
+    for span in joined:
+        for part in _LINE_PART.finditer(seen, span.start, span.end):
+            parts += [data[done : part.start()], f"[redacted:{span.kind}]".encode()]
             done = part.end()
     return b"".join([*parts, data[done:]])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import re
 from collections.abc import Iterator
-from functools import cache
 
 from memory.redaction.values import Span, is_random_key
 
@@ -78,15 +76,23 @@ _SHAPED = {
 _REAL = r"(?!\.|[xX]{8}|[xX]{4}(?:[^A-Za-z0-9]|$))"
 
 
-def _formats() -> Iterator[tuple[str, str]]:
-    """Yield the kind and the regular expression of each format."""
-    for characters, listed in _PREFIXED.items():
-        for kind, prefix, least in re.findall(r"([a-z-]+)=(\S+?)(?:\{(\d+)\})?(?=\s|$)", listed):
-            yield kind, f"(?:{prefix}){_REAL}[{characters}]{{{least or 20},}}"
-    yield from _SHAPED.items()
+#: The kind and the regular expression of each format.
+_FORMATS = (
+    *(
+        (kind, f"(?:{prefix}){_REAL}[{characters}]{{{least or 20},}}".encode())
+        for characters, listed in _PREFIXED.items()
+        for kind, prefix, least in re.findall(r"([a-z-]+)=(\S+?)(?:\{(\d+)\})?(?=\s|$)", listed)
+    ),
+    *((kind, pattern.encode()) for kind, pattern in _SHAPED.items()),
+)
 
-
-_FORMATS = tuple(_formats())
+#: A token starts a word, or follows an escaped line end or tab. Without groups, so that the engine skips every format
+#: that begins with another character; which one it was is asked once there is one.
+_TOKEN = re.compile(
+    rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?=[A-Za-z0-9_~.])(?:"
+    + b"|".join(pattern for _, pattern in _FORMATS)
+    + rb")[A-Za-z0-9_-]*"
+)
 
 #: Shapes of a text: `a` for each byte that a token, or base64, may have, a space for any other.
 _TOKEN_SHAPE, _BASE64_SHAPE = (
@@ -96,56 +102,44 @@ _TOKEN_SHAPE, _BASE64_SHAPE = (
 
 #: Bytes of the shortest token, and of a secret access key of AWS: 30 random bytes in base64.
 _LEAST_BYTES = 16
-_AWS_SECRET_BYTES = 40
+_AWS_BYTES = 40
 
-#: A token starts a word, or follows an escaped line end or tab. Without groups, so that the engine skips every format
-#: that begins with another character; which one it was is asked once there is one.
-_TOKEN = re.compile(
-    (
-        r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?=[A-Za-z0-9_~.])(?:" + "|".join(pattern for _, pattern in _FORMATS) + ")"
-    ).encode()
+#: Of these bytes, so many are UTF-8 if they are a text, or its beginning.
+_TEXT_BYTES = 27
+
+#: Such a key in a sentence, in quotes or after a name; not a digest.
+_AWS_SECRET = re.compile(
+    rb"(?<![^\s\"'`(\[:=,])(?![0-9a-fA-F]{40}|[A-Za-z]{40})[A-Za-z0-9+/]{40}(?=\Z|[\s\"'`)\],;]|\.(?:\s|\Z))"
 )
-
-#: What belongs to a run after a token's own characters and would tell something of it.
-_REST = re.compile(rb"[A-Za-z0-9_-]*")
-
-#: Bytes before and after such a key in which its id makes it one wherever it stands.
-_AWS_NEAR_BYTES = 256
 _AWS_KEY_ID = re.compile(rb"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])")
 
-#: The rest of a line on which it stands alone, and a line of base64 before or after it: then it is one of many.
-_LINE_BEFORE = re.compile(rb"(?:\A|\n)[ \t>*+\"'`-]{0,16}\Z")
-_LINE_AFTER = re.compile(rb"[ \t\"'`,;.]{0,16}(?:\r?\n|\Z)")
-_BLOCK_BEFORE = re.compile(rb"[A-Za-z0-9+/=]{24}[^\n]{0,4}\n[^\n]{0,16}\Z")
-_BLOCK_AFTER = re.compile(rb"[^\n]{0,4}\n[^\n]{0,16}?[A-Za-z0-9+/=]{24}")
-
-_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]+")
-
-#: What stands before a key in a sentence, in quotes or after a name, and a name of something that is no secret.
-_AWS_BEFORE = re.compile(rb"(?:\A|[\s\"'`(\[:=,])\Z")
-_AWS_AFTER = re.compile(rb"\Z|[\s\"'`)\],;]|\.(?:\s|\Z)")
-_NO_SECRET = re.compile(
+#: Bytes before and after it that are looked at: a name of something that is no secret, or a line of base64, before it;
+#: such a line after it; the rest of a line on which it stands alone.
+_AWS_NEAR_BYTES = 256
+_OTHER_BEFORE = re.compile(
     rb"(?:hash|digest|etag|sum|integrity|sha[-_]?[0-9]*|md5|cursor|print|revision|version|(?:\b|_)(?:id|blob|data|content))"
-    rb"[\"'`]?\s{0,4}[:=]?\s{0,4}[\"'`]?\Z",
+    rb"[\"'`]?\s{0,4}[:=]?\s{0,4}[\"'`]?\Z|[A-Za-z0-9+/=]{24}[^\n]{0,4}\n[^\n]{0,16}\Z",
     re.IGNORECASE,
 )
+_OTHER_AFTER = re.compile(rb"[^\n]{0,4}\n[^\n]{0,16}?[A-Za-z0-9+/=]{24}")
+_ALONE_BEFORE = re.compile(rb"(?m:^)[ \t>*+\"'`-]{0,16}\Z")
+_ALONE_AFTER = re.compile(rb"[ \t\"'`,;.]{0,16}(?:\r?\n|\Z)")
 
 
 def find_tokens(data: bytes) -> Iterator[Span]:
     """Yield the tokens of known formats."""
     for start, end in _runs(data, _TOKEN_SHAPE, _LEAST_BYTES):
-        position = start
-        while (found := _TOKEN.search(data, position, end)) is not None:
-            rest = _REST.match(data, found.end(), end)
-            position = rest.end() if rest is not None else found.end()
-            yield Span(found.start(), position, _kind(data, found.start(), end))
+        for found in _TOKEN.finditer(data, start, end):
+            # On demand: compiling each format takes longer than most programs start.
+            kind = next(kind for kind, pattern in _FORMATS if re.compile(pattern).match(data, found.start(), end))
+            yield Span(*found.span(), kind)
 
 
 def find_aws_secrets(data: bytes) -> Iterator[Span]:
     """Yield the secret access keys of AWS that stand beside their key id, or by themselves."""
-    for start, end in _runs(data, _BASE64_SHAPE, _AWS_SECRET_BYTES):
-        if end - start == _AWS_SECRET_BYTES and _is_aws_secret(data, start, end):
-            yield Span(start, end, "aws-secret")
+    for start, _ in _runs(data, _BASE64_SHAPE, _AWS_BYTES):
+        if (found := _AWS_SECRET.match(data, start)) is not None and _is_aws_secret(data, found):
+            yield Span(*found.span(), "aws-secret")
 
 
 def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
@@ -158,34 +152,14 @@ def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _is_aws_secret(data: bytes, start: int, end: int) -> bool:
-    value = data[start:end]
-    if value.isalpha() or _HEXADECIMAL.fullmatch(value) or not is_random_key(value) or _is_text(value):
+def _is_aws_secret(data: bytes, found: re.Match[bytes]) -> bool:
+    value, start, end = found[0], max(0, found.start() - _AWS_NEAR_BYTES), found.end() + _AWS_NEAR_BYTES
+    texts = len(base64.b64decode(value).decode(errors="ignore").encode())
+    if not is_random_key(value) or texts >= _TEXT_BYTES:
         return False
-    before, after = data[max(0, start - _AWS_NEAR_BYTES) : start], data[end : end + _AWS_NEAR_BYTES]
-    if not _AWS_BEFORE.search(before) or not _AWS_AFTER.match(after):
-        return False
-    if _AWS_KEY_ID.search(before) or _AWS_KEY_ID.search(after):
+    if _AWS_KEY_ID.search(data, start, end):
         return True
-    if _BLOCK_BEFORE.search(before) or _BLOCK_AFTER.match(after) or _NO_SECRET.search(before):
+    if _OTHER_BEFORE.search(data, start, found.start()) or _OTHER_AFTER.match(data, found.end(), end):
         return False
-    return not value.isalnum() or bool(_LINE_BEFORE.search(before) and _LINE_AFTER.match(after))
-
-
-def _is_text(value: bytes) -> bool:
-    """Return True if base64 is that of a text, or of its beginning."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(base64.b64decode(value))
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _kind(data: bytes, start: int, end: int) -> str:
-    return next(kind for kind, pattern in _FORMATS if _compiled(pattern).match(data, start, end))
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
-    """Return one format compiled, on demand: compiling all of them takes longer than most programs start."""
-    return re.compile(pattern.encode())
+    is_alone = _ALONE_BEFORE.search(data, start, found.start()) and _ALONE_AFTER.match(data, found.end(), end)
+    return is_alone is not None or not value.isalnum()

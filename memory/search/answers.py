@@ -32,24 +32,20 @@ from schemas.search import AlsoIn, Mode, SearchResult
 MOST_NAMED = 10
 
 
-#: Result as it was found, without a citation: one place in each document with its text, the best first.
+#: Result as it was found: one place in each document with its text, the best first.
 Passage: TypeAlias = tuple[SearchResult, ...]
 
 
 def shown(passage: Passage, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
     """Return the result as it stands in the best document that still exists; in the best one if none does."""
     best: SearchResult = passage[0]
-    update: dict[str, object] = {}
+    update: dict[str, object] = {} if cited else {"citation": None}
     if len(passage) > 1:
         there = (one for one in passage if is_there is None or is_there(DocumentKey(one.source, one.path)))
         best = next(there, best)
         others = [one.path for one in passage if one is not best]
-        update = {"also_in": AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))}
-    if cited:
-        # The lines of the passage: the same for every snippet of it.
-        last = "" if best.start_line == best.end_line else f"-L{best.end_line}"
-        update["citation"] = f"{best.path}#L{best.start_line}{last}"
-    return best.model_copy(update=update)
+        update["also_in"] = AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))
+    return best.model_copy(update=update) if update else best
 
 
 def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
@@ -88,6 +84,8 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
         if not one.key.is_transcript and start >= 0:
             first += one.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
+        # The lines of the passage: the same for every snippet of it.
+        end = "" if one.start_line == one.end_line else f"-L{one.end_line}"
         yield SearchResult(
             path=one.key.path,
             source=one.key.source,
@@ -99,6 +97,7 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
             snippet=snippet.text,
             snippet_start_line=first,
             snippet_end_line=last,
+            citation=f"{one.key.path}#L{one.start_line}{end}",
         )
 
 

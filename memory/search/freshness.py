@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Generic, TypeVar
+from typing import ParamSpec, TypeVar
 
 from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
@@ -30,17 +30,18 @@ DEFAULT_WAIT_MS = 500
 _BACKLOG_DOCUMENTS = 20
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def on_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+async def on_thread(threads: ThreadPoolExecutor, work: Callable[P, T], *arguments: P.args, **_: P.kwargs) -> T:
     """Run what blocks. A cancelled caller abandons it.
 
     Raises:
         RuntimeError: the threads are being closed.
     """
     try:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
+        return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -52,30 +53,39 @@ async def on_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
 class Moment:
     """Conditions of the moment, which no kept answer holds: `pending` is None while the queue does not answer."""
 
-    pending: PendingState | None = field(default_factory=PendingState)
+    pending: Pending | None = field(default_factory=Pending)
     unwatched: Condition | None = None
+
+    def waits(self, wait_ms: int | None, until: float) -> bool:
+        """Return True if a search should wait for pending documents before `until` (monotonic time).
+
+        A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
+        """
+        most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
+        return self.pending is not None and 0 < self.pending.documents <= most and time.monotonic() < until
+
+
+def pending_state(pending: Pending, *, vectors: int) -> PendingState:
+    """Return the backlog as answers show it; `vectors` is the number of chunks without a vector."""
+    oldest = round(max(0.0, time.time() - pending.oldest_at), 3) if pending.oldest_at is not None else None
+    return PendingState(documents=pending.documents, oldest_seconds=oldest, vectors=vectors)
 
 
 class Freshness:
-    """Freshness of one agent. `pending` reads the queue, `inbox` takes requests to flush; both may be absent.
-
-    `threads` run what blocks.
-    """
+    """Freshness of one agent. `pending` reads the queue, `inbox` takes requests to flush; both may be absent."""
 
     def __init__(
         self,
         settings: Settings,
         agent: AgentSettings,
         *,
-        pending: PendingReader | None,
+        pending: GuardedPendingReader | None,
         inbox: EventInbox | None,
-        threads: ThreadPoolExecutor,
     ) -> None:
         self._home = settings.home
         self._agent = agent
         self._pending = pending
         self._inbox = inbox
-        self._threads = threads
         self._vectors: tuple[object, int] | None = None
 
     def look(self, wait_ms: int | None, deadline: float) -> Moment:
@@ -83,43 +93,31 @@ class Freshness:
 
         Producers are asked if the search says how long it waits, if they hold back changes, or if documents wait.
         """
+        moment = self.moment()
         if self._inbox is None or not self._agent.sync.on_search or time.monotonic() >= deadline:
-            return self.moment()
-        pending = self._pending.pending(self._agent.id) if self._pending is not None else None
+            return moment
         if (
-            pending is None
+            (pending := moment.pending) is None
             or not (wait_ms is not None or pending.held_back or pending.documents)
             or read_watch_state(self._home, self._agent.id) is None  # no producer would answer
         ):
-            return self._moment(pending)
+            return moment
         self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
         return self.moment()
 
-    async def settled(self, moment: Moment, wait_ms: int | None, deadline: float) -> Moment:
-        """Wait until the documents that were pending at a moment are indexed; return what is pending then.
-
-        A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
-        """
-        most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
-        while moment.pending is not None and 0 < moment.pending.documents <= most and time.monotonic() < deadline:
+    async def settled(self, moment: Moment, wait_ms: int | None, until: float, threads: ThreadPoolExecutor) -> Moment:
+        """Wait until the documents that were pending at a moment are indexed; return what is pending then."""
+        while moment.waits(wait_ms, until):
             await asyncio.sleep(_PENDING_POLL_SECONDS)
-            moment = await on_thread(self._threads, self.moment)
+            moment = await on_thread(threads, self.moment)
         return moment
 
     def moment(self) -> Moment:
         """Return what is pending now, and the reason why changed files are not noticed."""
-        return self._moment(self._pending.pending(self._agent.id)) if self._pending is not None else Moment()
-
-    def _moment(self, pending: Pending | None) -> Moment:
-        if pending is None or self._pending is None:
-            return Moment(None)
-        oldest = round(max(0.0, time.time() - pending.oldest_at), 3) if pending.oldest_at is not None else None
-        state = PendingState(documents=pending.documents, oldest_seconds=oldest)
-        facts = self._pending.broker()
-        if facts is None or facts.writable:
-            return Moment(state, not_watched(known_processes(self._pending, wait=None)))
-        params = {"reason": facts.warning or "the broker is read-only"}
-        return Moment(state, Condition(ConditionCode.CHANGES_UNSEEN, params=params))
+        if self._pending is None:
+            return Moment()
+        pending = self._pending.pending(self._agent.id)
+        return Moment(pending, self._pending.unwatched() if pending is not None else None)
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
         """Return the number of chunks without a vector, counted once at each revision (`StoreReader.change_token`)."""
@@ -132,11 +130,8 @@ class Freshness:
 #: Seconds for which the circuit stays open after a queue that did not answer.
 OPEN_SECONDS = 2.0
 
-#: Seconds for which the server's facts are kept.
-FACTS_KEPT_SECONDS = 5.0
-
-#: Seconds for which the processes' heartbeats are kept: they come every three.
-SIGNS_KEPT_SECONDS = 1.0
+#: Seconds for which searches keep the state of the watching processes: heartbeats come every three.
+SIGNS_KEPT_SECONDS = 3.0
 
 
 class GuardedPendingReader:
@@ -150,8 +145,7 @@ class GuardedPendingReader:
         self._guarded = reader
         self._clock = clock
         self._open_until = 0.0
-        self._processes: _Kept[Sequence[ProcessState]] = _Kept(SIGNS_KEPT_SECONDS)
-        self._broker: _Kept[BrokerState | None] = _Kept(FACTS_KEPT_SECONDS)
+        self._unwatched: tuple[float, Condition | None] = (0.0, None)
 
     @property
     def _reader(self) -> PendingReader | None:
@@ -174,19 +168,28 @@ class GuardedPendingReader:
         return reader.conditions(agent) if (reader := self._reader) else ()
 
     def processes(self) -> Sequence[ProcessState]:
-        """Return the states of the processes, kept for a second."""
-        return self._processes.get(self._clock(), reader.processes) if (reader := self._reader) else ()
+        """Return the states of the processes."""
+        return reader.processes() if (reader := self._reader) else ()
 
     def broker(self) -> BrokerState | None:
-        """Return the server's facts, kept for some seconds. They are read in spite of an open circuit."""
-        return self._broker.get(self._clock(), self._guarded.broker) if self._guarded else None
+        """Return the server's facts. They are read in spite of an open circuit."""
+        return self._guarded.broker() if self._guarded else None
 
     def refusal(self) -> str | None:
         """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
-        facts = self.broker() if self._reader else None
-        if facts is None or facts.writable:
-            return None
-        return facts.warning or "the broker takes nothing new"
+        facts = reader.broker() if (reader := self._reader) else None
+        return None if facts is None or facts.writable else facts.warning or "the broker takes nothing new"
+
+    def unwatched(self) -> Condition | None:
+        """Return the reason why changed files are not noticed, kept for some seconds."""
+        now = self._clock()
+        if now >= self._unwatched[0]:
+            if (refusal := self.refusal()) is not None:
+                found: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
+            else:
+                found = not_watched(known_processes(self, wait=None))
+            self._unwatched = now + SIGNS_KEPT_SECONDS, found
+        return self._unwatched[1]
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """Return the usage of embeddings."""
@@ -199,16 +202,3 @@ class GuardedPendingReader:
     def fleet(self) -> FleetNumbers | None:
         """Return the counts of all processes."""
         return reader.fleet() if (reader := self._reader) else None
-
-
-class _Kept(Generic[T]):
-    """Value that is read again after some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._kept: tuple[float, T] | None = None
-
-    def get(self, now: float, read: Callable[[], T]) -> T:
-        if self._kept is None or now - self._kept[0] >= self._seconds:
-            self._kept = now, read()
-        return self._kept[1]

@@ -12,20 +12,19 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
-from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread
+from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread, pending_state
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.ranker import Wanted
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, Found, QuerySide, by_keywords, retrieve
-from memory.search.scope import Session, allows, session_of, withheld_from
+from memory.search.scope import Session, allows, is_cited, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
 from memory.status.condition_texts import text_of
@@ -35,8 +34,8 @@ from memory.store.reader import StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, RecalldError
-from schemas.ports import Event, EventInbox, PendingReader
-from schemas.search import ConditionState, GetAnswer, GetRequest, Mode, PendingState, SearchAnswer, SearchRequest
+from schemas.ports import Event, EventInbox, Pending, PendingReader
+from schemas.search import ConditionState, GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
@@ -82,9 +81,9 @@ def _allows(agent: AgentSettings, session: Session) -> bool:
 
 
 class SearchManager(SearchableMemory):
-    """Memory of one agent's folder of generations, with its status and its probes.
+    """Memory of one agent's folder of generations, with its status.
 
-    `pending` reads the queue and `inbox` takes the request of `sync`; both may be absent.
+    `pending` reads the queue and `inbox` takes requests to flush; both may be absent.
     """
 
     def __init__(
@@ -100,13 +99,14 @@ class SearchManager(SearchableMemory):
         self.agent = agent
         self._own = resources is None
         self.resources = resources or SearchResources(settings)
-        self._pending = pending
-        self._inbox = inbox
-        self._chosen = (takeover_token(settings, agent), self.resources.embedder(agent))
+        if pending is not None and not isinstance(pending, GuardedPendingReader):
+            pending = GuardedPendingReader(pending)
+        self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
+        self._chosen = (takeover_token(self.generations), self.resources.embedder(agent))
         self.reader = SharedReader(self.generations, open_readers=self.resources.open_readers)
-        self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox, threads=self.resources.asking)
+        self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
 
     @property
     def limits(self) -> Limits:
@@ -116,19 +116,24 @@ class SearchManager(SearchableMemory):
     @property
     def embedder(self) -> QueryEmbedder:
         """Return the embedder in use, which changes when a fallback takes over or gives way."""
-        token = takeover_token(self._settings, self.agent)
+        token = takeover_token(self.generations)
         if token != self._chosen[0]:
             self._chosen = (token, self.resources.embedder(self.agent))
         return self._chosen[1]
 
+    @property
+    def last_embedder(self) -> QueryEmbedder:
+        """Return the embedder of the last look, without looking."""
+        return self._chosen[1]
+
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, whatever hangs."""
-        answer = await self._found(request)
-        return with_corpora(answer, request.corpus) if request.corpus is not None else answer
+        return with_corpora(await self._found(request), request.corpus)
 
     async def _found(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self.agent.limits.timeout_ms / 1000)
-        if not _allows(self.agent, session_of(request.session_key)) or request.corpus == "wiki":
+        session = session_of(request.session_key)
+        if not allows(self.agent.scope, session, agent=self.agent.id) or request.corpus == "wiki":
             return SearchAnswer()
         if request.corpus is not None and not request.searched(self.agent.sources):
             return SearchAnswer(
@@ -140,7 +145,7 @@ class SearchManager(SearchableMemory):
             lacking = unavailable("transcripts are no part of this memory", warning=warning, action=action)
             return SearchAnswer(**lacking)
         try:
-            return await _Search(self, request, deadline).answer()
+            return await _Search(self, request, session, deadline).answer()
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log keeps the reason
             return self._failed(error, deadline)
 
@@ -180,21 +185,21 @@ class SearchManager(SearchableMemory):
         return None
 
     def probe_embedding_availability(self) -> Availability:
-        """Embed a word with the chosen provider."""
+        """Embed a text of its own with the provider in use, which is paid for."""
         choice, vectors = self.embedder.choice, self.embedder.vectors
         if vectors is None:
             return Availability(available=False, reason=choice.error or choice.reason or "provider = none")
-        reason = vectors.probe(self.agent.limits.timeout_ms / 1000, agent=self.agent.id)
-        return Availability(available=reason is None, reason=reason)
+        seconds = self.agent.limits.timeout_ms / 1000
+        begun = vectors.begin(f"probe {time.time_ns()}", seconds=seconds, agent=self.agent.id)
+        try:
+            asyncio.run(vectors.result(begun, seconds))
+        except Unavailable as error:
+            return Availability(available=False, reason=str(error))
+        return Availability(available=True)
 
     def probe_vector_availability(self) -> Availability:
-        """Search the vectors of the index once."""
+        """Look into the index for vectors that can be searched."""
         return self.status().vector_search
-
-    @property
-    def chosen(self) -> ProviderChoice:
-        """Return the choice of an embedding provider by the settings."""
-        return self.embedder.chosen
 
     @property
     def provider(self) -> EmbeddingProvider | None:
@@ -266,28 +271,6 @@ class Deadline:
         return max(0.0, self.started + (1 - keeping) * self.seconds - time.monotonic())
 
 
-@dataclass(slots=True)
-class _Asked:
-    """Searched part of a request, without its secrets, and the embedding of it that has begun.
-
-    `question` is the key of the answer's cache, None for an answer that is not kept.
-    """
-
-    wanted: Wanted
-    embedder: QueryEmbedder
-    cut: Condition | None
-    question: Question | None
-    begun: Future[Vector] | None = None
-
-    def without_provider(self) -> Condition | None:
-        """Return the reason for keywords only; None with a provider, or if the settings ask for keywords only."""
-        choice = self.embedder.choice
-        if choice.provider is not None or choice.requested == "none":
-            return None
-        reason = choice.error or choice.reason or "no embedding provider"
-        return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": reason})
-
-
 class _Search:
     """One search from its arrival to its answer: wait for changes, look into the cache, embed, retrieve, answer.
 
@@ -296,11 +279,18 @@ class _Search:
     keywords are searched already.
     """
 
-    def __init__(self, on: SearchManager, request: SearchRequest, deadline: Deadline) -> None:
+    _wanted: Wanted
+
+    def __init__(self, on: SearchManager, request: SearchRequest, session: Session, deadline: Deadline) -> None:
         self._on = on
         self._request = request
+        self._session = session
         self._deadline = deadline
-        self._asked: _Asked | None = None
+        self._embedder = on.last_embedder
+        self._cut: Condition | None = None
+        #: Key of the kept answer; None for an answer that is not kept.
+        self._question: Question | None = None
+        self._begun: Future[Vector] | None = None
         self._words: Future[Candidates | None] | None = None
         self._moment = Moment()
         # Until then the search waits for changes.
@@ -323,90 +313,89 @@ class _Search:
 
     async def _run(self) -> SearchAnswer:
         reading, asking = self._on.resources.reading, self._on.resources.asking
-        asked = await on_thread(asking, self._prepare)
-        if not asked.wanted.query:
-            return self._answer(asked, (), "none", ())
-        # The provider embeds while the search waits for changes.
-        self._moment = await self._on.freshness.settled(self._moment, self._request.wait_ms, self._until)
-        if asked.begun is None and (kept := await on_thread(reading, lambda: self._kept(asked))) is not None:
-            return kept
-        # Queued before the thread that waits for it, so the two never wait for each other.
-        self._words = words = reading.submit(lambda: self._search_words(asked))
-        side = await self._side(asked)
-        return await on_thread(reading, lambda: self._retrieved(asked, side, words))
+        known = await on_thread(asking, self._prepare)
+        if known is None and self._words is None:
+            # The provider embeds while the search waits for changes.
+            freshness, wait_ms = self._on.freshness, self._request.wait_ms
+            self._moment = await freshness.settled(self._moment, wait_ms, self._until, asking)
+            known = await on_thread(asking, self._start)
+        if known is not None:
+            return known
+        side = await self._side()
+        return await on_thread(reading, self._retrieved, side)
 
     async def _late(self) -> SearchAnswer:
         """Return the answer at the deadline: by keywords, or empty."""
         params = {"seconds": self._deadline.seconds}
-        asked, words = self._asked, self._words
-        if asked is not None and words is not None and words.done():
+        if self._words is not None and self._words.done():
             try:
                 async with asyncio.timeout(self._deadline.left()):
-                    found = await on_thread(self._on.resources.reading, lambda: self._by_words(asked, words))
+                    found = await on_thread(self._on.resources.reading, self._by_words, self._words)
             except TimeoutError:
                 pass
             except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
                 _log.warning("late_search_failed", agent=self._on.agent.id, exc_info=True)
             else:
                 late = (Condition(ConditionCode.SEARCH_LATE_KEYWORDS, params=params),)
-                return self._answer(asked, found, "keyword", late, look=False)
-        return self._answer(asked, (), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
+                return self._answer(found, "keyword", late, look=False)
+        return self._answer((), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
 
-    def _prepare(self) -> _Asked:
-        """Mask the query's secrets, choose the provider, begin to embed, and look for changes that wait."""
+    def _prepare(self) -> SearchAnswer | None:
+        """Mask the query's secrets, choose the provider, begin to embed, look for changes that wait, and `_start`."""
         agent, request = self._on.agent, self._request
         # The index holds masks where secrets were, and a provider gets to see none.
         searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
-        wanted = Wanted(
+        self._cut = searched.cut
+        self._wanted = wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,
             min_score=request.min_score if request.min_score is not None else agent.query.min_score,
             sources=request.searched(agent.sources),
             hybrid=agent.query.hybrid,
-            withheld=withheld_from(session_of(request.session_key), self._on.files),
+            withheld=withheld_from(self._session, self._on.files),
         )
-        embedder = self._on.embedder
-        asked = _Asked(wanted, embedder, searched.cut, None)
-        if asked.without_provider() is None:
-            provider = embedder.choice.provider
-            asked.question = question_of(
-                agent.id,
-                wanted,
-                max_snippet_chars=agent.limits.max_snippet_chars,
-                embedding=(provider.identity, provider.model) if provider is not None else None,
+        self._embedder = self._on.embedder
+        if not wanted.query:
+            return self._answer((), "none", ())
+        answers = self._on.resources.answers
+        if self._embedder.lack is None:
+            provider = self._embedder.choice.provider
+            embedding = (provider.identity, provider.model) if provider is not None else None
+            self._question = question_of(
+                agent.id, wanted, max_snippet_chars=agent.limits.max_snippet_chars, embedding=embedding
             )
-        if wanted.query and not (asked.question is not None and self._on.resources.answers.knows(asked.question)):
-            self._begin(asked)
-        self._asked = asked
-        if wanted.query:
-            self._moment = self._on.freshness.look(request.wait_ms, self._until)
-        return asked
+        if self._question is None or not answers.knows(self._question):
+            self._begin()
+        self._moment = self._on.freshness.look(request.wait_ms, self._until)
+        return None if self._moment.waits(request.wait_ms, self._until) else self._start()
 
-    def _begin(self, asked: _Asked) -> None:
-        if (vectors := asked.embedder.vectors) is not None and asked.begun is None:
+    def _start(self) -> SearchAnswer | None:
+        """Return the kept answer, if the index has not changed since; else begin to embed and to search keywords."""
+        if self._begun is None and self._question is not None:
+            with self._on.reader.lease() as reader:
+                token = reader.change_token() if reader is not None else None
+            kept = self._on.resources.answers.get(self._question, token)
+            if kept is not None:
+                return self._answer(kept.passages, kept.mode, (), vectors=kept.vectors_pending)
+            self._begin()
+        # Queued before the thread that waits for it, so the two never wait for each other.
+        self._words = self._on.resources.reading.submit(self._search_words)
+        return None
+
+    def _begin(self) -> None:
+        if (vectors := self._embedder.vectors) is not None:
             seconds = self._deadline.left(keeping=_STORE_SHARE)
-            asked.begun = vectors.begin(asked.wanted.query, seconds=seconds, agent=self._on.agent.id)
+            self._begun = vectors.begin(self._wanted.query, seconds=seconds, agent=self._on.agent.id)
 
-    def _kept(self, asked: _Asked) -> SearchAnswer | None:
-        """Return the kept answer, if the index has not changed since; otherwise begin to embed."""
-        if asked.question is None:
-            return None
-        with self._on.reader.lease() as reader:
-            kept = self._on.resources.answers.get(asked.question, reader.change_token()) if reader is not None else None
-        if kept is None:
-            self._begin(asked)
-            return None
-        return self._answer(asked, kept.passages, kept.mode, (), vectors=kept.vectors_pending)
-
-    def _search_words(self, asked: _Asked) -> Candidates | None:
+    def _search_words(self) -> Candidates | None:
         with self._on.reader.lease() as reader:
             if reader is None:
                 return None
-            return by_keywords(reader, asked.wanted, needed=asked.embedder.vectors is None)
+            return by_keywords(reader, self._wanted, needed=self._embedder.vectors is None)
 
-    async def _side(self, asked: _Asked) -> QuerySide | None:
+    async def _side(self) -> QuerySide | None:
         """Wait for the query's vector; None with keywords only."""
-        vectors, begun = asked.embedder.vectors, asked.begun
+        vectors, begun = self._embedder.vectors, self._begun
         if vectors is None or begun is None:
             return None
         identity, model = vectors.provider.identity, vectors.provider.model
@@ -416,26 +405,29 @@ class _Search:
             lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": str(error)})
             return QuerySide(identity, model, None, lack)
 
-    def _retrieved(self, asked: _Asked, side: QuerySide | None, words: Future[Candidates | None]) -> SearchAnswer:
+    def _retrieved(self, side: QuerySide | None) -> SearchAnswer:
         with self._on.reader.lease() as reader:
             if reader is None:
-                return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
+                return self._answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
             pending = self._on.freshness.vectors_pending(reader, token)
-            # At the deadline this thread stops waiting for a hanging read of keywords.
-            found = retrieve(reader, asked.wanted, side, lambda: words.result(self._deadline.left()))
+            found = retrieve(reader, self._wanted, side, self._found_words)
             passed = self._shown(reader, found)
             complete = not found.lacks and self._deadline.left() > 0
-            if asked.question is not None and complete and reader.change_token() == token:
-                self._on.resources.answers.put(asked.question, token, KeptAnswer(passed, found.mode, pending))
-        return self._answer(asked, passed, found.mode, found.lacks, vectors=pending)
+            if self._question is not None and complete and reader.change_token() == token:
+                self._on.resources.answers.put(self._question, token, KeptAnswer(passed, found.mode, pending))
+        return self._answer(passed, found.mode, found.lacks, vectors=pending)
 
-    def _by_words(self, asked: _Asked, words: Future[Candidates | None]) -> tuple[Passage, ...]:
+    def _found_words(self) -> Candidates | None:
+        # At the deadline this thread stops waiting for a hanging read of keywords.
+        return self._words.result(self._deadline.left()) if self._words is not None else None
+
+    def _by_words(self, words: Future[Candidates | None]) -> tuple[Passage, ...]:
         """Return the passages by keywords of a search that is late."""
         with self._on.reader.lease() as reader:
             if reader is None:
                 return ()
-            return self._shown(reader, retrieve(reader, asked.wanted, None, words.result))
+            return self._shown(reader, retrieve(reader, self._wanted, None, words.result))
 
     def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
         if (redact := late_redactor(reader, self._on.agent)) is not None:
@@ -445,7 +437,6 @@ class _Search:
 
     def _answer(
         self,
-        asked: _Asked | None,
         found: tuple[Passage, ...],
         mode: Mode,
         lacks: tuple[Condition, ...],
@@ -454,29 +445,28 @@ class _Search:
         look: bool = True,
     ) -> SearchAnswer:
         """Return the answer with the conditions of this moment; `look` at the disk for the best copy of a passage."""
-        missing = asked.without_provider() if asked is not None else None
-        lacking = [*lacks, *([missing] if missing is not None else [])]
+        lacking = [*lacks, *([self._embedder.lack] if self._embedder.lack is not None else [])]
         fallback = text_of(lacking[0]) if lacking and mode != "none" else None
         pending, unwatched = self._moment.pending, self._moment.unwatched
         if pending is None:
             lacking.append(Condition(ConditionCode.QUEUE_UNREACHABLE))
         elif unwatched is not None:
             lacking.append(unwatched)
-        if asked is not None and asked.cut is not None:
-            lacking.append(asked.cut)
-        cited = self._cites()
-        choice = asked.embedder.choice if asked is not None else None
+        if self._cut is not None:
+            lacking.append(self._cut)
+        cited = is_cited(self._on.agent.citations, self._session)
+        choice = self._embedder.choice
         return SearchAnswer(
             results=tuple(shown(passage, self._is_there if look else None, cited=cited) for passage in found),
-            provider=choice.name if choice is not None else None,
-            model=choice.provider.model if choice is not None and choice.provider is not None else None,
+            provider=choice.name,
+            model=choice.provider.model if choice.provider is not None else None,
             mode=mode,
             fallback=fallback is not None,
             fallback_reason=fallback,
             citations=cited,
             degraded=tuple(map(text_of, lacking)),
             conditions=tuple(ConditionState(**one.body()) for one in lacking),
-            pending=(pending or PendingState()).model_copy(update={"vectors": vectors}),
+            pending=pending_state(pending or Pending(), vectors=vectors),
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
         )
@@ -486,9 +476,3 @@ class _Search:
             return self._on.files.stat(key) is not None
         except RecalldError:
             return True  # the disk does not say
-
-    def _cites(self) -> bool:
-        setting = self._on.agent.citations
-        if setting != "auto":
-            return setting == "on"
-        return not session_of(self._request.session_key).is_shared

@@ -142,19 +142,6 @@ class QueryVectors:
                 return self._late
         return self._held_back()
 
-    def probe(self, timeout_seconds: float, *, agent: str = "") -> str | None:
-        """Embed a word, but not past the rate limiter; return None if that works, else the reason."""
-        with self._lock:
-            self._cache.pop("probe", None)
-            self._load_again_at = 0.0
-        self.warm_up()
-        self._not_loaded(timeout_seconds)
-        try:
-            asyncio.run(self.result(self.begin("probe", seconds=timeout_seconds, agent=agent), timeout_seconds))
-        except Unavailable as error:
-            return str(error)
-        return None
-
     def close(self) -> None:
         """Close the provider, and end its threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -187,8 +174,7 @@ class QueryVectors:
         with self._lock:
             running = self._running[query]
         try:
-            text = _within(query, self.provider.limits.input_bytes)
-            vector = self._ask_twice(running, Item(text, estimate_tokens(text), agent))
+            vector = self._ask_twice(running, Item(query, estimate_tokens(query), agent))
         except Exception as error:
             if not isinstance(error, Unavailable):
                 _log.warning("query_embedding_failed", provider=self.provider.name, reason=_sentence(error))
@@ -244,13 +230,6 @@ def _done(outcome: Vector | Unavailable) -> Future[Vector]:
     else:
         future.set_result(outcome)
     return future
-
-
-def _within(text: str, limit_bytes: int) -> str:
-    """Return the longest start of a query that a provider takes."""
-    if len(text) * 4 <= limit_bytes:
-        return text
-    return text.encode("utf-8", "replace")[:limit_bytes].decode("utf-8", "ignore")
 
 
 def _sentence(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from memory.index.readers import OpenReaders
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
 from memory.store.sqlite.vectors import VectorShelf
+from schemas.conditions import Condition, ConditionCode
 from schemas.settings import AgentSettings, Settings
 
 #: Searches that read a store at a time. A thread that hangs in a read keeps its place until the read is over.
@@ -33,6 +34,15 @@ class QueryEmbedder:
     choice: ProviderChoice
     chosen: ProviderChoice
     vectors: QueryVectors | None
+
+    @property
+    def lack(self) -> Condition | None:
+        """Return the reason for keywords only; None with a provider, or if the settings ask for keywords only."""
+        choice = self.choice
+        if choice.provider is not None or choice.requested == "none":
+            return None
+        reason = choice.error or choice.reason or "no embedding provider"
+        return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": reason})
 
 
 class SearchResources:

@@ -62,7 +62,7 @@ def by_keywords(reader: StoreReader, wanted: Wanted, *, needed: bool = False) ->
 
     None are looked for in an index without keywords, nor with keywords switched off unless they are `needed`.
     """
-    candidates = Candidates(reader, wanted)
+    candidates = Candidates(reader, wanted, reader.change_token())
     if reader.text_reason is None and (needed or wanted.hybrid.enabled):
         candidates.look(lambda count: reader.search_text(wanted.query, count, wanted.sources))
     return candidates
@@ -80,12 +80,12 @@ def retrieve(
 
     Raises the store's errors, except that the search goes on with one side if the other one cannot be searched.
     """
-    near = _nearest(reader, wanted, side) if side is not None else None
+    near = _nearest(reader, wanted, side)
     by_words = words()
     if by_words is None or by_words.token != reader.change_token():
         by_words = by_keywords(reader, wanted, needed=side is None)
-    vector = side.vector if side is not None and near is not None and near.hits is not None else None
-    lacks = [near.lack] if near is not None and near.lack is not None else []
+    vector = side.vector if side is not None and near.hits is not None else None
+    lacks = [near.lack] if near.lack is not None else []
     worded = reader.text_reason is None
     if not worded and vector is None:
         raise KeywordsUnavailable(
@@ -96,20 +96,17 @@ def retrieve(
     if by_words.hits is None and vector is None:
         # Without vectors the keywords are searched even if they are switched off: an answer is better than none.
         by_words = by_keywords(reader, wanted, needed=True)
-    bm25 = by_words.scores()
-    cosines: dict[int, float] = {}
-    known = by_words.rows
-    if vector is not None and near is not None:
+    cosines, bm25 = near.scores(), by_words.scores()
+    if vector is not None:
         # Each side also scores the candidates of the other one.
-        cosines = near.scores()
-        known = by_words.rows | near.rows
         cosines |= reader.vector_scores(vector, [id_ for id_ in bm25 if id_ not in cosines])
         bm25 = near.others | bm25
+    known = by_words.rows | near.rows
     ranking = ranked(reader, wanted, cosines, bm25, model=side.model if side is not None else "", known=known)
     hits, copies = _named_first(reader, wanted, ranking, vector)
     return Found(
         hits=hits,
-        terms=tuple(by_words.terms),
+        terms=sought(wanted.query),
         mode="keyword" if worded and not cosines else "vector" if by_words.hits is None else "hybrid",
         lacks=tuple(lacks),
         copies=copies,
@@ -117,15 +114,13 @@ def retrieve(
 
 
 class Candidates:
-    """Candidates of one side at one revision of the index."""
+    """Candidates of one side at one revision of the index (`token`, see `StoreReader.change_token`)."""
 
-    def __init__(self, reader: StoreReader, wanted: Wanted) -> None:
+    def __init__(self, reader: StoreReader, wanted: Wanted, token: object = None) -> None:
         k = wanted.max_results * wanted.hybrid.candidate_multiplier
         #: Number of candidates of one side, without copies.
         self.count = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
-        self.terms = sought(wanted.query)
-        #: Revision of the index (`StoreReader.change_token`).
-        self.token = reader.change_token()
+        self.token = token
         #: Hits that are not withheld, copies included; None if this side was not searched, perhaps for a `lack`.
         self.hits: list[Hit] | None = None
         self.lack: Condition | None = None
@@ -146,7 +141,7 @@ class Candidates:
         while True:
             hits = search(count)
             permitted = self._permitted(hits)
-            text_of_hit = comparable_texts([self.rows[hit.id] for hit in permitted], self.terms)
+            text_of_hit = comparable_texts([self.rows[hit.id] for hit in permitted], sought(self._wanted.query))
             texts = list(dict.fromkeys(text_of_hit[hit.id] for hit in permitted))
             looked = len(hits) < count or (count >= MOST_LOOKED and len(permitted) >= self.count)
             if len(texts) >= self.count or looked:
@@ -162,6 +157,26 @@ class Candidates:
             return hits
         withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
         return [hit for hit in hits if self.rows[hit.id].key not in withheld]
+
+
+def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Candidates:
+    """Return the nearest chunks as candidates; none, and a condition in `lack`, without a vector or a search for it."""
+    candidates = Candidates(reader, wanted)
+    if side is None:
+        return candidates
+    if json.loads(reader.meta("identity") or "{}").get("embedding", side.identity) != side.identity:
+        candidates.lack = Condition(ConditionCode.OTHER_MODEL)
+        return candidates
+    if (vector := side.vector) is None:
+        candidates.lack = side.lack
+        return candidates
+    try:
+        candidates.look(lambda count: reader.search_vectors(vector, count, wanted.sources))
+        if reader.text_reason is None and wanted.hybrid.enabled:
+            candidates.others = reader.text_scores(wanted.query, list(candidates.scores()))
+    except VectorSearchUnavailable as error:
+        candidates.lack = Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)})
+    return candidates
 
 
 def _named_first(reader: StoreReader, wanted: Wanted, ranked: Ranked, vector: Vector | None) -> Ranked:
@@ -204,35 +219,3 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
         # max() takes the first of equals.
         chunks += [max(ids, key=lambda id_: about.get(id_, 0.0))] if ids else []
     return chunks
-
-
-def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide) -> Candidates:
-    """Return the nearest chunks as candidates; none, and a condition in `lack`, without a vector or a search for it."""
-    candidates = Candidates(reader, wanted)
-    embedded_by = embedding_identity(reader)
-    if embedded_by is not None and embedded_by != side.identity:
-        candidates.lack = Condition(ConditionCode.OTHER_MODEL)
-        return candidates
-    if (vector := side.vector) is None:
-        candidates.lack = side.lack
-        return candidates
-    try:
-        candidates.look(lambda count: reader.search_vectors(vector, count, wanted.sources))
-        if reader.text_reason is None and wanted.hybrid.enabled:
-            candidates.others = reader.text_scores(wanted.query, list(candidates.scores()))
-    except VectorSearchUnavailable as error:
-        candidates.lack = Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)})
-    return candidates
-
-
-def embedding_identity(reader: StoreReader) -> str | None:
-    """Return the identity of the provider that made the index's vectors; None if the index does not name it."""
-    description = reader.meta("identity")
-    if description is None:
-        return None
-    try:
-        facts = json.loads(description)
-    except ValueError:
-        return None
-    identity = facts.get("embedding") if isinstance(facts, dict) else None
-    return identity if isinstance(identity, str) else None

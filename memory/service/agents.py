@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 
@@ -143,21 +143,40 @@ class ServedAgents:
         A provider with an account gets no request: nothing is paid for before a question.
         """
         self.resources.warm_up()
-        last = sorted((one for one in self.served.values() if one.manager is not None), key=self._used_at)[
-            -WARM_AGENTS:
-        ]
+        last = sorted((one for one in self.served.values() if one.settings.enabled), key=self._used_at)[-WARM_AGENTS:]
         try:
-            not_well = [f"{one.agent}: {problem}" for one in last for problem in self._problems_of(one)]
-        except Exception as error:  # noqa: BLE001 - the service answers without it, or is closed by now
+            not_well = {one.agent: problem for one in last if (problem := self._problem_of(one)) is not None}
+        except (RecalldError, RuntimeError) as error:  # status has the reason; or the service is closed by now
             _log.info("memory_not_warmed_up", reason=str(error))
             return
         tell = _log.warning if not_well else _log.info
-        tell("memory_warmed_up", agents=len(last), not_well="; ".join(not_well) or None)
+        tell("memory_warmed_up", agents=len(last), not_well=not_well or None)
+
+    def _problem_of(self, served: ServedAgent) -> str | None:
+        """Return what keeps an agent's backend, vectors or embedding from working, after one use of each."""
+        backend, manager = self._backend_of(served), served.manager
+        if backend is not None and (problem := backend.status().problem) is not None:
+            return problem
+        if manager is None:
+            return served.reason
+        with manager.reader.lease() as reader:
+            if reader is not None and reader.vector_reason is not None:
+                return reader.vector_reason
+        choice = manager.embedder.choice
+        if choice.provider is None:
+            return choice.error
+        if not choice.provider.account:
+            try:
+                choice.provider.embed_query("memory")
+            except RecalldError as error:
+                return str(error)
+        return None
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
-        states = ((one, one.status(deep=deep)) for one in self._these(agents))
-        found = tuple(self._with_backend(one, status) for one, status in states if status is not None)
+        found = tuple(
+            status for agent in agents if (status := self._status_of(self.served[agent], deep=deep)) is not None
+        )
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
@@ -166,9 +185,9 @@ class ServedAgents:
         Raises:
             RecalldError: the embedding cache cannot be read.
         """
-        # In parts: a readiness probe meanwhile waits for one part.
-        for start in range(0, len(self.served), AGENTS_AT_A_TIME):
-            self.probed(list(self.served)[start : start + AGENTS_AT_A_TIME])
+        # One by one: a readiness probe meanwhile waits for one.
+        for agent in self.served:
+            self.probed([agent])
         self._look_at_home()
 
     def not_ready(self) -> str | None:
@@ -183,7 +202,7 @@ class ServedAgents:
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
-        found = self._these(agents)
+        found = [self.served[agent] for agent in agents]
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
@@ -209,29 +228,14 @@ class ServedAgents:
                 one.manager.close()
         self.resources.close()
 
-    def _problems_of(self, served: ServedAgent) -> Iterator[str]:
-        """Probe an agent's memory; yield what is not well."""
-        backend, manager = self._backend_of(served), served.manager
-        if backend is not None and (problem := backend.status().problem) is not None:
-            yield problem
-        if manager is None:
-            return
-        with manager.reading() as reader:
-            if reader is not None and reader.vector_reason is not None:
-                yield reader.vector_reason
-        if manager.provider is not None and not manager.provider.account:
-            embedding = manager.probe_embedding_availability()
-            if not embedding.available:
-                yield embedding.reason or "embedding is not available"
-
     def _backend_of(self, served: ServedAgent) -> FallbackMemory | None:
         if served.settings.backend == BUILTIN:
             return None
         return self._backends.memory(served.settings, lambda: served.builtin)
 
-    def _with_backend(self, served: ServedAgent, status: AgentStatus) -> AgentStatus:
-        backend = self._backend_of(served)
-        return status if backend is None else status.model_copy(update={"backend": backend.status()})
+    def _status_of(self, served: ServedAgent, *, deep: bool) -> AgentStatus | None:
+        status, backend = served.status(deep=deep), self._backend_of(served)
+        return status if status is None or backend is None else status.model_copy(update={"backend": backend.status()})
 
     def _used_at(self, served: ServedAgent) -> float:
         """Return the Unix time of the last commit to an agent's index."""
@@ -239,9 +243,6 @@ class ServedAgents:
             return max(path.stat().st_mtime for path in (self._settings.indexes_path / served.agent).iterdir())
         except (OSError, ValueError):
             return 0.0
-
-    def _these(self, agents: Sequence[str]) -> list[ServedAgent]:
-        return [self.served[agent] for agent in agents]
 
     def _look_at_home(self) -> HomeSizes:
         self._sizes = home_sizes(self._settings, self.queue)

@@ -155,9 +155,10 @@ def create_app(
     )
     install(app, models=_MODELS, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
     app.add_middleware(OriginGuard, loopback_only=is_loopback(settings.service.host), pages=PAGES)
-    app.router.routes.extend(mcp_routes)
-    app.include_router(_tool_routes(service))
+    # The first route is found first.
     app.include_router(_memory_routes(service))
+    app.include_router(_tool_routes(service))
+    app.router.routes.extend(mcp_routes)
     app.include_router(_health_routes(service, proof))
     app.include_router(_overview_routes(service))
     app.include_router(_context_routes(service))
@@ -428,7 +429,7 @@ def _overview_routes(service: _Service) -> APIRouter:
     @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
         service.authorizer.visible(authorization)
-        return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=tuple(sought(request.query)))))
+        return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=sought(request.query))))
 
     return router
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 from starlette.datastructures import Headers
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from memory.http.authorization import AccessDenied
-from memory.service.mcp_server import NO_ID, build_server, lacks_id, refused
+from memory.service.mcp_server import build_server
 
 #: Header of a connection with the key of its session; without it, that is the owner's private session.
 SESSION_KEY_HEADER = "X-Recalld-Session-Key"
@@ -65,8 +66,9 @@ class McpEndpoint:
         agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
         caller = _Caller(agent, _session_key(headers))
         body = await Request(scope, receive).body()
-        if (reason := _refusal(body)) is not None:
-            await JSONResponse(reason, status_code=400)(scope, receive, send)
+        if _is_json_but_no_message(body):
+            error = {"code": INVALID_REQUEST, "message": "the body is not a JSON-RPC 2.0 message"}
+            await JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)(scope, receive, send)
             return
         await self._sessions.handle_request({**scope, _CALLER: caller}, _again(body, receive), send)
 
@@ -87,16 +89,13 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _refusal(body: bytes) -> dict[str, Any] | None:
-    """Return the answer to JSON that is no message, in one sentence: the SDK's lists every kind of message."""
+def _is_json_but_no_message(body: bytes) -> bool:
+    """Return True for what the SDK would refuse with a list of all kinds of messages, and the body in it."""
     try:
-        message = jsonrpc_message_adapter.validate_json(body)
+        jsonrpc_message_adapter.validate_json(body)
     except ValidationError as error:
-        # What is no JSON is the SDK's to refuse.
-        return (
-            None if error.errors()[0]["type"] == "json_invalid" else refused("the body is not a JSON-RPC 2.0 message")
-        )
-    return NO_ID if lacks_id(message) else None
+        return error.errors()[0]["type"] != "json_invalid"
+    return False
 
 
 def _session_key(headers: Headers) -> str | None:

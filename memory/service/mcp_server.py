@@ -12,10 +12,8 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
-    INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
-    JSONRPCNotification,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -37,20 +35,6 @@ _INSTRUCTIONS = (
     "Search it with memory_search before answering about earlier work, decisions, dates, people, preferences or todos; "
     "then read only the lines that are needed with memory_get."
 )
-
-
-def refused(sentence: str) -> dict[str, Any]:
-    """Return the answer to a message that is no valid request."""
-    return {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": sentence}}
-
-
-#: Answer to a request whose id is null, missing or of another type. The SDK takes it for a notification.
-NO_ID = refused("the id of a request must be a string or an integer")
-
-
-def lacks_id(message: object) -> bool:
-    """Return True for a request without a valid id. A notification, which has none, has a method of its own."""
-    return isinstance(message, JSONRPCNotification) and not message.method.startswith("notifications/")
 
 
 #: (tool, arguments, session key of the call's `_meta`, HTTP request that carried it or None over stdio) -> the answer.

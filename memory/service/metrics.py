@@ -6,6 +6,7 @@ They are declared in `schemas.metrics`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -62,12 +63,12 @@ class ServiceMetrics:
         yield prometheus.family(metrics.EMBEDDING_TOKENS, tokens)
 
 
+@dataclass(frozen=True, eq=False)
 class _Collected(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
+    families: Sequence[Metric]
 
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+    def collect(self) -> Sequence[Metric]:
+        return self.families
 
 
 def _of_process(agents: ServedAgents) -> Iterator[Metric]:

@@ -111,7 +111,7 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Troubl
     counts = probe.counts or IndexCounts()
     endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
     lacking = no_vectors(
-        agent, manager.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
+        agent, manager.embedder.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
     )
     found = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
     if provider is not None:

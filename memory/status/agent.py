@@ -17,12 +17,12 @@ from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
-from memory.status.index import IndexLook, StatusSources, build_progress, deep_findings, look_into_index
+from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
 from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.errors import RecalldError
-from schemas.ports import Pending, PendingReader, Usage, VectorProgress
+from schemas.ports import PendingReader, Usage, VectorProgress
 from schemas.search import ConditionState, Mode
 from schemas.settings import AgentSettings, MemorySettings, Settings
 from schemas.status import (
@@ -36,9 +36,6 @@ from schemas.status import (
     TroubleState,
     UsageState,
 )
-
-#: A mark may be made by another machine, whose clock differs by less than this.
-_CLOCK_SECONDS = 5.0
 
 #: An endpoint that owes an answer for so long while no vector joins the index is silent.
 SILENCE_SECONDS = 60.0
@@ -64,7 +61,8 @@ def agent_status(
     pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
     watched = watch is not None and watch.mode != "off" and pending is not None
-    index = look_into_index(settings, agent, sources, watched=watched, now=now, deep=deep)
+    index = look_into_index(agent, sources, watched=watched, now=now, deep=deep)
+    vector_search = _vector_search(settings, sources, index)
     state, disk, waiting = index.state, index.disk, QueueState.of(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
@@ -89,13 +87,13 @@ def agent_status(
     if stuck_since is not None and not any(one.code in EXPLAIN_VECTORS for one in found):
         params: dict[str, Param] = {"chunks": state.vectors_pending, "minutes": round((now - stuck_since) / 60)}
         found.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))
-    found += clock_conditions(pending, now=now)
-    found += build_conditions(state, waiting, in_batch_jobs=in_jobs, now=now)
-    found += figure_conditions(agent.id, state, waiting, embeds=choice.provider is not None)
+    found += figure_conditions(
+        agent.id, state, waiting, in_batch_jobs=in_jobs, embeds=choice.provider is not None, now=now
+    )
     mode, lacks = _answering(
         state,
         sources.queries or choice,
-        vectors=index.vector_search,
+        vectors=vector_search,
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
     )
@@ -119,7 +117,7 @@ def agent_status(
         index=state,
         queue=waiting,
         vectors=vectors,
-        vector_search=index.vector_search,
+        vector_search=vector_search,
         text_search=index.text_search,
         mode=mode,
         degraded=tuple(map(text_of, lacks)),
@@ -198,40 +196,45 @@ def endpoint_conditions(
             yield Condition(ConditionCode.PROVIDER_SILENT, provider, endpoint.since, params)
 
 
-def clock_conditions(pending: Pending | None, *, now: float) -> Iterator[Condition]:
-    """Yield that a document waits since a time that is still to come."""
-    if pending is not None and pending.oldest_at is not None and pending.oldest_at - now > _CLOCK_SECONDS:
-        yield Condition(ConditionCode.CLOCK_DIFFERS, params={"seconds": pending.oldest_at - now})
+def figure_conditions(
+    agent: str, index: IndexState, queue: QueueState, *, in_batch_jobs: int, embeds: bool, now: float
+) -> Iterator[Condition]:
+    """Yield what only the figures show: documents wait for long, vectors never come, a build gets no further.
 
-
-def build_conditions(index: IndexState, queue: QueueState, *, in_batch_jobs: int, now: float) -> Iterator[Condition]:
-    """Yield that the new generation gets no further: until it is whole, the old one answers."""
+    Until the new generation is whole, the old one answers.
+    """
+    params: dict[str, Param]
     build = index.build
-    if index.building is None:
-        return
-    if not queue.reachable:
-        yield Condition(ConditionCode.BUILD_ABANDONED, since=build.last_change_at if build is not None else None)
-    elif build is not None and build.last_change_at is not None and not queue.pending and not in_batch_jobs:
-        still = now - build.last_change_at
-        if still > BUILD_SECONDS:
-            params: dict[str, Param] = {
-                "minutes": round(still / 60),
-                "files": build.files,
-                "of_files": build.of_files,
-                "vectors": build.vectors_pending,
-            }
-            yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
-
-
-def figure_conditions(agent: str, index: IndexState, queue: QueueState, *, embeds: bool) -> Iterator[Condition]:
-    """Yield what only the figures show: documents wait for long, settings ask for another index, vectors never come."""
     if (queue.oldest_seconds or 0.0) > PENDING_TOO_LONG_SECONDS:
-        params: dict[str, Param] = {"documents": queue.pending, "seconds": queue.oldest_seconds or 0.0}
+        params = {"documents": queue.pending, "seconds": queue.oldest_seconds or 0.0}
         yield Condition(ConditionCode.DOCUMENTS_WAIT, agent, params=params)
     if not index.identity_matches and index.building is None:
         yield Condition(ConditionCode.INDEX_OUTDATED, agent)
     if index.vectors_pending and not queue.reachable and embeds:
         yield Condition(ConditionCode.VECTORS_UNATTENDED, agent, params={"chunks": index.vectors_pending})
+    if index.building is not None and not queue.reachable:
+        yield Condition(ConditionCode.BUILD_ABANDONED, since=build.last_change_at if build is not None else None)
+    elif build is not None and build.last_change_at is not None and not queue.pending and not in_batch_jobs:
+        still = now - build.last_change_at
+        if still > BUILD_SECONDS:
+            params = {"minutes": round(still / 60), "files": build.files, "of_files": build.of_files}
+            params["vectors"] = build.vectors_pending
+            yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
+
+
+def _vector_search(settings: Settings, sources: StatusSources, index: IndexLook) -> Availability:
+    choice = sources.choice
+    if index.trouble is not None:
+        reason: str | None = UNREADABLE
+    elif index.state.generation is None:
+        reason = None
+    elif not settings.store.vector.enabled:
+        reason = "store.vector.enabled = false"
+    elif choice.provider is None:
+        reason = choice.error or choice.reason or "provider = none: keywords only"
+    else:
+        reason = sources.provider_failure
+    return Availability(available=reason is None, reason=reason)
 
 
 def _conditions(agent: AgentSettings, sources: StatusSources, index: IndexLook, now: float) -> list[Condition]:

@@ -133,8 +133,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.MAINTENANCE_FAILED: Text("{error}", "it is tried again by itself", "maintenance"),
     _CODE.OTHER_HOME: Text("workers of another home take from this queue", "give each home its own", "home"),
     _CODE.MESSAGES_ALIKE: Text(
-        "{subject}: {percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program "
-        "wrote them",
+        "{percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program wrote them",
         "if so, report that beginning and the program's version to recalld",
         "transcripts",
     ),
@@ -205,12 +204,6 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "the queue does not take changes ({error}); changed documents are kept ({documents} now)",
         "they are handed over when it does",
         "queue",
-    ),
-    _CODE.CLOCK_DIFFERS: Text(
-        "a document waits since a time that is {seconds:.0f} s in the future: a clock went back, or those of two "
-        "machines differ",
-        "set them (`timedatectl set-ntp true`)",
-        "clock",
     ),
     _CODE.SETTINGS_CHANGED: Text(
         "{subject} was changed at {changed_at:clock}, after {commands} read it at {read_at:clock}",

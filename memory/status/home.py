@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 import apsw
@@ -167,10 +167,7 @@ def broker_state(settings: Settings, pending: PendingReader) -> BrokerState:
 
 @cache
 def _sqlite_vec_version() -> str | None:
-    try:
-        return version("sqlite-vec")
-    except PackageNotFoundError:
-        return None
+    return next((one.version for one in distributions(name="sqlite-vec")), None)
 
 
 def versions(broker: BrokerState) -> Versions:

@@ -18,7 +18,7 @@ from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile, S
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentSettings
 from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, DiskState, IndexState, SourceCount
 
 #: Notes of documents that are listed; the rest is counted.
@@ -26,6 +26,9 @@ _MAX_NOTES = 50
 
 #: Note of a document whose dead letter was dropped.
 _LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
+
+#: Reason why neither side of an unreadable index can be searched.
+UNREADABLE = "the index cannot be read"
 
 Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 
@@ -59,7 +62,6 @@ class IndexLook:
     state: IndexState
     scan: Scan
     disk: DiskState
-    vector_search: Availability
     text_search: Availability
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ class IndexLook:
 
 
 def look_into_index(
-    settings: Settings, agent: AgentSettings, sources: StatusSources, *, watched: bool, now: float, deep: bool
+    agent: AgentSettings, sources: StatusSources, *, watched: bool, now: float, deep: bool
 ) -> IndexLook:
     """Look into the answering index and compare it with the disk, which is looked at last.
 
@@ -76,90 +78,76 @@ def look_into_index(
     """
     counted = partial(Difference.disk_state, sessions=agent.sync.sessions, now=now, watched=watched)
     trouble: RecalldError | None = None
+    state = IndexState()
     try:
+        state = IndexState(generation=sources.generations.current(), building=sources.generations.next())
         with sources.lease() as reader:
             if reader is not None:
-                return _look(settings, agent, sources, reader, counted, deep=deep)
+                return _look(agent, sources, reader, state, counted, deep=deep)
     except RecalldError as error:
         trouble = error
     found = difference(sources.files, None)
-    either = Availability(available=trouble is None, reason=None if trouble is None else "the index cannot be read")
-    flaws = () if trouble is None else (Flaw(trouble),)
-    return IndexLook(
-        state=_no_index(sources),
-        scan=found.scan,
-        disk=counted(found),
-        vector_search=either,
-        text_search=either,
-        integrity=flaws if deep else None,
-        trouble=None if trouble is None else str(trouble),
-    )
-
-
-def _no_index(sources: StatusSources) -> IndexState:
-    try:
-        return IndexState(generation=sources.generations.current(), building=sources.generations.next())
-    except RecalldError:
-        return IndexState()  # the pointers cannot be read: that is the trouble to tell
-
-
-def _look(
-    settings: Settings,
-    agent: AgentSettings,
-    sources: StatusSources,
-    reader: StoreReader,
-    counted: Callable[[Difference], DiskState],
-    *,
-    deep: bool,
-) -> IndexLook:
-    counts = reader.counts()
-    provider = sources.choice.provider
-    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
-    noted: list[IndexedFile] = []
-    known = KnownFiles(_telling(reader.files(), noted))
-    dead_letters = tuple(map(dead_letter, reader.dead_letters()))
-    state = IndexState(
-        **asdict(counts),
-        source_counts=tuple(_source_counts(reader)),
-        generation=sources.generations.current(),
-        building=sources.generations.next(),
-        identity=reader.meta("identity"),
-        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
-        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
-    )
-    integrity = unfinished = None
-    if deep:
-        try:
-            integrity = tuple(reader.check())
-        except CheckUnfinished as error:
-            unfinished = str(error)
-    text_search = _text_search(reader)
-    found = difference(sources.files, reader, known=known)
-    failed = {(letter.source, letter.path) for letter in dead_letters}
-    dropped = sorted(key.path for key in found.left_out if (key.source, key.path) not in failed)
     return IndexLook(
         state=state,
         scan=found.scan,
         disk=counted(found),
-        vector_search=_vector_search(settings, sources),
-        text_search=text_search,
+        text_search=Availability(available=trouble is None, reason=None if trouble is None else UNREADABLE),
+        integrity=(*([Flaw(trouble)] if trouble is not None else []),) if deep else None,
+        trouble=None if trouble is None else str(trouble),
+    )
+
+
+def _look(
+    agent: AgentSettings,
+    sources: StatusSources,
+    reader: StoreReader,
+    state: IndexState,
+    counted: Callable[[Difference], DiskState],
+    *,
+    deep: bool,
+) -> IndexLook:
+    provider = sources.choice.provider
+    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
+    chunks = {source: reader.chunks_by_path(source) for source in (MEMORY_SOURCE, SESSIONS_SOURCE)}
+    state = IndexState(
+        **asdict(reader.counts()),
+        source_counts=tuple(
+            SourceCount(source=source, files=len(of_paths), chunks=sum(of_paths.values()))
+            for source, of_paths in chunks.items()
+        ),
+        generation=state.generation,
+        building=state.building,
+        identity=reader.meta("identity"),
+        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
+        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
+    )
+    notes, integrity = list(_notes(state)), None
+    if deep:
+        try:
+            integrity = tuple(reader.check())
+        except CheckUnfinished as error:
+            notes.append(str(error))
+    dead_letters = tuple(map(dead_letter, reader.dead_letters()))
+    remarks: list[str] = []
+    found = difference(sources.files, reader, known=KnownFiles(_telling(reader.files(), remarks)))
+    failed = {(letter.source, letter.path) for letter in dead_letters}
+    dropped = sorted(key.path for key in found.left_out if (key.source, key.path) not in failed)
+    remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *sorted(remarks)]
+    if len(remarks) > _MAX_NOTES:
+        remarks[_MAX_NOTES:] = [f"... and {len(remarks) - _MAX_NOTES} more"]
+    return IndexLook(
+        state=state,
+        scan=found.scan,
+        disk=counted(found),
+        text_search=Availability(available=reader.text_reason is None, reason=reader.text_reason),
         dead_letters=dead_letters,
-        notes=tuple(_notes(state, noted, dropped, unfinished)),
+        notes=(*remarks, *notes),
         integrity=integrity,
     )
 
 
-def _notes(
-    state: IndexState, noted: Iterable[IndexedFile], dropped: Iterable[str], unfinished: str | None
-) -> Iterator[str]:
-    """Yield remarks on documents, of which many are only counted, and on the index."""
-    remarks = [f"{file.key.path}: {note}" for file in sorted(noted, key=lambda file: file.key) for note in file.notes]
-    remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *remarks]
-    yield from remarks[:_MAX_NOTES]
-    if len(remarks) > _MAX_NOTES:
-        yield f"... and {len(remarks) - _MAX_NOTES} more"
-    if unfinished is not None:
-        yield unfinished
+def _notes(state: IndexState) -> Iterator[str]:
+    """Yield remarks on the index."""
     if state.vectors_refused:
         yield f"{state.vectors_refused} chunks were refused by the provider: found by keywords only"
     if not state.identity_matches and state.building is not None:
@@ -179,37 +167,11 @@ def dead_letter(row: DeadLetterRow) -> DeadLetter:
     )
 
 
-def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator[IndexedFile]:
-    """Yield the same files, and put those with remarks down."""
+def _telling(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:
+    """Yield the same files, and put remarks on them down."""
     for file in files:
-        if file.notes:
-            noted.append(file)
+        remarks += [f"{file.key.path}: {note}" for note in file.notes]
         yield file
-
-
-def _source_counts(reader: StoreReader) -> Iterator[SourceCount]:
-    for source in (MEMORY_SOURCE, SESSIONS_SOURCE):
-        chunks = reader.chunks_by_path(source)
-        yield SourceCount(source=source, files=len(chunks), chunks=sum(chunks.values()))
-
-
-def _vector_search(settings: Settings, sources: StatusSources) -> Availability:
-    choice = sources.choice
-    if not settings.store.vector.enabled:
-        return Availability(available=False, reason="store.vector.enabled = false")
-    if choice.provider is None:
-        return Availability(available=False, reason=choice.error or choice.reason or "provider = none: keywords only")
-    if sources.provider_failure is not None:
-        return Availability(available=False, reason=sources.provider_failure)
-    return Availability(available=True)
-
-
-def _text_search(reader: StoreReader) -> Availability:
-    try:
-        reader.search_text("a", 1)
-    except RecalldError as error:
-        return Availability(available=False, reason=str(error))
-    return Availability(available=True)
 
 
 def deep_findings(sources: StatusSources, integrity: Sequence[Flaw] | None) -> DeepFindings | None:

@@ -13,7 +13,6 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +199,7 @@ def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     """Return the watcher's record of this agent, None where there is none or the process that watched is gone."""
     from schemas.status import WatchingState
 
-    state = _object(_states(home / WATCH_STATE_PATH).get(agent_id))
+    state = _object(_object(read_derived(home / WATCH_STATE_PATH)).get(agent_id))
     if not _lives(state):
         return None
     reason, overflows = state.get("reason"), state.get("overflows")
@@ -225,17 +224,3 @@ def _lives(state: Mapping[str, Any]) -> bool:
 
 def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _states(path: Path) -> Mapping[str, Any]:
-    """The file's content, read anew when it was replaced: every search asks, and it may tell of thousands of agents."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return {}
-    return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, _looks: tuple[int, int, int]) -> Mapping[str, Any]:
-    return _object(read_derived(path))

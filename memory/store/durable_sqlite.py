@@ -93,10 +93,6 @@ class DurableSqlite:
         with committed(connection):
             return work(connection)
 
-    def disk_bytes(self) -> int:
-        """Return the bytes on disk, including the write-ahead log."""
-        return sum(part.stat().st_size for part in parts(self._path) if part.exists())
-
     def cut_the_log(self) -> bool:
         """Empty a write-ahead log that grew, unless a reader uses it; return True if it had grown."""
         log_file = parts(self._path)[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -101,14 +101,6 @@ class TranscriptFold:
             self._skipped.add(_TOO_LONG, self.lines)
         else:
             self._read(line.data)
-
-    def feed_all(self, lines: Iterable[RawLine]) -> RawLine | None:
-        """Feed the lines; a last one without its end is not fed but returned, for `open`."""
-        for line in lines:
-            if not line.ended:
-                return line
-            self.feed(line)
-        return None
 
     def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -49,16 +49,12 @@ def label(speaker: str, said_at: float | None) -> str:
     return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
 
 
-_LABELLED = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] [^\n]*", re.MULTILINE)
-
-#: Characters of a time in a label.
-_TIME_CHARACTERS = len("[2026-02-03 09:00] ")
+_LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILINE)
 
 
-def beginnings(texts: Iterable[str]) -> Iterator[str]:
-    """Yield speaker and first line of each message with a time in these chunks; what chunks repeat comes once."""
-    labelled = dict.fromkeys(line for text in texts for line in _LABELLED.findall(text))
-    return (line[_TIME_CHARACTERS:] for line in labelled)
+def beginnings(texts: Iterable[str]) -> list[str]:
+    """Return speaker and first line of each message with a time in these chunks; what chunks repeat comes once."""
+    return [line for _, line in dict.fromkeys(found for text in texts for found in _LABELLED.findall(text))]
 
 
 class Packer:

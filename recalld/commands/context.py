@@ -38,7 +38,11 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @pass_invocation
 def list_(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
     """List files and tools with their share of the prompt, and the largest indexed documents."""
-    _show(answers.context(invocation, **asked), as_json=as_json, most=_MOST_LISTED)
+    answer = answers.context(invocation, **asked)
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer, most=_MOST_LISTED)
 
 
 @context.command("detail")
@@ -47,53 +51,43 @@ def list_(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
 def detail(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
     """Print the text of each file as a prompt gets it, and list all indexed documents."""
     answer = answers.context(invocation, texts=True, **asked)
-    _show(answer, as_json=as_json, most=None)
-    for file in () if as_json else answer["files"]:
+    if as_json:
+        print_json(answer)
+        return
+    _show(answer, most=None)
+    for file in answer["files"]:
         if file.get("text"):
             click.secho(f"\n# {file['path']}", bold=True)
             click.echo(file["text"])
 
 
-def _show(answer: Answer, *, as_json: bool, most: int | None) -> None:
-    if as_json:
-        print_json(answer)
-        return
-    files = [file for file in answer["files"] if file.get("problem") != "missing"]
-    _table("Files of the workspace", files, lambda one: one["path"], _file_note)
-    _table("Standing instructions", answer["standing"], lambda one: one["source"], lambda _: "")
-    _table("Tools", answer["tools"], lambda one: one["name"], lambda _: "")
+def _show(answer: Answer, *, most: int | None) -> None:
+    missing = [file["path"] for file in answer["files"] if file.get("problem") == "missing"]
     largest = sorted(answer["indexed"], key=lambda one: -one["tokens"])
-    _table("Indexed documents", largest[:most], lambda one: one["path"], _chunks)
+    _table("Files of the workspace", [file for file in answer["files"] if file["path"] not in missing])
+    _table("Standing instructions", answer["standing"])
+    _table("Tools", answer["tools"])
+    _table("Indexed documents", largest[:most])
     if most is not None and len(largest) > most:
         click.echo(f"  ... and {len(largest) - most:,} more: `recalld context detail`")
-    missing = [file["path"] for file in answer["files"] if file.get("problem") == "missing"]
     if missing:
         click.secho(f"Not there: {', '.join(missing)}", dim=True)
     if answer.get("error"):
         remark(answer["error"])
 
 
-def _table(
-    title: str,
-    rows: list[Mapping[str, Any]],
-    name: Callable[[Mapping[str, Any]], str],
-    note: Callable[[Mapping[str, Any]], str],
-) -> None:
+def _table(title: str, rows: list[Mapping[str, Any]]) -> None:
+    """Print a line for each row: name, characters, tokens, and a note about a file or a document."""
     if not rows:
         return
     click.secho(f"{title}: {sum(row['tokens'] for row in rows):,} tokens", bold=True)
-    width = max(len(printable_name(name(row))) for row in rows)
-    for row in rows:
-        characters = row.get("shown", row.get("characters", row.get("bytes", 0)))
-        line = f"  {printable_name(name(row)):<{width}}  {characters:>9,} characters {row['tokens']:>8,} tokens"
-        click.echo(f"{line}  {note(row)}".rstrip())
-
-
-def _file_note(file: Mapping[str, Any]) -> str:
-    if file.get("problem"):
-        return str(file["problem"])
-    return f"cut, {file['characters']:,} in all" if file["truncated"] else ""
-
-
-def _chunks(document: Mapping[str, Any]) -> str:
-    return f"{document['chunks']:,} chunk{'s' if document['chunks'] != 1 else ''}"
+    names = [printable_name(row.get("path") or row.get("source") or row["name"]) for row in rows]
+    for name, row in zip(names, rows, strict=True):
+        size, unit = row.get("shown", row.get("characters")), "characters"
+        note = row.get("problem", "")
+        if row.get("truncated"):
+            note = f"cut, {row['characters']:,} in all"
+        elif "chunks" in row:
+            size, unit, note = row["bytes"], "bytes", f"{row['chunks']:,} chunk{'s' if row['chunks'] != 1 else ''}"
+        line = f"  {name:<{max(map(len, names))}}  {size:>9,} {unit:<10} {row['tokens']:>8,} tokens  {note}"
+        click.echo(line.rstrip())

@@ -6,9 +6,8 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -71,12 +70,10 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
     """
     [one] = _chosen(invocation.settings, invocation.agents(), [path])
     if as_json:
-        file, refused = one.file, one.refused
-        print_json(
-            _body(one)
-            | {"refused": [fields(chunk, "start_line", "end_line", "reason") for chunk in refused]}
-            | {"indexed": file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}}
-        )
+        file = one.file
+        refused = [fields(chunk, "start_line", "end_line", "reason") for chunk in one.refused]
+        indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}
+        print_json({**_body(one), "refused": refused, "indexed": indexed})
         return
     click.echo(f"{_title(one)}{_history(one)}")
     for name, text in _facts(one):
@@ -120,15 +117,12 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
     for one, chunks in asked:
         again = f"{counted(chunks, 'refused chunk')} will be embedded again" if chunks else "will be read again"
         click.echo(f"{_title(one)}: {again}")
-    if not asked:
-        then = "nothing failed, so there is nothing to retry"
-    elif working:
+    then = "no daemon is running: the next `recalld up` or `recalld index` tries again"
+    if queued:
+        then = "queued: the next worker of this queue tries again"
+    if working:
         then = "the running daemon tries again now; `recalld dead list` says what failed once more"
-    elif queued:
-        then = "queued: whichever worker of this queue runs next tries again"
-    else:
-        then = "no daemon is running: the next `recalld up` or `recalld index` tries again"
-    click.echo(to_type(then))
+    click.echo(to_type(then if asked else "nothing failed, so there is nothing to retry"))
 
 
 @dead.command("drop")
@@ -180,9 +174,6 @@ def _body(one: Failed) -> dict[str, Any]:
 #: Exit code for a path that nothing failed at.
 NOTHING_THERE = 3
 
-#: Paths that a misspelt one may have meant.
-_MOST_SUGGESTIONS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Failed:
@@ -206,10 +197,7 @@ def _failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> li
     found: list[Failed] = []
     for agent in agents:
         with _readers(settings, agent) as readers:
-            letters: dict[DocumentKey, DeadLetterRow] = {}
-            for letter in (letter for reader in readers for letter in reader.dead_letters()):
-                letters.setdefault(letter.key, letter)
-            found += [_failed(agent, key, letter, readers) for key, letter in letters.items()]
+            found += [_failed(agent, key, letter, readers) for key, letter in _letters(readers).items()]
     return found
 
 
@@ -219,9 +207,39 @@ def _chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence
     Raises:
         UserError: nothing failed at one of them (exit code 3), or it is the path of several agents (exit code 2).
     """
-    failed = _failed_documents(settings, agents)
-    named = [_named(settings, agents, failed, path) for path in paths]
-    return list({(one.agent.id, one.key): one for one in named}.values())
+    chosen: dict[tuple[str, DocumentKey], Failed] = {}
+    for path in paths:
+        found = [one for agent in agents if (one := _find(settings, agent, path)) is not None]
+        matches = [one for one in found if one.letter is not None] or found
+        if not matches:
+            raise UserError(f"nothing failed at {path}; `recalld dead list` says what did", exit_code=NOTHING_THERE)
+        if len(matches) > 1:
+            who = " and ".join(one.agent.id for one in matches)
+            raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
+        chosen[matches[0].agent.id, matches[0].key] = matches[0]
+    return list(chosen.values())
+
+
+def _find(settings: Settings, agent: AgentSettings, path: str) -> Failed | None:
+    """Return the failed document of an agent that a path names; one whose letter was dropped comes last."""
+    files = AgentFiles.of(settings, agent)
+    # As it is; else as it was shown; else as the file is called whose document it is.
+    names = dict.fromkeys((path, typed_name(path), path.removesuffix(COMPRESSED)))
+    own = files.key_of(os.path.abspath(path))  # noqa: PTH100 - no link is followed
+    keys = [DocumentKey(source, name) for name in names for source in ("memory", "sessions")]
+    keys += [own] if own is not None else []
+    with _readers(settings, agent) as readers:
+        letters, out = _letters(readers), {key for reader in readers for key in left_out(reader, files)}
+        found = [replace(_failed(agent, key, letters.get(key), readers), left_out=key in out) for key in keys]
+    dropped = (one for one in found if one.left_out or one.refused)
+    return next((one for one in found if one.letter is not None), None) or next(dropped, None)
+
+
+def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetterRow]:
+    letters: dict[DocumentKey, DeadLetterRow] = {}
+    for letter in (letter for reader in readers for letter in reader.dead_letters()):
+        letters.setdefault(letter.key, letter)
+    return letters
 
 
 def _retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> tuple[list[tuple[Failed, int]], bool]:
@@ -280,43 +298,8 @@ def _by_agent(
 ) -> Iterator[tuple[AgentSettings, list[Failed], Sequence[Store]]]:
     """Yield each agent with its failed documents, and its generations opened for writing."""
     for agent in {one.agent.id: one.agent for one in failed}.values():
-        writer = GenerationWriter.at(settings, agent.id)
-        try:
+        with closing(GenerationWriter.at(settings, agent.id)) as writer:
             yield agent, [one for one in failed if one.agent.id == agent.id], writer.open_existing()
-        finally:
-            writer.close()
-
-
-def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
-    # As it is; else as it was shown; else as the file is called whose document it is.
-    for name in dict.fromkeys((path, typed_name(path), path.removesuffix(COMPRESSED))):
-        matches = _matches(settings, agents, failed, name)
-        if len(matches) > 1:
-            who = " and ".join(one.agent.id for one in matches)
-            raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
-        if matches:
-            return matches[0]
-    known = [one.key.path for one in failed]
-    near = [name for name in known if path in name] or get_close_matches(path, known, _MOST_SUGGESTIONS, 0.4)
-    meant = f"did you mean {' or '.join(near[:_MOST_SUGGESTIONS])}?" if near else "`recalld dead list` says what did"
-    raise UserError(
-        f"nothing failed at {path}" + (f"; {meant}" if failed else ", nor anywhere else"), exit_code=NOTHING_THERE
-    )
-
-
-def _matches(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> list[Failed]:
-    """Return what a path names: documents with a letter, else dropped ones with refused chunks, or left out."""
-    matches, dropped = [], []
-    for agent in agents:
-        files = AgentFiles.of(settings, agent)
-        own = files.key_of(os.path.abspath(path))  # noqa: PTH100 - no link is followed
-        keys = [DocumentKey("memory", path), DocumentKey("sessions", path), *([own] if own is not None else [])]
-        matches += [one for one in failed if one.agent.id == agent.id and one.key in keys]
-        with _readers(settings, agent) as readers:
-            out = {key for reader in readers for key in left_out(reader, files)}
-            found = [replace(_failed(agent, key, None, readers), left_out=key in out) for key in dict.fromkeys(keys)]
-        dropped += [one for one in found if one.left_out or one.refused][:1]
-    return matches or dropped
 
 
 def _failed(

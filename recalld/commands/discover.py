@@ -15,8 +15,7 @@ import click
 
 from memory.status.condition_texts import counted
 from recalld.discover import machine
-from recalld.discover.memories import Counted, Discovery, Found
-from recalld.discover.settings_file import settings_file
+from recalld.discover.memories import Counted, Discovery, Found, settings_file
 from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
 from recalld.settings.load import load, place_for_config, program_folders
@@ -58,8 +57,8 @@ def discover(
 ) -> None:
     """List the memories on this machine: of OpenClaw, Claude Code and Codex, Obsidian's vaults, folders of notes.
 
-    Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
-    settings are translated, with a note on each without a counterpart; keys are never copied.
+    Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's settings of
+    memory are translated, with a note on each without a counterpart; keys are never copied.
     """
     if target != _USUAL_PLACE:
         invocation.check_config()  # with it, the named file is written

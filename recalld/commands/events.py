@@ -43,7 +43,7 @@ for _program, _name in _PROGRAMS.items():
 @click.option("--remove", "removing", is_flag=True, help="Take the hooks of recalld out again.")
 @pass_invocation
 def install(invocation: Invocation, *, program: str, settings: str | None, yes: bool, removing: bool) -> None:
-    """Write the hooks into a program's settings, after showing the lines that change.
+    """Write the hooks into a program's settings, after showing what is added or removed.
 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
     openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an

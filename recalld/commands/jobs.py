@@ -122,21 +122,12 @@ def _body(job: BatchJob) -> dict[str, Any]:
 
 def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
     """Return what waits and runs, by agent. Raises `redis.RedisError`."""
+    work: dict[str, list[dict[str, Any]]] = {agent: [] for agent in agents}
     with open_broker(settings) as broker:
-        messages = queued_jobs(broker.client, broker.keys)
-        waiting = {agent: asdict(broker.queue.marks.waiting(agent)) for agent in agents}
-    return [
-        {
-            "agent": agent,
-            **waiting[agent],
-            "work": [
-                {"what": job.work, "state": job.state.value, "dueAt": job.due_at}
-                for job in messages
-                if job.agent == agent
-            ],
-        }
-        for agent in agents
-    ]
+        for job in queued_jobs(broker.client, broker.keys):
+            if job.agent in work:
+                work[job.agent].append({"what": job.work, "state": job.state.value, "dueAt": job.due_at})
+        return [{"agent": one, **asdict(broker.queue.marks.waiting(one)), "work": work[one]} for one in agents]
 
 
 def _problem(settings: Settings, error: redis.RedisError) -> str | None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from recalld.invocation import Invocation, json_option, pass_invocation
+from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.terminal_text import ProgressLine, print_json
 
 
@@ -86,17 +86,4 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
     click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')
     if any((settings.indexes_path / agent.id).is_dir() for agent in settings.agents):
-        _say_estimate(invocation, name)
-
-
-def _say_estimate(invocation: Invocation, name: str) -> None:
-    from recalld.runs.estimate import run_estimate
-    from schemas.errors import UserError
-
-    click.echo("everything is then embedded again, while the index that exists goes on answering:")
-    flags = {**invocation.overrides, "local.model_path": name, "provider": "local"}
-    with_it = Invocation(invocation.config, invocation.home, invocation.agent, invocation.workspace, flags)
-    try:
-        run_estimate(with_it, fresh=True, as_json=False)
-    except UserError as error:  # the model is there all the same
-        click.echo(f"how much that is cannot be said: {error}")
+        click.echo(to_type("everything is then embedded again; `recalld index --dry-run` says what that takes"))

@@ -53,7 +53,6 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
 
     with (
         _process(invocation, "watch", supervised=supervised) as process,
-        running_broker(process.settings, supervised=supervised),
         Heartbeat(process.settings, "watch", process.pulses, outdated=process.age),
         open_broker(process.settings) as broker,
     ):
@@ -79,10 +78,7 @@ def work(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
     from workers.run import run_workers
 
-    with (
-        _process(invocation, "work", supervised=supervised) as process,
-        running_broker(process.settings, supervised=supervised),
-    ):
+    with _process(invocation, "work", supervised=supervised) as process:
         run_workers(process.settings, process.stop, on_ready=process.ready, pulses=process.pulses, outdated=process.age)
 
 
@@ -170,5 +166,10 @@ def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator
         check_workspace(agent)
     settings = invocation.settings
     pulses = Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
-    with traced(settings, name), watchdog(pulses.problems):
+    # The query service answers with and without a broker.
+    with (
+        traced(settings, name),
+        watchdog(pulses.problems),
+        running_broker(settings, supervised=supervised or name == "serve"),
+    ):
         yield _Process(settings, stop, pulses, age, partial(announce_ready, supervised=supervised))

@@ -44,10 +44,11 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
     """Look at the machine, the home and the indexes; say for each finding what to do.
 
-    --fix removes what dead processes left, sets damaged indexes aside and builds them again, builds missing ones, and
-    forgets abandoned builds. Leaves with exit code 4 while a problem is left.
+    --fix forgets processes that ended without a word, sets damaged indexes aside and builds them again, builds missing
+    ones, and goes on with abandoned builds. Leaves with exit code 4 while a problem is left.
     """
-    from recalld.doctor.examination import answer, examine, lines
+    from recalld.doctor.examination import examine
+    from recalld.doctor.finding import answer, lines
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -23,45 +25,39 @@ COUNTING_SECONDS = 10.0
 _OPENED = 5
 _READ_BYTES = 256 * 1024
 
+_CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
+
 #: Folders inside a folder that are searched for notes and vaults.
 _MAX_INSIDE = 1000
 
-#: Bytes of Obsidian's list of vaults that are read: one entry has about 100.
-_MAX_LIST_BYTES = 1024 * 1024
-
 
 def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
-    """Return every memory of the machine, named by agents' ids. `here` is the current folder."""
+    """Return every memory of the machine, named by agents' ids. `here` is the current folder.
+
+    Folders and vaults that are the workspace of an agent are left out. Claude Code works in all of a vault, so its
+    workspace gets all notes of that vault; OpenClaw's settings name the notes of its own workspaces.
+    """
     until = time.monotonic() + seconds
     problems: list[str] = []
-    every = [one for find in _FINDERS.values() for one in find(folders, here, problems)]
-    found = []
-    for one in _one_for_each_folder(every):
+    found = [one for find in _FINDERS.values() for one in find(folders, here, problems)]
+    vaults = {os.path.realpath(one.workspace) for one in found if one.program == "obsidian"}
+    known: set[str] = set()
+    listed = []
+    for memory in found:
+        one, place = memory, os.path.realpath(memory.workspace)
+        if one.program == "claude-code" and place in vaults:
+            one = replace(one, settings=_extra_paths(".", *one.settings.get("extra_paths", ())))
+        elif one.program in ("folder", "obsidian") and place in known:
+            continue
+        known.add(place)
         if not all(map(is_utf8, (str(one.workspace), *one.sessions))):
             problems.append(f"{one.title}: the folder's name is not UTF-8, so it cannot be written into settings")
         elif not (counted := one.counted(until)).is_empty or one.program == "openclaw":
-            found.append(counted)
+            listed.append(counted)
     order = list(_FINDERS)
     # Claude Code's projects, the latest first.
-    found.sort(key=lambda one: (order.index(one.program), -one.newest if one.program == "claude-code" else 0))
-    return Discovery(with_unique_names(found), tuple(problems))
-
-
-def _one_for_each_folder(found: Sequence[Found]) -> Iterator[Found]:
-    """Leave out folders and vaults that are the workspace of an agent.
-
-    Claude Code works in all of a vault, so its workspace gets all notes of that vault. OpenClaw's settings name the
-    notes of its own workspaces.
-    """
-    vaults = {os.path.realpath(one.workspace) for one in found if one.program == "obsidian"}
-    known: set[str] = set()
-    for one in found:
-        place = os.path.realpath(one.workspace)
-        if one.program == "claude-code" and place in vaults:
-            yield replace(one, settings=_extra_paths(".", *one.settings.get("extra_paths", ())))
-        elif one.program not in ("folder", "obsidian") or place not in known:
-            yield one
-        known.add(place)
+    listed.sort(key=lambda one: (order.index(one.program), -one.newest if one.program == "claude-code" else 0))
+    return Discovery(with_unique_names(listed), tuple(problems))
 
 
 # Claude Code: one folder of sessions for each project, named after the folder that it works in. The name has dashes
@@ -69,16 +65,8 @@ def _one_for_each_folder(found: Sequence[Found]) -> Iterator[Found]:
 # project lie in `memory/` of its folder (code.claude.com/docs/en/memory).
 
 
-def _claude_code(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[Found]:
-    projects = folders.claude_code / "projects"
-    try:
-        places = [Path(entry.path) for entry in os.scandir(projects) if entry.is_dir()]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        problems.append(f"{projects} cannot be listed ({error.strerror})")
-        return
-    for project in sorted(places):
+def _claude_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
+    for project in sorted(filter(Path.is_dir, folders.claude_code.glob("projects/*"))):
         notes, cwd = project / "memory", working_folder(project)
         there = cwd is not None and cwd.is_dir()
         why = "the folder it worked in is not known" if cwd is None else f"{cwd}, where it worked, is gone"
@@ -95,24 +83,14 @@ def _claude_code(folders: ProgramFolders, _: Path, problems: list[str]) -> Itera
 
 def working_folder(project: Path) -> Path | None:
     """Return the folder in which the project's latest sessions began; None where no session names one."""
-    try:
+    with suppress(OSError, ValueError):
         files = [file for file in project.glob("*.jsonl") if is_transcript_name(file.name) and not file.is_symlink()]
         for file in sorted(files, key=lambda file: file.lstat().st_mtime, reverse=True)[:_OPENED]:
             with file.open("rb") as session:
-                lines = session.read(_READ_BYTES).splitlines()
-            if folder := next(filter(None, map(_cwd, lines)), None):
+                written = _CWD.search(session.read(_READ_BYTES))
+            if written and (folder := absolute_path(json.loads(written[1]))):
                 return folder
-    except OSError:
-        pass  # as where no session names one
     return None
-
-
-def _cwd(line: bytes) -> Path | None:
-    try:
-        entry = json.loads(line) if b'"cwd"' in line else None
-    except (ValueError, RecursionError):
-        return None  # the last line is cut off
-    return absolute_path(entry.get("cwd")) if isinstance(entry, dict) else None
 
 
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes
@@ -143,15 +121,12 @@ def _obsidian(folders: ProgramFolders, here: Path, _: list[str]) -> Iterator[Fou
             yield Found(folder.name, "obsidian", title, workspace=folder, settings=_extra_paths("."))
 
 
-def _listed(file: Path) -> Iterator[Path]:
-    """Yield the vaults of a list that Obsidian keeps; none where the list cannot be read."""
-    try:
-        with file.open("rb") as opened:
-            vaults = json.loads(opened.read(_MAX_LIST_BYTES))["vaults"]
-        paths = [vault["path"] for vault in vaults.values()]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return
-    yield from filter(None, map(absolute_path, paths))
+def _listed(file: Path) -> list[Path]:
+    """Return the vaults of a list that Obsidian keeps; none where the list cannot be read."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        vaults = json.loads(file.read_bytes())["vaults"].values()
+        return [path for vault in vaults if (path := absolute_path(vault["path"])) is not None]
+    return []
 
 
 # Folders of notes
@@ -164,20 +139,15 @@ def _folders_of_notes(_: ProgramFolders, here: Path, __: list[str]) -> Iterator[
             yield Found(folder.name, "folder", f"Notes in {folder}", workspace=folder)
 
 
-def _around(here: Path) -> Iterator[Path]:
-    yield here
-    yield from here.parents
-    yield from _inside(here)
+def _around(here: Path) -> list[Path]:
+    return [here, *here.parents, *_inside(here)]
 
 
-def _inside(folder: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for name in sorted(filter(is_folder_name, names))[:_MAX_INSIDE]:
-        yield folder / name
+def _inside(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        return [folder / name for name in sorted(filter(is_folder_name, names))[:_MAX_INSIDE]]
+    return []
 
 
 def _extra_paths(*folders: str | Path) -> dict[str, Any]:

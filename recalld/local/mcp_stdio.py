@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from memory.search.tools import SearchableMemory, call_tool, unavailable
-from memory.service.mcp_server import NO_ID, build_server, lacks_id
+from memory.service.mcp_server import build_server
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.logs import configure_logs
@@ -125,9 +125,6 @@ async def answered_to_the_end(
         async with to_server, incoming:
             async for message in incoming:
                 content = message.message if isinstance(message, SessionMessage) else None
-                if content is not None and lacks_id(content):
-                    await outgoing.send(SessionMessage(JSONRPCError.model_validate(NO_ID)))
-                    continue
                 if isinstance(content, JSONRPCRequest):
                     asked.add(content.id)
                 elif isinstance(content, JSONRPCNotification) and content.method == "notifications/cancelled":

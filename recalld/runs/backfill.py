@@ -7,6 +7,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,29 +47,37 @@ def run_backfill(
 
     With `as_json` standard output gets exactly one object, also after a failure.
     """
+    outcome: dict[str, Any] = {"ok": False, "dryRun": dry_run, "interrupted": False, "error": None}
+    plan, result = None, None
     try:
-        return _backfill(invocation, paths, chosen, as_json=as_json, dry_run=dry_run, batch_api=batch_api)
-    except (RecalldError, KeyboardInterrupt) as error:
-        if as_json:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            message = "interrupted before anything was queued" if interrupted else str(error)
-            _print({"ok": False, "dryRun": False, "interrupted": interrupted, "error": message}, problems=[])
+        settings, plan = _planned(invocation, paths, batch_api=batch_api, **chosen)
+        click.echo(plan.sentence(), err=as_json)
+        code = int(bool(plan.problems))
+        if not dry_run:
+            invocation.remember()
+            for folder in plan.found.folders:
+                remember_import(imports_path(settings.home, plan.agent.id), folder)
+            report, result = _run(settings, plan)
+            report.print_lines(failures_only=as_json)
+            code, outcome["interrupted"] = report.exit_code or code, report.interrupted
+        outcome["ok"] = code == 0
+    except KeyboardInterrupt:
+        outcome |= {"interrupted": True, "error": "interrupted before anything was queued"}
         raise
+    except RecalldError as error:
+        outcome["error"] = str(error)
+        raise
+    finally:
+        if as_json:
+            body = {**outcome, **(plan.body() if plan is not None else {"problems": []}), "result": result}
+            click.echo(printable_json(body))
+    return code
 
 
-def _print(head: Mapping[str, Any], **body: Any) -> None:
-    click.echo(printable_json({**head, "result": None, **body}))
-
-
-def _backfill(
-    invocation: Invocation,
-    paths: Sequence[Path],
-    chosen: Mapping[str, Any],
-    *,
-    as_json: bool,
-    dry_run: bool,
-    batch_api: bool,
-) -> int:
+def _planned(
+    invocation: Invocation, paths: Sequence[Path], *, batch_api: bool, **chosen: Any
+) -> tuple[Settings, BackfillPlan]:
+    """Find the transcripts, and plan what to do; the reading is shown."""
     from recalld.logs import configure_logs
 
     settings, agent = invocation.settings, invocation.the_agent()
@@ -78,26 +87,21 @@ def _backfill(
         settings, agent = _with_batches(settings, agent)
     found = find_transcripts(paths, **chosen)
     if not found.transcripts and not found.left_out:
-        raise UserError(_nothing(paths, found), exit_code=1 if found.problems else 3)
+        below = f"no transcripts (*.jsonl, *.jsonl.zst) below {', '.join(map(str, paths))}"
+        nothing = f"{below}; `recalld discover` lists what is on this machine"
+        raise UserError("\n".join(found.problems) or nothing, exit_code=1 if found.problems else 3)
     configure_logs(level=40)
     line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
-    plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, line))
+
+    def show(number: int, count: int) -> None:
+        if line.due:
+            line.draw(f"reading {number:,} of {count:,} documents", share=number / max(count, 1))
+
+    plan = plan_backfill(settings, agent, found, on_look=show)
     line.end()
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
-    click.echo(plan.sentence(), err=as_json)
-    code, body, interrupted = int(bool(plan.problems)), None, False
-    if not dry_run:
-        invocation.remember()
-        for folder in found.folders:
-            remember_import(imports_path(settings.home, agent.id), folder)
-        report, body = _run(settings, plan)
-        report.print_lines(failures_only=as_json)
-        code, interrupted = report.exit_code or code, report.interrupted
-    if as_json:
-        head = {"ok": code == 0, "dryRun": dry_run, "interrupted": interrupted, "error": None}
-        _print(head, **plan.body(), result=body)
-    return code
+    return settings, plan
 
 
 def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]]:
@@ -112,18 +116,18 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
         report = run.finish()
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.wanted}
-    generations = generations_of(settings, plan.agent)
-    with closed(generations.target_reader(fingerprint_of(settings, plan.agent).digest)) as reader:
-        known = {file.key: file.stat for file in reader.files()} if reader is not None else {}
-    # A transcript that grows meanwhile counts as soon as the index has its planned part.
-    behind = [key for key, stat in plan.wanted.items() if key not in known or is_behind(known[key], stat)]
-    left = [key for key in behind if key not in failed]
+    with closed(
+        generations_of(settings, plan.agent).target_reader(fingerprint_of(settings, plan.agent).digest)
+    ) as reader:
+        known = {file.key for file in reader.files()} if reader is not None else set()
+    left = [key for key in plan.wanted if key not in known and key not in failed]
     counts, wanted, indexed = outcome.counts, len(plan.wanted), len(plan.wanted) - len(failed) - len(left)
     done = f"{indexed:,} of {counted(wanted, 'transcript')} indexed in {report.seconds:.1f} s"
-    done = done if wanted else "no transcript had to be read"
     vectors = f", {counts.vectors_ready:,} with vectors" if plan.choice.provider is not None else ""
-    done += f"; the index has {counts.chunks:,} chunks{vectors}"
-    outcome = replace(outcome, failed=failed, left=left, done=done)
+    in_all = f"the index has {counts.chunks:,} chunks{vectors}"
+    outcome = replace(
+        outcome, failed=failed, left=left, done=f"{done if wanted else 'no transcript had to be read'}; {in_all}"
+    )
     body = {
         "indexed": indexed,
         "failed": [{"path": key.path, "reason": reason} for key, reason in failed.items()],
@@ -132,13 +136,6 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
         "seconds": round(report.seconds, 3),
     }
     return replace(report, outcomes=[outcome]), body
-
-
-def is_behind(known: FileStat, wanted: FileStat) -> bool:
-    """Return True if the index knows an older state of a file than the wanted one."""
-    if known.mtime_ns != wanted.mtime_ns:
-        return known.mtime_ns < wanted.mtime_ns
-    return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
 
 
 def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, AgentSettings]:
@@ -150,36 +147,20 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     choice = provider_of(settings, agent)
     if choice.provider is None:
         raise UserError(f"--batch-api needs an embedding provider: {choice.error or choice.reason}", exit_code=2)
-    try:
+    with closing(choice.provider):
         if batch_api_of(choice.provider) is None:
             raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
-    finally:
-        choice.provider.close()
     if not settings.cache.enabled:
         raise UserError("--batch-api needs cache.enabled = true: a job's vectors are kept there", exit_code=2)
-    if agent.remote.batch.enabled:
-        return settings, agent
-    if daemon_pid(settings.home) is not None:
+    if not agent.remote.batch.enabled and daemon_pid(settings.home) is not None:
         raise UserError(
             "--batch-api: recalld up is running and would not use it; set remote.batch.enabled = true and start it "
             "again, or stop it for the time of this command"
         )
-    batch = agent.remote.batch.model_copy(update={"enabled": True})
-    wanted = agent.model_copy(update={"remote": agent.remote.model_copy(update={"batch": batch})})
+    remote = agent.remote.model_copy(update={"batch": agent.remote.batch.model_copy(update={"enabled": True})})
+    wanted = agent.model_copy(update={"remote": remote})
     agents = tuple(wanted if one.id == agent.id else one for one in settings.agents)
     return settings.model_copy(update={"agents": agents}), wanted
-
-
-def _show_reading(line: ProgressLine, number: int, count: int) -> None:
-    if line.due:
-        line.draw(f"reading {number:,} of {count:,} documents", share=number / max(count, 1))
-
-
-def _nothing(paths: Sequence[Path], found: Found) -> str:
-    if found.problems:
-        return "\n".join(found.problems)
-    named = ", ".join(map(str, paths))
-    return f"no transcripts (*.jsonl, *.jsonl.zst) below {named}; `recalld discover` lists what is on this machine"
 
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
@@ -279,17 +260,18 @@ class BackfillPlan:
 
     def sentence(self) -> str:
         """Return the plan in one line."""
-        cost = self.estimate
-        parts = [f"{counted(len(self.wanted), 'transcript')} to index ({size(self.size)})"]
-        parts += [f"{self.unchanged:,} indexed already"] if self.unchanged else []
-        parts += [f"{self.found.left_out:,} left out"] if self.found.left_out else []
-        parts += [f"{count:,} {kind} left out by the settings" for kind, count in sorted(self.not_wanted.items())]
-        parts += [f"{counted(len(self.others), 'other document')} as the index is new"] if self.others else []
-        parts += [f"{cost.failed:,} cannot be read"] if cost.failed else []
-        if not (self.wanted or self.others or cost.to_embed):
-            return f"{self.agent.id}: {', '.join(parts)}"
-        parts += [counted(cost.messages, "message"), counted(cost.chunks, "chunk")]
-        return f"{self.agent.id}: {', '.join(parts)}; {cost_sentence(self.choice, cost)}"
+        cost, is_work = self.estimate, bool(self.wanted or self.others or self.estimate.to_embed)
+        parts = {
+            f"{counted(len(self.wanted), 'transcript')} to index ({size(self.size)})": True,
+            f"{self.unchanged:,} indexed already": self.unchanged,
+            f"{self.found.left_out:,} left out": self.found.left_out,
+            **{f"{count:,} {kind} left out by the settings": True for kind, count in sorted(self.not_wanted.items())},
+            f"{counted(len(self.others), 'other document')} as the index is new": self.others,
+            f"{cost.failed:,} cannot be read": cost.failed,
+            f"{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}": is_work,
+        }
+        said = ", ".join(text for text, is_shown in parts.items() if is_shown)
+        return f"{self.agent.id}: {said}" + (f"; {cost_sentence(self.choice, cost)}" if is_work else "")
 
     def body(self) -> dict[str, Any]:
         """Return the plan as JSON."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import click
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import forgets
-from memory.documents.roots import priority
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
@@ -24,12 +21,15 @@ from recalld.invocation import Invocation
 from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import fields, printable_json
-from recalld.wiring import generations_of, indexes_of
+from recalld.wiring import Differences, compare, generations_of
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.health.health_store import HealthStore
+
+#: Fields of `Usage` that only grow.
+_COUNTS = ("requests", "failed", "inputs", "tokens")
 
 EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], tuple[ProviderChoice, Estimate]]
 
@@ -42,8 +42,9 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     bodies = []
     with estimates(settings, fresh=fresh) as estimate_for:
         for agent in agents:
-            files = AgentFiles.of(settings, agent)
-            choice, found = estimate_for(agent, files, _documents(settings, agent, files, fresh=fresh))
+            files, differing = AgentFiles.of(settings, agent), Differences()
+            compare(settings, agent, differing)
+            choice, found = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
             body = {"documents": found.documents, "vanished": found.vanished, **cost_body(found)}
             bodies.append({"agent": agent.id, **provider_body(choice), **body})
             if not as_json:
@@ -62,11 +63,10 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
     cache_file, ledger_file = settings.home / "cache" / "embeddings.sqlite", ledger_path(settings.home)
     bought: set[tuple[str, str]] = set()
     with ExitStack() as opened:
-        cache = None
-        if settings.cache.enabled and cache_file.is_file():
-            cache = EmbeddingCache(cache_file)
-            opened.callback(cache.close)
-        if settings.cache.enabled and ledger_file.is_file():
+        cache, with_cache = None, settings.cache.enabled
+        if with_cache and cache_file.is_file():
+            cache = opened.enter_context(closing(EmbeddingCache(cache_file)))
+        if with_cache and ledger_file.is_file():
             with BatchLedger(ledger_file) as ledger:
                 bought = ledger.everything()
 
@@ -75,7 +75,7 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
         ) -> tuple[ProviderChoice, Estimate]:
             choice = provider_of(settings, agent)
             choice = choice.for_rebuild() if fresh else choice
-            try:
+            with closing(choice.provider) if choice.provider is not None else nullcontext():
                 return choice, estimate(
                     agent,
                     documents,
@@ -84,34 +84,21 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
                     choice=choice,
                     cache=cache,
                     fresh=fresh,
-                    bought=bought if settings.cache.enabled else None,
-                    batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
+                    bought=bought if with_cache else None,
+                    batch_from=FEWEST_TEXTS if with_cache else None,
                 )
-            finally:
-                if choice.provider is not None:
-                    choice.provider.close()
 
         yield estimate_for
 
 
-def _documents(settings: Settings, agent: AgentSettings, files: AgentFiles, *, fresh: bool) -> list[DocumentKey]:
-    """Return the documents on disk, and those that the index knows and the disk has not, where it could be listed."""
-    scan, today = files.scan(), date.today()  # the names of notes have local days
-    documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
-    reader = None if fresh else indexes_of(settings).indexed(agent)
-    if reader is None:
-        return documents
-    with closing(reader):
-        known = [file.key for file in reader.files()]
-        absent = [key for key in known if key not in scan.documents and forgets(files, key, reader)]
-    return documents + [key for key in absent if not scan.hides(files.path_of(key))]
-
-
 def _sentence(choice: ProviderChoice, found: Estimate) -> str:
-    parts = [f"{counted(found.documents, 'document')} changed"]
-    parts += [f"{counted(found.vanished, 'document')} to forget"] if found.vanished else []
-    parts += [f"{counted(found.failed, 'document')} cannot be read"] if found.failed else []
-    return f"{', '.join([*parts, counted(found.chunks, 'chunk')])}; {cost_sentence(choice, found)}"
+    parts = [
+        f"{counted(found.documents, 'document')} changed",
+        f"{counted(found.vanished, 'document')} to forget" if found.vanished else "",
+        f"{counted(found.failed, 'document')} cannot be read" if found.failed else "",
+        counted(found.chunks, "chunk"),
+    ]
+    return f"{', '.join(filter(None, parts))}; {cost_sentence(choice, found)}"
 
 
 def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
@@ -162,33 +149,22 @@ class Spending:
     def __init__(self, board: HealthStore, agents: Sequence[AgentSettings]) -> None:
         self._board = board
         self._agents = {agent.id: agent for agent in agents}
-        self._before = {
-            (agent.id, usage.provider, usage.model): usage
-            for agent in agents
-            for usage in board.usage(agent.id, queries=False)
-        }
+        self._before = {agent: self._used(agent) for agent in self._agents}
 
     def of(self, agent: str) -> list[tuple[Usage, str]]:
         """Return the usage of one agent since then, each with a line for people, without what is free of charge."""
-        used = [one for one in self._since(agent) if one.requests and one.provider not in FREE_OF_CHARGE]
-        return [(usage, self._sentence(agent, usage)) for usage in used]
+        spent = []
+        for (provider, model), now in self._used(agent).items():
+            before = self._before[agent].get((provider, model), Usage(provider, model))
+            counts = {name: getattr(now, name) - getattr(before, name) for name in _COUNTS}
+            usage = replace(now, **counts)
+            if not usage.requests or provider in FREE_OF_CHARGE:
+                continue
+            text = spent_text(provider, model, usage.requests, usage.failed, usage.tokens)
+            price = price_of(self._agents[agent], provider, model)
+            text += f", {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else ""
+            spent.append((usage, text))
+        return spent
 
-    def embedded(self) -> int:
-        """Return the number of texts that were sent since then."""
-        return sum(usage.inputs for agent in self._agents for usage in self._since(agent))
-
-    def _since(self, agent: str) -> Iterator[Usage]:
-        for usage in self._board.usage(agent, queries=False):
-            before = self._before.get((agent, usage.provider, usage.model), Usage(usage.provider, usage.model))
-            yield replace(
-                usage,
-                requests=usage.requests - before.requests,
-                failed=usage.failed - before.failed,
-                inputs=usage.inputs - before.inputs,
-                tokens=usage.tokens - before.tokens,
-            )
-
-    def _sentence(self, agent: str, usage: Usage) -> str:
-        text = spent_text(usage.provider, usage.model, usage.requests, usage.failed, usage.tokens)
-        price = price_of(self._agents[agent], usage.provider, usage.model)
-        return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
+    def _used(self, agent: str) -> dict[tuple[str, str], Usage]:
+        return {(one.provider, one.model): one for one in self._board.usage(agent, queries=False)}

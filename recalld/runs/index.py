@@ -10,13 +10,16 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
+import click
+
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report
 from recalld.settings.load import check_workspace
+from recalld.terminal_text import printable_json
 from recalld.up.lock import anybody_runs
-from recalld.wiring import compare, fingerprint_of
+from recalld.wiring import Differences, compare, fingerprint_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -45,19 +48,18 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
     configure_logs(level=40)
     report = None if fresh else _in_process(settings, agents)
     if report is None:
-        report = _with_workers(settings, agents, fresh=fresh, force=force)
-    report.print(as_json=as_json)
+        from recalld.runs.run import running
+
+        with running(settings, agents) as run:
+            for agent in agents if fresh else ():
+                _begin(settings, agent, force=force)
+            run.compare()
+            report = run.finish()
+    if as_json:
+        click.echo(printable_json(report.body()))
+    else:
+        report.print_lines()
     return report.exit_code
-
-
-def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh: bool, force: bool) -> Report:
-    from recalld.runs.run import running
-
-    with running(settings, agents) as run:
-        for agent in agents if fresh else ():
-            _begin(settings, agent, force=force)
-        run.compare()
-        return run.finish()
 
 
 def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
@@ -131,37 +133,17 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
     That is with a generation to build, with missing vectors, with a provider that is away or to be paid, and with more
     than a few documents.
     """
-    settings, agent, choice = index.settings, index.agent, index.choice
-    if index.generations.next() is not None or choice.error is not None:
+    choice, reader = index.choice, index.reader()
+    if index.generations.next() is not None or choice.error is not None or reader is None:
         return None
-    reader = index.reader()
-    if reader is None or reader.meta("fingerprint") != fingerprint_of(settings, agent).digest:
+    if reader.meta("fingerprint") != fingerprint_of(index.settings, index.agent).digest:
         return None
-    found = _Found()
-    compare(settings, agent, found)
+    found = Differences()
+    compare(index.settings, index.agent, found)
     # What is paid is counted in the broker, and its limits are shared there.
     is_remote = choice.taken_over is not None or (choice.provider is not None and bool(choice.provider.account))
-    if found.needs_workers or len(found.documents) > MOST_DOCUMENTS or (found.documents and is_remote):
-        return None
-    return found.documents
-
-
-class _Found:
-    """Queue of a comparison that only collects."""
-
-    def __init__(self) -> None:
-        self.documents: list[DocumentKey] = []
-        self.needs_workers = False
-
-    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
-        """See `JobQueue`."""
-        self.documents += documents
-
-    def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
-        """See `JobQueue`."""
-        self.needs_workers = True
-
-    request_completion = request_vectors
+    most = 0 if is_remote else MOST_DOCUMENTS
+    return None if found.needs_workers or len(found.documents) > most else found.documents
 
 
 def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:

@@ -16,7 +16,7 @@ from memory.status.condition_texts import text_of
 from memory.status.vectors import no_prefixes, no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.invocation import to_type
-from recalld.terminal_text import fields, printable_json, printable_name
+from recalld.terminal_text import fields, printable_name
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
@@ -59,8 +59,11 @@ class Outcome:
             "spent": [asdict(usage) for usage, _ in self.spent],
         }
 
-    def lines(self) -> Iterator[tuple[str, bool]]:
-        """Yield lines below the head, each with True for a result, False for a failure."""
+    def lines(self, *, seconds: float, all_left: bool) -> Iterator[tuple[str, bool]]:
+        """Yield lines for people, each with True for a result, False for a failure."""
+        counts = self.counts
+        indexed = f"{counts.files:,} documents, {counts.chunks:,} chunks, {counts.vectors_ready:,} with vectors"
+        yield f"{self.agent}: {self.done or f'{indexed} ({seconds:.1f} s)'}", True
         for _, sentence in self.spent:
             yield f"  spent: {sentence}", True
         for key, reason in self.failed.items():
@@ -74,6 +77,10 @@ class Outcome:
             yield f"  {text_of(self.condition)}", False
         if self.advice is not None:
             yield f"  {text_of(self.advice)}", True
+        for key in self.left[:_LISTED] if all_left else ():
+            yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
+        if all_left and len(self.left) > _LISTED:
+            yield f"  and {len(self.left) - _LISTED:,} more", False
 
 
 class AgentIndex:
@@ -83,7 +90,7 @@ class AgentIndex:
         self.settings = settings
         self.agent = agent
         self.generations = Generations.of(settings, agent.id)
-        self._open: tuple[str, StoreReader] | None = None
+        self._open: tuple[str | None, StoreReader] | None = None
 
     @property
     def name(self) -> str | None:
@@ -98,20 +105,17 @@ class AgentIndex:
     def reader(self) -> StoreReader | None:
         """Return a reader of the generation, None without one."""
         name = self.name
-        if name is None:
-            return None
         if self._open is None or self._open[0] != name:
             self.close()
-            reader = self.generations.open_named(name)
+            reader = self.generations.open_named(name) if name is not None else None
             self._open = (name, reader) if reader is not None else None
         return self._open[1] if self._open is not None else None
 
     def counts(self) -> IndexCounts:
         """Return the counts of the index; without missing vectors where only keywords are wanted."""
         reader = self.reader()
-        if reader is None:
-            return IndexCounts()
-        return reader.counts() if self._wants_vectors() else replace(reader.counts(), vectors_pending=0)
+        counts = reader.counts() if reader is not None else IndexCounts()
+        return counts if self._wants_vectors() else replace(counts, vectors_pending=0)
 
     def failed(self) -> dict[DocumentKey, str]:
         """Return the failed documents with their reasons."""
@@ -180,30 +184,19 @@ class Report:
             return 1
         return 4 if codes else 0
 
-    def print(self, *, as_json: bool) -> None:
-        """Print one JSON object, or lines."""
-        if as_json:
-            click.echo(printable_json(self._body()))
-        else:
-            self.print_lines()
-
     def print_lines(self, *, failures_only: bool = False) -> None:
         """Print results on standard output and failures on standard error."""
         for one in self.outcomes:
-            counts, agent = one.counts, one.agent if len(self.outcomes) > 1 else None
-            head = one.done or (
-                f"{counts.files:,} documents, {counts.chunks:,} chunks, {counts.vectors_ready:,} with vectors "
-                f"({self.seconds:.1f} s)"
-            )
-            left = () if self.interrupted else _left(one.left)
-            for line, is_result in ((f"{one.agent}: {head}", True), *one.lines(), *((line, False) for line in left)):
+            agent = one.agent if len(self.outcomes) > 1 else None
+            for line, is_result in one.lines(seconds=self.seconds, all_left=not self.interrupted):
                 if not (is_result and failures_only):
                     click.echo(to_type(printable_name(line), agent=agent), err=not is_result)
         if self.interrupted:
             how = "recalld up goes on with what is queued" if self.detached else "what was done is kept"
             click.echo(f"recalld: stopped waiting; {how}; the same command resumes", err=True)
 
-    def _body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
+        """Return the report as JSON."""
         agents = [
             {
                 "agent": one.agent,
@@ -215,10 +208,3 @@ class Report:
             for one in self.outcomes
         ]
         return {"ok": self.exit_code == 0, "seconds": round(self.seconds, 3), "agents": agents}
-
-
-def _left(documents: Sequence[DocumentKey]) -> Iterator[str]:
-    for key in documents[:_LISTED]:
-        yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again"
-    if len(documents) > _LISTED:
-        yield f"  and {len(documents) - _LISTED:,} more"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,23 +39,17 @@ from workers.run import run_workers
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
 
-#: Seconds that a command waits for a passing failure to end.
+#: Seconds that a command waits for a passing failure of the provider to end.
 _PATIENCE_SECONDS = 30.0
 
 #: Seconds after which a command believes workers that report that they cannot work.
 _UNABLE_SECONDS = 5.0
-
-#: Times `workers.stalled_after_seconds` without progress after which a command leaves while workers do other jobs.
-_LONGEST_STILL = 5.0
 
 #: Seconds of a provider's cool-down that a command waits for.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
 
 #: Conditions of workers that index nothing.
 _UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
-
-#: Agents whose work the progress line names.
-_NAMED_AGENTS = 3
 
 
 def progress_text(
@@ -66,23 +60,19 @@ def progress_text(
     of_documents: int,
     seconds: float,
     expected: int = 0,
-    embedded: int = 0,
     failed: int = 0,
 ) -> str:
-    """Return the figures of a run that began so many seconds ago: chunks, rate, cache hits, the time left.
+    """Return the figures of a run that began so many seconds ago.
 
     `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
-    vector. `embedded` texts were sent since the start.
+    vector.
     """
     chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
     expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
-    cached = counts.vectors_ready - start.vectors_ready - embedded
     left = (expected - finished) * seconds / max(finished, 1)
     parts = {
         f"documents {documents:,}/{of_documents:,}": True,
         f"chunks {chunks:,}/{expected:,}": True,
-        f"{finished / max(seconds, 0.001):,.0f}/s": True,
-        f"{cached:,} from the cache": cached > 0,
         f"{counts.vectors_pending:,} wait for vectors (keywords work)": counts.vectors_pending,
         f"{failed:,} failed": failed,
         f"about {duration(max(1.0, left))} left": 0 < finished < expected,
@@ -121,15 +111,13 @@ class Run:
         self._stop = stop
         self._spending = Spending(broker.board, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum(map(_counts_before, self._agents))
+        self._start = _sum([one.counts_before() for one in self._agents])
         self._most_documents = 0
-        self._begun = self._progress_at = time.monotonic()
-        self._progress_made: object = None
-        #: Seconds without progress after which the command gave up, None when it did not.
-        self._still_seconds: float | None = None
+        self._begun = self._moved_at = time.monotonic()
+        self._state: object = None
 
     def compare(self) -> None:
-        """Enqueue what differs between disk and index."""
+        """Enqueue what differs between files and indexes, and wait for it."""
         for one in self._agents:
             compare(self.settings, one.agent, self.broker.queue)
         self.marked()
@@ -167,7 +155,8 @@ class Run:
         Raises:
             UserError: the workers are gone.
         """
-        while not self._stop.wait(_LOOK_SECONDS):
+        still_since: float | None = None
+        while still_since is None and not self._stop.wait(_LOOK_SECONDS):
             if not works():
                 self.line.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
@@ -178,18 +167,19 @@ class Run:
                 self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
             if self.line.due:
                 self._show()
-            if all(agent.unable or agent.is_done for agent in self._agents) or self._stands_still():
+            if all(agent.unable or agent.is_done for agent in self._agents):
                 break
+            still_since = self._still_since()
         self.line.end()
-        return self._outcomes()
+        return self._outcomes(still_since)
 
     def close(self) -> None:
         """Close the readers."""
         for agent in self._agents:
             agent.close()
 
-    def _outcomes(self) -> list[Outcome]:
-        return [agent.found(still_seconds=self._still_seconds) for agent in self._agents]
+    def _outcomes(self, still_since: float | None = None) -> list[Outcome]:
+        return [agent.found(still_since) for agent in self._agents]
 
     def _look(self) -> None:
         for agent in self._agents:
@@ -198,14 +188,9 @@ class Run:
 
     def _show(self) -> None:
         """Draw the progress and what the run waits for, unless there is nothing to do."""
-        waiting = [
-            f"{one.agent.id}: {one.waits_for}" if len(self._agents) > 1 else one.waits_for
-            for one in self._agents
-            if one.waits_for
-        ]
-        if len(waiting) > _NAMED_AGENTS:
-            waiting[_NAMED_AGENTS:] = [counted(len(waiting) - _NAMED_AGENTS, "more agent")]
-        counts, most = _sum(one.seen for one in self._agents), self._most_documents
+        waiting = [one.waits_for for one in self._agents if one.waits_for]
+        more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
+        counts, most = _sum([one.seen for one in self._agents]), self._most_documents
         if not (most or counts.vectors_pending or waiting):
             return
         documents = most - sum(one.documents for one in self._agents)
@@ -216,31 +201,28 @@ class Run:
             of_documents=most,
             seconds=time.monotonic() - self._begun,
             expected=self.expected,
-            embedded=self._spending.embedded(),
             failed=sum(len(one.failed()) for one in self._agents),
         )
-        jobs = _in_batches([job for one in self._agents for job in one.jobs])
-        waits = f"waits for {'; '.join(waiting)}" if waiting else ""
+        jobs = [job for one in self._agents for job in one.jobs]
+        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
+        in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
+        waits = f"waits for {waiting[0]}{more}" if waiting else ""
         share = (documents + counts.vectors_ready) / max(most + counts.vectors_ready + counts.vectors_pending, 1)
-        self.line.draw("  ".join(filter(None, (figures, jobs, waits))), share=share)
+        self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
 
-    def _stands_still(self) -> bool:
-        """Return True if the command's own work made no progress for too long.
+    def _still_since(self) -> float | None:
+        """Return the Unix time since which nothing gets on, when that is too long; None while something may come.
 
-        A batch job may take a day. Workers may do other jobs first: while they finish any, the command waits longer.
+        A batch job may take a day.
         """
-        made = [(one.documents, one.oldest_chunk, one.building) for one in self._agents]
-        if any(one.jobs for one in self._agents) or made != self._progress_made:
-            self._progress_made, self._progress_at = made, time.monotonic()
-            return False
-        still, limit = time.monotonic() - self._progress_at, self.settings.workers.stalled_after_seconds
+        state = [(one.documents, one.oldest_chunk, one.building) for one in self._agents]
+        if any(one.jobs for one in self._agents) or state != self._state:
+            self._state, self._moved_at = state, time.monotonic()
+        limit = self.settings.workers.stalled_after_seconds
         if any(one.endpoint and one.endpoint.condition is EndpointCondition.COOLING_DOWN for one in self._agents):
             limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
-        patience = limit if self.broker.board.stalled_seconds() >= limit else _LONGEST_STILL * limit
-        if still < patience:
-            return False
-        self._still_seconds = still
-        return True
+        still = time.monotonic() - self._moved_at
+        return time.time() - still if still >= limit else None
 
 
 class _AgentWait(AgentIndex):
@@ -271,6 +253,13 @@ class _AgentWait(AgentIndex):
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
 
+    def counts_before(self) -> IndexCounts:
+        """Return the counts of the index; zeros if only another version can read it, beside which one is built."""
+        try:
+            return self.counts()
+        except OtherVersion:
+            return IndexCounts()
+
     def look(self) -> None:
         """Take in the present state."""
         # Before the index is counted: a document loses its mark after its commit.
@@ -284,7 +273,7 @@ class _AgentWait(AgentIndex):
         self.conditions = board.conditions(self.agent.id, reported_since=self._begun)
         unable = (one for one in self.conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS)
         self.unable = next(unable, None)
-        self.stopped = next(filter(self._is_stopped, self.conditions), None)
+        self.stopped = next(filter(self._holds_up, self.conditions), None)
         jobs = batch_jobs_of(self.settings.home) if self.agent.remote.batch.enabled else []
         self.jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
         self.in_jobs = self._is_left_to_jobs()
@@ -300,11 +289,9 @@ class _AgentWait(AgentIndex):
         """Return the work to come: "28 documents", "3 vectors of openai"; "" without any."""
         if self.documents:
             return counted(self.documents, "document")
-        if self.oldest_chunk is None:
-            return "the new index to be whole" if self.building is not None else ""
-        until = self.endpoint.until if self.endpoint is not None else None
-        wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
-        return f"{counted(self.seen.vectors_pending, 'vector')} of {self.chosen.name}{wait}"
+        if self.oldest_chunk is not None:
+            return f"{counted(self.seen.vectors_pending, 'vector')} of {self.chosen.name}"
+        return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
         """Ask the provider now for all that waits, whatever pause an earlier run met."""
@@ -314,10 +301,19 @@ class _AgentWait(AgentIndex):
         if self.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 
-    def found(self, *, still_seconds: float | None) -> Outcome:
-        """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
+    def found(self, still_since: float | None) -> Outcome:
+        """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
         self.look()
-        return self.outcome(condition=self.unable or self._condition(still_seconds), in_jobs=self.in_jobs)
+        lack = self.unable or self.lack(self.seen, self.chosen)
+        reason = what_happened(self.stopped) if self.stopped is not None else self.chosen.error
+        params: dict[str, Param]
+        if lack is None and self.seen.vectors_pending and reason is not None:
+            params = {"chunks": self.seen.vectors_pending, "reason": reason}
+            lack = Condition(ConditionCode.VECTORS_WAIT, self.agent.id, params=params)
+        elif lack is None and still_since is not None and self.waits_for:
+            params = {"what": self.waits_for, "minutes": max(1, round((time.time() - still_since) / 60))}
+            lack = Condition(ConditionCode.INDEXING_STILL, self.agent.id, since=still_since, params=params)
+        return self.outcome(condition=lack, in_jobs=self.in_jobs)
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
@@ -353,68 +349,37 @@ class _AgentWait(AgentIndex):
         if self.agent.remote.batch.wait or provider is None or reader is None:
             return False
         mine = [job for job in self.jobs if job.identity == provider.identity]
-        fresh = [max(job.looked_at, job.made_at) >= self._begun for job in mine if job.stage is Stage.RUNNING]
-        if not mine or len(fresh) < len(mine) or not all(fresh):
+        if not mine or any(
+            job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._begun for job in mine
+        ):
             return False
         with BatchLedger(ledger_path(self.settings.home)) as ledger:
             return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
 
-    def _is_stopped(self, condition: Condition) -> bool:
+    def _holds_up(self, condition: Condition) -> bool:
         """Return True if no vectors come soon because of the condition."""
-        endpoint = self.endpoint
-        if condition.code not in HOLD_UP_VECTORS:
-            return False
+        endpoint, patience = self.endpoint, _PATIENCE_SECONDS
         if condition.code not in OF_PROVIDER:
-            return self._lasted(condition) > _UNABLE_SECONDS
-        if endpoint is not None and endpoint.until is not None:
-            if endpoint.condition is EndpointCondition.STOPPED:
-                return True
-            if endpoint.condition is EndpointCondition.COOLING_DOWN:
-                return endpoint.until - time.time() > _LONGEST_COOL_DOWN_SECONDS
-        return self._lasted(condition) > _PATIENCE_SECONDS
+            patience = _UNABLE_SECONDS
+        elif endpoint is not None and endpoint.until is not None:
+            left = endpoint.until - time.time()
+            if endpoint.condition is EndpointCondition.STOPPED or left > _LONGEST_COOL_DOWN_SECONDS:
+                patience = 0.0
+            elif endpoint.condition is EndpointCondition.COOLING_DOWN:
+                patience = float("inf")
+        return condition.code in HOLD_UP_VECTORS and self._lasted(condition) >= patience
 
     def _lasted(self, condition: Condition) -> float:
         """Return the seconds since a condition began, or since the command did."""
         return time.time() - max(condition.since or 0.0, self._begun)
 
-    def _condition(self, still_seconds: float | None) -> Condition | None:
-        """Return the reason for missing vectors or documents; None when all came."""
-        agent, pending = self.agent.id, self.seen.vectors_pending
-        lack = self.lack(self.seen, self.chosen)
-        if lack is not None:
-            return lack
-        reason = what_happened(self.stopped) if self.stopped is not None else self.chosen.error
-        params: dict[str, Param]
-        if pending and reason is not None:
-            params = {"chunks": pending, "reason": reason}
-            return Condition(ConditionCode.VECTORS_WAIT, agent, params=params)
-        if still_seconds is None or not self.waits_for:
-            return None
-        params = {"what": self.waits_for, "minutes": max(1, round(still_seconds / 60))}
-        return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
 
-
-def _counts_before(agent: _AgentWait) -> IndexCounts:
-    """Return the counts of the index; zeros if only another version can read it, beside which a new one is built."""
-    try:
-        return agent.counts()
-    except OtherVersion:
-        return IndexCounts()
-
-
-def _sum(counts: Iterable[IndexCounts]) -> IndexCounts:
-    figures = [(one.chunks, one.vectors_ready, one.vectors_pending) for one in counts]
-    chunks, ready, pending = map(sum, zip(*figures, strict=True))
-    return IndexCounts(chunks=chunks, vectors_ready=ready, vectors_pending=pending)
-
-
-def _in_batches(jobs: Sequence[BatchJob]) -> str:
-    """Return the progress of batch jobs; "" without any."""
-    if not jobs:
-        return ""
-    providers = ", ".join(sorted({job.provider for job in jobs}))
-    done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
-    return f"{counted(len(jobs), 'batch job')} at {providers} {done:,}/{texts:,}"
+def _sum(counts: Sequence[IndexCounts]) -> IndexCounts:
+    return IndexCounts(
+        chunks=sum(one.chunks for one in counts),
+        vectors_ready=sum(one.vectors_ready for one in counts),
+        vectors_pending=sum(one.vectors_pending for one in counts),
+    )
 
 
 @contextmanager

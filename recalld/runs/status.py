@@ -57,16 +57,12 @@ def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
     rate = f"hit rate {cache['hits'] / lookups:.0%} ({counted(lookups, 'lookup')})" if lookups else ""
     kept = _joined(counted(cache["entries"], "embedding"), size(cache["diskBytes"])) if cache["enabled"] else "off"
     yield "cache", _joined(kept, rate)
-    # A service started before an upgrade leaves this out.
+    # A service started before an upgrade leaves out some of this.
     if "broker" in status:
         yield "broker", _broker(status["broker"], resting=resting)
-        if not status["broker"]["reachable"] and not resting:
-            yield "processes", "not known: the broker does not answer"
     use: Mapping[str, Any] = status.get("diskUse", {})
-    if use:
-        names = ("indexes", "cache", "models", "broker", "log")
-        free = f"; {size(use['free'])} free" if use.get("free") is not None else ""
-        yield "disk", _joined(*(f"{name} {size(use[name])}" for name in names if name in use)) + free
+    names = [name for name in ("indexes", "cache", "models", "broker", "log", "free") if use.get(name) is not None]
+    yield "disk", _joined(*(f"{name} {size(use[name])}" for name in names))
     for process in status.get("processes", ()):
         doing = "; ".join(process.get("doing", ()))
         yield "at work", f"{process['role']} (process {process['pid']}): {doing}" if doing else ""
@@ -164,16 +160,12 @@ def spent_text(provider: str, model: str, requests: int, failed: int, tokens: in
 
 
 def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
-    on_disk = "not looked at" if disk.get("files") is None else f"{disk['files']} on disk"
-    differing = ("missing", "stale", "vanished", "growing", "kept")
-    by_globs = ((disk.get("excluded"), "file"), (disk.get("excludedFolders"), "folder"))
-    excluded = " and ".join(counted(number, noun) for number, noun in by_globs if number)
+    words = {name: name for name in ("missing", "stale", "vanished", "growing", "kept")}
+    words |= {"leftOut": "left out", "excluded": "excluded", "excludedFolders": "folders excluded"}
     return _joined(
-        on_disk,
+        "not looked at" if disk.get("files") is None else f"{disk['files']} on disk",
         f"{index['files']} indexed",
-        *(f"{disk[name]} {name}" for name in differing if disk.get(name)),
-        f"{disk['leftOut']} left out" if disk.get("leftOut") else "",
-        f"{excluded} excluded" if excluded else "",
+        *(f"{disk[name]} {said}" for name, said in words.items() if disk.get(name)),
         *(f"{counted(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()),
     )
 
@@ -231,24 +223,23 @@ def _since(at: float) -> str:
     return duration(max(0.0, time.time() - at))
 
 
-def amount(number: float) -> str:
-    """Return a number for people: 5030000 is "5.0 M"."""
-    if number < 1000:
-        return f"{number:.0f}"
-    return f"{number / 1000:.1f} k" if number < 999_950 else f"{number / 1_000_000:.1f} M"
-
-
 def dollars(number: float) -> str:
     """Return dollars for people: to the cent, and less than a cent as that."""
     return f"about ${number:,.2f}" if number >= 0.01 else "less than $0.01"
 
 
-def size(amount: float) -> str:
+def amount(number: float) -> str:
+    """Return a number for people: 5030000 is "5.0 M"."""
+    return _short(number, "", " k", " M")
+
+
+def size(number: float) -> str:
     """Return bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
-    if amount < 1000:
-        return f"{amount:.0f} B"
-    for unit in ("kB", "MB"):
-        amount /= 1000
-        if amount < 999.95:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1000:.1f} GB"
+    return _short(number, " B", " kB", " MB", " GB")
+
+
+def _short(number: float, *units: str) -> str:
+    place = 0
+    while place < len(units) - 1 and number >= (999.95 if place else 1000):
+        number, place = number / 1000, place + 1
+    return f"{number:.{int(place > 0)}f}{units[place]}"

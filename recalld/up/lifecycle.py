@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,18 +30,16 @@ READY = "ready"
 #: Seconds that a process has for its orderly end: workers drain for 20, and a supervisor waits for 30.
 OVERDUE_SECONDS = 27.0
 
-#: Exit code of a process that had to leave because its orderly end took too long.
-OVERDUE_CODE = 1
-
 #: In place of a signal's number: the supervisor is gone.
-_PARENT_GONE = b"\0"
-
-_ENDING = frozenset({*_PARENT_GONE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_PARENT_GONE = 0
 
 #: Acts of a process that leaves at once: they end what must not outlive it.
 _last_acts: list[Callable[[], None]] = []
 
 _leaving = threading.Event()
+
+#: Hidden flag of commands that `recalld up` starts.
+supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 
 
 @contextmanager
@@ -53,8 +50,7 @@ def last_act(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         if _leaving.is_set():
-            # The process is leaving; `_leave` has its exit code.
-            threading.Event().wait()
+            threading.Event().wait()  # `_leave` has the exit code
         _last_acts.remove(act)
 
 
@@ -77,56 +73,42 @@ def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) ->
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # nohup keeps a command alive without its terminal
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _heard_elsewhere)
+            signal.signal(number, lambda *_: None)
     terminals = [number for number in (0, 1, 2) if os.isatty(number)]
     threading.Thread(target=_hear, args=(reader, stop, terminals, overdue_seconds), name="signals", daemon=True).start()
     if supervised:
-
-        def watch_parent() -> None:
-            while os.read(0, 1024):
-                pass
-            os.write(writer, _PARENT_GONE)
-
-        threading.Thread(target=watch_parent, name="parent", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(writer,), name="parent", daemon=True).start()
     return stop
 
 
-def _heard_elsewhere(_number: int, _frame: object) -> None:
-    """Do nothing: the interpreter has written the number to the pipe."""
+def _watch_parent(writer: int) -> None:
+    while os.read(0, 1024):
+        pass
+    os.write(writer, bytes([_PARENT_GONE]))
 
 
 def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_seconds: float) -> None:
     """Set the event at the first signal, leave at the second or when the end takes too long."""
-    overdue_at: float | None = None
-    while True:
-        left = None if overdue_at is None else max(0.0, overdue_at - time.monotonic())
-        if not select.select([reader], [], [], left)[0]:
-            with suppress(OSError, ValueError):
-                click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
-            _leave(OVERDUE_CODE)
+    left: float | None = None
+    while select.select([reader], [], [], left)[0]:
         numbers = os.read(reader, 64)
         if not numbers:
             os.close(reader)
             return
         for number in numbers:
-            if number in {signal.SIGTERM, signal.SIGINT} and stop.is_set():
-                _leave(128 + number)
             if number == signal.SIGHUP:
-                # The shell and the kernel may both send it: the second one is no hurry.
-                _forget_terminals(terminals)
-            if number in _ENDING:
+                # Printing to a terminal that is gone must not fail.
+                for terminal in terminals:
+                    os.dup2(os.open(os.devnull, os.O_RDWR), terminal)
+            elif stop.is_set() and number != _PARENT_GONE:
+                _leave(128 + number)
+            if not stop.is_set():
                 stop.set()
-                if overdue_at is None:
-                    overdue_at = time.monotonic() + overdue_seconds
-                    notify("STOPPING=1")
-
-
-def _forget_terminals(terminals: Sequence[int]) -> None:
-    """Redirect output to terminals that are gone, so that printing does not fail."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for terminal in terminals:
-        os.dup2(nowhere, terminal)
-    os.close(nowhere)
+                left = overdue_seconds
+                notify("STOPPING=1")
+    with suppress(OSError, ValueError):
+        click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
+    _leave(1)
 
 
 def _leave(code: int) -> NoReturn:
@@ -141,20 +123,15 @@ def _leave(code: int) -> NoReturn:
 def announce_ready(*, supervised: bool) -> None:
     """Report to the supervisor, or else to systemd, that this process is ready."""
     if supervised:
-        sys.stdout.write(READY + "\n")
-        sys.stdout.flush()
+        click.echo(READY)
     else:
         notify("READY=1")
-
-
-#: Hidden flag of commands that `recalld up` starts.
-supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 
 
 def notify(word: str) -> None:
     """Send systemd one word, as "READY=1" (sd_notify(3)); nothing without its variables. Never raises."""
     address = asked_by_systemd().get("NOTIFY_SOCKET", "")
-    if address[:1] not in {"/", "@"}:
+    if not address.startswith(("/", "@")):
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.settimeout(1.0)
@@ -165,21 +142,17 @@ def notify(word: str) -> None:
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
     """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
-    asked = asked_by_systemd()
-    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
-    if not micros.isdigit() or not int(micros) or pid not in (None, str(os.getpid())):
-        yield
-        return
-    over = threading.Event()
+    asked, over = asked_by_systemd(), threading.Event()
+    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID", str(os.getpid()))
 
     def run() -> None:
-        while True:
+        while not over.is_set():
             if not problems():
                 notify("WATCHDOG=1")
-            if over.wait(int(micros) / 2e6):
-                return
+            over.wait(int(micros) / 2e6)
 
-    threading.Thread(target=run, name="watchdog", daemon=True).start()
+    if micros.isdigit() and int(micros) and pid == str(os.getpid()):
+        threading.Thread(target=run, name="watchdog", daemon=True).start()
     try:
         yield
     finally:
@@ -218,7 +191,7 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
     if not settings.tracing.enabled:
         yield
         return
-    from importlib.metadata import version
+    from schemas.version import recalld_version
 
     try:
         from opentelemetry import trace
@@ -227,11 +200,9 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise UserError(
-            "tracing.enabled needs OpenTelemetry: install recalld with its extra `otel`, or leave tracing off",
-            exit_code=2,
-        ) from None
-    resource = Resource.create({"service.name": f"recalld-{part}", "service.version": version("recalld")})
+        advice = "install recalld with its extra `otel`, or leave tracing off"
+        raise UserError(f"tracing.enabled needs OpenTelemetry: {advice}", exit_code=2) from None
+    resource = Resource.create({"service.name": f"recalld-{part}", "service.version": recalld_version()})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
@@ -255,25 +226,20 @@ class SettingsAge:
         """Return the change that this process does not know, None while there is none. Never raises."""
         seen = self._look()
         if seen != self._seen:
-            self._seen = seen
+            self._seen, invalid = seen, False
             try:
-                invalid, changed = False, self._invocation.read_again().settings != self._settings
+                changed = self._invocation.read_again().settings != self._settings
             except UserError:
                 invalid = changed = True
-            written = [(stat[0], str(file)) for file, stat in seen.items() if stat is not None]
-            at, file = max(written, default=(time.time(), "a file that is gone"))
+            at, file = max(((at, str(file)) for file, (at, _) in seen.items()), default=(time.time(), "a gone file"))
             self._outdated = OutdatedState(file, at, self._read_at, invalid=invalid) if changed else None
         return self._outdated
 
-    def _look(self) -> dict[Path, tuple[float, int] | None]:
-        """Return time and size of each file that the settings come from, None for a file that is not there."""
+    def _look(self) -> dict[Path, tuple[float, int]]:
+        """Return time and size of each file that the settings come from."""
         home = self._invocation.home_path
         files = [home / "agents.json", *files_of_variables()]
         # A file that was named and is gone is found by reading again.
         with suppress(UserError):
             files += filter(None, [find_config(self._invocation.config, home=home)])
-        found: dict[Path, tuple[float, int] | None] = dict.fromkeys(files)
-        for file in files:
-            with suppress(OSError):
-                found[file] = (stat := file.stat()).st_mtime, stat.st_size
-        return found
+        return {file: ((stat := file.stat()).st_mtime, stat.st_size) for file in files if file.exists()}

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -15,9 +16,9 @@ from schemas.errors import UserError
 from schemas.settings import Settings
 
 #: Files of `run` that name the processes that wrote them.
-RUN_FILES = ("service.json", "watch.json", "hooks.json")
+_RUN_FILES = ("service.json", "watch.json", "hooks.json")
 
-#: Tries to get a taken lock, and the seconds between two.
+#: Tries to get a taken lock, which a process that only looks holds for a moment, too; and the seconds between two.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
@@ -28,7 +29,7 @@ def daemon_pid(home: Path) -> int | None:
     except OSError:
         return None
     with handle:
-        return None if _locked(handle, fcntl.LOCK_SH) else _pid(handle.read())
+        return None if _locked(handle, fcntl.LOCK_SH) else _pid(handle)
 
 
 @contextmanager
@@ -41,24 +42,21 @@ def only_daemon(home: Path) -> Iterator[None]:
     path = home / "run" / "up.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("a+")
+        handle = path.open("a+", encoding="ascii", errors="replace")
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; mend that, or choose another folder with --home or RECALLD_HOME"
         ) from None
     with handle:
-        # A process that only looks holds the lock for a moment, too.
-        for _ in range(_TRIES):
-            if _locked(handle, fcntl.LOCK_EX):
-                break
+        tries = 1
+        while not _locked(handle, fcntl.LOCK_EX):
+            if tries == _TRIES:
+                process = f" (process {pid})" if (pid := _pid(handle)) else ""
+                raise UserError(
+                    f"recalld already runs for {home}{process}; stop it first, or choose another folder with --home"
+                )
+            tries += 1
             time.sleep(_PAUSE_SECONDS)
-        else:
-            pid = _pid(path.read_text(encoding="ascii", errors="replace"))
-            raise UserError(
-                f"recalld already runs for {home}"
-                + (f" (process {pid})" if pid else "")
-                + "; stop it first, or choose another folder with --home"
-            ) from None
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
@@ -73,24 +71,30 @@ def _locked(handle: IO[str], how: int) -> bool:
     return True
 
 
-def _pid(text: str) -> int | None:
-    return int(text) if text.isascii() and text.strip().isdigit() else None
+def _pid(handle: IO[str]) -> int | None:
+    handle.seek(0)
+    text = handle.read().strip()
+    return int(text) if text.isdecimal() else None
 
 
 def anybody_runs(home: Path) -> bool:
     """Return True if `up`, a watcher, a query service or producers of this home run on this machine."""
-    if daemon_pid(home) is not None:
-        return True
-    return any(is_alive(pid) for name in RUN_FILES for pid in pids_of(home / "run" / name))
+    return daemon_pid(home) is not None or any(map(is_alive, chain(*_run_files(home).values())))
 
 
-def pids_of(path: Path) -> list[int]:
-    """Return the process ids in a file of `run`: one, or one an agent."""
-    body = read_derived(path)
-    if not isinstance(body, dict):
-        return []
-    entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
-    return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]
+def stale_files(home: Path) -> list[Path]:
+    """Return the run files whose processes are all gone."""
+    return [path for path, pids in _run_files(home).items() if pids and not any(map(is_alive, pids))]
+
+
+def _run_files(home: Path) -> dict[Path, list[object]]:
+    """Return the process ids in each run file, which has one entry or one an agent."""
+    files = {path: read_derived(path) for path in (home / "run" / name for name in _RUN_FILES)}
+    return {
+        path: [one["pid"] for one in (body, *body.values()) if isinstance(one, dict) and "pid" in one]
+        for path, body in files.items()
+        if isinstance(body, dict)
+    }
 
 
 def broker_away(settings: Settings) -> tuple[str, str] | None:

@@ -54,11 +54,10 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     A checkout is found through the current folder only; the folder of an installation, named like that, would come
     before Python's own modules.
     """
-    found = {name: value for name, value in environment.items() if value or name != "PYTHONPATH"}
-    if Path(sysconfig.get_path("purelib")).resolve() != _OUR_FOLDER:
-        named = [name for name in found.get("PYTHONPATH", "").split(os.pathsep) if name]
-        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(_OUR_FOLDER), *named]))
-    return found
+    if Path(sysconfig.get_path("purelib")).resolve() == _OUR_FOLDER:
+        return dict(environment)
+    named = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))  # an empty name is the current folder
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(_OUR_FOLDER), *named]))}
 
 
 class Child:
@@ -68,17 +67,16 @@ class Child:
         self, name: str, command: Sequence[str], *, log_folder: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = name
-        self.command = list(command)
+        self.command = command
         self.log = log_folder / f"{name}.log"
         self.ready = False
         #: Number of ends with an error. A killed process did nothing wrong.
         self.failures = 0
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_at = self._due_at = 0.0
-        self._pause_seconds = 0.0
+        self._started_at = self._due_at = self._pause_seconds = 0.0
         self._away_since = clock()
-        self._why: str | None = None
+        self._end = "was started and does not get ready"
 
     @property
     def pid(self) -> int | None:
@@ -91,30 +89,27 @@ class Child:
             if now >= self._due_at:
                 self._start(now)
             return None
-        code = process.poll()
-        if code is None:
-            assert process.stdout is not None  # noqa: S101 - we asked for a pipe
-            if READY.encode() in (process.stdout.read() or b"").splitlines():
-                self.ready, self._why = True, None
+        if process.poll() is None:
+            if process.stdout is not None and READY.encode() in (process.stdout.read() or b"").splitlines():
+                self.ready = True
             return None
+        self._forget()
         if self.ready:
             self.ready, self._away_since = False, now
-        self._forget()
-        lived = now - self._started_at
-        growing = self._pause_seconds and lived <= HEALTHY_AFTER_SECONDS
-        self._pause_seconds = min(self._pause_seconds * 2, LONGEST_PAUSE_SECONDS) if growing else FIRST_PAUSE_SECONDS
+        grown = self._pause_seconds * 2 if now - self._started_at <= HEALTHY_AFTER_SECONDS else 0.0
+        self._pause_seconds = min(max(grown, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
         self._due_at = now + self._pause_seconds
+        code = process.returncode
         self.failures += code > 0
-        self._why = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"{self.name} {self._why}; it is started again (log: {self.log})"
+        self._end = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{self.name} {self._end}; it is started again (log: {self.log})"
 
     def missed(self) -> str | None:
         """Return the reason why this process's work is not done for a while now, in words; None while it is done."""
         if self.ready or self._clock() - self._away_since < MISSED_AFTER_SECONDS:
             return None
-        what = f"{self._why}, again and again" if self._why is not None else "was started and does not get ready"
         said = self.last_words()
-        return f"{self.name} {what}{f': {said}' if said else ''} (log: {self.log})"
+        return f"{self.name} {self._end}{f': {said}' if said else ''} (log: {self.log})"
 
     def last_words(self) -> str:
         """Return the last sentence in the log that is no log entry: the error message of a process that ended."""
@@ -126,16 +121,15 @@ class Child:
 
     def terminate(self) -> None:
         """Ask the process to end."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.terminate()
 
     def wait(self, until: float) -> None:
         """Wait until monotonic time `until` for the end of a process that was asked to end, then kill it."""
         if self._process is not None:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.kill()
+            self.kill()
             self._forget()
 
     def kill(self) -> None:
@@ -160,8 +154,8 @@ class Child:
                 start_new_session=True,
                 env=own_environment(environment_for_child(_MEMORY)),
             )
-        assert self._process.stdout is not None  # noqa: S101 - we asked for a pipe
-        os.set_blocking(self._process.stdout.fileno(), False)
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
         self._started_at = now
 
     def _forget(self) -> None:
@@ -180,9 +174,3 @@ def stop_all(children: Sequence[Child]) -> None:
         until = time.monotonic() + STOP_SECONDS
         for child in same:
             child.wait(until)
-
-
-def kill_all(children: Sequence[Child]) -> None:
-    """End all children at once."""
-    for child in children:
-        child.kill()

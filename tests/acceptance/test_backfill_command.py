@@ -60,6 +60,7 @@ def read(home: Path, what: Callable[[StoreReader], int]) -> int:
         return what(reader) if reader is not None else 0
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_left(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path
 ) -> None:

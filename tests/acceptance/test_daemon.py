@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory.status.run_files import is_the_same
-from tests.daemon import REPOSITORY, Daemon, recalld
-from tests.raw_server import announce, answer, raw_server
+from tests.daemon import REPOSITORY, Daemon
 from tests.waiting import wait_until
 
 
@@ -41,21 +39,8 @@ def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(
     wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"))
 
 
-def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, workspace: Path) -> None:
-    daemon = Daemon(home, workspace)
-    daemon.write("memory/before.md", "The walrus sleeps at noon.\n")
-    with daemon:
-        wait_until(lambda: daemon.found("walrus", "memory/before.md"))
-    daemon.write("memory/between.md", "The pelican came while nobody looked.\n")
-    (workspace / "memory" / "before.md").unlink()
-    with daemon:
-        wait_until(lambda: daemon.found("pelican", "memory/between.md"))
-        wait_until(lambda: not daemon.found("walrus", "memory/before.md"))
-
-
-@pytest.mark.parametrize(
-    "name", ["work", *(pytest.param(name, marks=pytest.mark.long) for name in ("watch", "serve", "broker"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["work", "watch", "serve", "broker"])
 def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: str) -> None:
     daemon.write("memory/early.md", "Early: the tapir was fed.\n")
     (pid,) = [daemon.broker_pid()] if name == "broker" else daemon.children(name)
@@ -81,31 +66,6 @@ def test_children_end_when_the_supervisor_is_killed_and_the_next_start_goes_on(d
     wait_until(lambda: daemon.found("ibex", "memory/after.md"))
 
 
-def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Path) -> None:
-    daemon = Daemon(home, workspace)
-    daemon.start()
-    assert daemon.process is not None
-    broker, children = (
-        daemon.broker_pid(),
-        [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)],
-    )
-    assert daemon.stop() == 0
-    assert not any(Path(f"/proc/{pid}").exists() for pid in [broker, *children])
-    assert "stopped" in daemon.said()
-
-
-@pytest.mark.long
-def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: Path) -> None:
-    import json
-
-    port = json.loads((daemon.home / "run" / "service.json").read_text())["port"]
-    other = recalld("up", "--workspace", str(daemon.workspace), "--port", str(port), home=tmp_path / "other-home")
-    assert other.returncode == 1
-    assert str(port) in other.stderr
-    assert "--port" in other.stderr
-    assert other.stderr.count("\n") == 1
-
-
 @pytest.mark.long
 def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_path: Path) -> None:
     url = f"unix://{daemon.home / 'broker' / 'valkey.sock'}"
@@ -121,50 +81,6 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
 
 
 @pytest.mark.long
-def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
-    daemon.write("memory/other.md", "The other note is about the stoat.\n")
-    wait_until(lambda: daemon.found("stoat", "memory/other.md"))
-    shutil.rmtree(daemon.home / "indexes")
-    daemon.write("memory/new.md", "The new note is about the fossa.\n")
-    for query, path in (("fossa", "memory/new.md"), ("stoat", "memory/other.md"), ("gateway port", "MEMORY.md")):
-        wait_until(lambda query=query, path=path: daemon.found(query, path), what=path)
-
-
-@pytest.mark.long
-def test_a_service_is_found_when_the_one_that_was_found_before_it_is_gone(daemon: Daemon) -> None:
-    """As after `up` was killed and started again at once: what it left ends a moment later."""
-    daemon.stop()
-    with daemon.beside("serve", "--port", "0"):
-        early = daemon.port()
-        with daemon.beside("serve", "--port", "0"):
-            registered = json.loads((daemon.home / "run" / "service.json").read_text())
-            assert registered["port"] == early
-            os.kill(registered["pid"], signal.SIGKILL)
-            wait_until(lambda: daemon.port() != early)
-            assert daemon.found("gateway port", "MEMORY.md")
-
-
-def test_a_process_that_has_the_number_of_a_service_that_died_is_not_taken_for_it(daemon: Daemon) -> None:
-    daemon.stop()
-    registered = daemon.home / "run" / "service.json"
-    registered.write_text(json.dumps({"host": "127.0.0.1", "port": 9, "pid": os.getpid()}), "utf-8")
-    with daemon.beside("serve", "--port", "0"):
-        assert daemon.port() != 9
-
-
-def test_up_asks_and_names_no_program_that_has_the_port_of_a_service_that_died(daemon: Daemon) -> None:
-    """The entry that it left names a process that lives by now, as after a restart of the machine."""
-    daemon.stop()
-    before = len(daemon.said())
-    with raw_server([answer(b"[]")], [answer(b"[]")]) as stranger:
-        announce(daemon.home, stranger, secret="of an earlier start")
-        daemon.start()
-        assert daemon.found("gateway port", "MEMORY.md")
-        assert f"http://127.0.0.1:{daemon.port()}/" in daemon.said()[before:]
-        assert stranger.url not in daemon.said()[before:]
-    assert stranger.connections == []
-
-
 def test_the_sample_is_found_in_both_languages_with_the_bundled_model(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     shutil.copytree(REPOSITORY / "deploy" / "sample-workspace", workspace)

@@ -1,10 +1,9 @@
-"""What was written before a search is found by it, whatever the quiet times say."""
+"""Searches find a note that was written before them, with any quiet times."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,18 @@ from tests.daemon import Daemon
 from tests.waiting import wait_until
 
 
-@pytest.fixture
-def daemon(home: Path, workspace: Path, tmp_path: Path) -> Iterator[Daemon]:
-    (tmp_path / "sessions").mkdir()
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that waits for quiet very long."""
+    folder = tmp_path_factory.mktemp("fresh")
+    workspace, sessions = folder / "workspace", folder / "sessions"
+    (workspace / "memory").mkdir(parents=True)
+    sessions.mkdir()
     config = (
-        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{tmp_path / "sessions"}"]\n'
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{sessions}"]\n'
         "sync.watch_debounce_ms = 600000\nsync.sessions.quiet_seconds = 3600\n"
     )
-    with Daemon(home, workspace, config=config) as running:
+    with Daemon(folder / "home", workspace, config=config) as running:
         wait_until(lambda: running.status()["ok"])
         yield running
 
@@ -31,11 +34,11 @@ def paths(daemon: Daemon, query: str, *, wait_ms: int | None) -> list[str]:
     return [result["path"] for result in client.search(query, wait_ms=wait_ms)["results"]]
 
 
-def test_a_note_and_a_transcript_written_a_moment_ago_are_found(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_note_and_a_transcript_written_a_moment_ago_are_found(daemon: Daemon) -> None:
     for number in range(5):
         daemon.write(f"memory/note-{number}.md", f"The wombat{number} digs.\n")
         assert f"memory/note-{number}.md" in paths(daemon, f"wombat{number}", wait_ms=20_000)
-    talk = tmp_path / "sessions" / "talk.jsonl"
+    talk = daemon.workspace.parent / "sessions" / "talk.jsonl"
     for number in range(5):
         with talk.open("a") as file:
             file.write(json.dumps({"role": "user", "content": f"the quokka{number} smiles"}) + "\n")
@@ -49,6 +52,6 @@ def test_a_search_that_asks_for_nothing_finds_what_producers_hold_back(daemon: D
 
 @pytest.mark.long
 def test_who_waits_for_nothing_is_answered_from_what_is_there(daemon: Daemon) -> None:
-    daemon.write("memory/late.md", "The numbat sleeps.\n")
-    assert "memory/late.md" not in paths(daemon, "numbat", wait_ms=0)
-    assert "memory/late.md" in paths(daemon, "numbat", wait_ms=20_000)
+    daemon.write("memory/later.md", "The numbat sleeps.\n")
+    assert "memory/later.md" not in paths(daemon, "numbat", wait_ms=0)
+    assert "memory/later.md" in paths(daemon, "numbat", wait_ms=20_000)

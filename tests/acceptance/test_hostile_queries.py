@@ -1,4 +1,4 @@
-"""Whatever is asked, it is answered, and soon: 20,000 queries that nobody should send, over a real service."""
+"""Answers to 20,000 hostile queries over a real service, each within its time."""
 
 from __future__ import annotations
 

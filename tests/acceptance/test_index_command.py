@@ -73,7 +73,7 @@ def test_what_a_run_cost_is_said_and_nothing_where_nothing_was_paid(home: Path, 
 
 
 @pytest.mark.parametrize(
-    ("command", "goes_on"), [(["index", "--force"], True), (["rebuild"], True), (["rebuild", "--force"], False)]
+    ("command", "goes_on"), [(["rebuild"], True), pytest.param(["rebuild", "--force"], False, marks=pytest.mark.long)]
 )
 def test_a_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_anew(
     home: Path, workspace: Path, command: list[str], *, goes_on: bool

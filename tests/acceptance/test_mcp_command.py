@@ -55,7 +55,7 @@ def over_stdio(config: Path, home: Path, work: Callable[[Client], Awaitable[T]],
 
 
 def piped(config: Path, home: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """What a program gets that writes this and closes the pipe."""
+    """Return the output for a program that writes this and closes the pipe."""
     return subprocess.run(
         [sys.executable, *arguments(config, home)],
         input=text,
@@ -153,37 +153,6 @@ def test_what_was_asked_before_the_input_ended_is_answered(settings: Settings, c
     assert answers.keys() == {1, 2, 3, 4, 5, "last"}
     assert answers[5]["structuredContent"]["results"][0]["path"] == "memory/friday.md"
     assert answers["last"]["isError"]
-
-
-def test_a_request_without_an_id_is_answered_with_an_error(config: Path, home: Path):
-    lost = {"jsonrpc": "2.0", "id": None, "method": "tools/list"}
-    ended = piped(config, home, "".join(json.dumps(message) + "\n" for message in (_HELLO, lost, {**lost, "id": 2})))
-    answers = [json.loads(line) for line in ended.stdout.splitlines()]
-    [refused] = [answer for answer in answers if answer["id"] is None]
-    assert refused["error"]["code"] == -32600
-    assert {answer["id"] for answer in answers} == {1, None, 2}
-
-
-def started(config: Path, home: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments(config, home)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=clean_environment(),
-        text=True,
-    )
-
-
-def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
-    with started(config, home) as process:
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the type checker
-        process.stdout.close()
-        process.stdin.write(json.dumps(_HELLO) + "\n")
-        process.stdin.close()
-        assert process.wait(60) == 141
-        assert process.stderr.read() == ""
 
 
 def test_what_is_wrong_with_its_start_is_said_at_once(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memory.status.run_files import read_watch_state
-from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, processes_of, recalld
+from tests.daemon import REPOSITORY, Daemon, clean_environment, processes_of
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 
@@ -59,7 +57,7 @@ def works(home: Path, command: str) -> bool:
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """Where systemd would listen: `notify` beside the home."""
+    """Socket of a stand-in for systemd: `notify` beside the home."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
         listening.settimeout(60)
@@ -67,7 +65,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def heard_until(systemd: socket.socket, last: str) -> list[str]:
-    """What was said up to a word, signs of life aside."""
+    """Return the messages up to a word, without signs of life."""
     words = [systemd.recv(100).decode()]
     while words[-1] != last:
         words.append(systemd.recv(100).decode())
@@ -95,81 +93,6 @@ def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
     process.send_signal(signal.SIGTERM)
     assert heard_until(systemd, "STOPPING=1") == ["STOPPING=1"]
     assert ended(process) == 0
-    assert not processes_of(home)
-
-
-def test_up_that_is_stopped_before_it_is_up_leaves_no_process(home: Path, workspace: Path) -> None:
-    process = started(home, workspace, "up", "--port", "0")
-    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in processes_of(home)))
-    process.send_signal(signal.SIGTERM)
-    assert ended(process) == 0
-    assert not processes_of(home)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2, 3.0])
-@pytest.mark.parametrize("command", ["up", "work", "index"])
-def test_a_command_that_is_stopped_at_any_moment_leaves_no_process(
-    home: Path, workspace: Path, command: str, moment: float
-) -> None:
-    (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
-    port = ["--port", "0"] if command == "up" else []
-    process = started(home, workspace, command, *port, RECALLD_PROVIDER="local")
-    threading.Event().wait(moment)
-    process.send_signal(signal.SIGTERM)
-    # Before anything listens for signals there is nothing to end in order.
-    assert ended(process) in {0, 130, -signal.SIGTERM}
-    wait_until(lambda: not processes_of(home))
-
-
-@pytest.mark.long
-def test_up_on_a_terminal_that_is_closed_ends_in_order(home: Path, workspace: Path) -> None:
-    master, terminal = pty.openpty()
-    command = [sys.executable, "-c", ON_ITS_TERMINAL, "--home", str(home), "up", "--port", "0", "--workspace"]
-    with subprocess.Popen(
-        [*command, str(workspace)],
-        cwd=REPOSITORY,
-        env=clean_environment({"RECALLD_PROVIDER": "stub"}),
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    ) as process:
-        os.close(terminal)
-        said = b""
-        while b"Ctrl-C" not in said:
-            said += os.read(master, 4096)
-        os.close(master)
-        assert ended(process) == 0
-    assert not processes_of(home)
-
-
-ON_ITS_TERMINAL = """
-import fcntl, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from recalld.cli import run
-sys.exit(run(sys.argv[1:]))
-"""
-
-
-@pytest.mark.long
-def test_up_goes_on_when_the_reader_of_its_output_has_gone(home: Path, workspace: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "recalld", "--home", str(home), "up", "--port", "0", "--workspace", str(workspace)],
-        cwd=REPOSITORY,
-        env=clean_environment({"RECALLD_PROVIDER": "stub"}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert b"is up" in process.stdout.readline()
-        process.stdout.close()
-        (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
-        wait_until(lambda: recalld("search", "heron", home=home).returncode == 0)
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == 0
-        assert process.stderr.read() == b""
     assert not processes_of(home)
 
 

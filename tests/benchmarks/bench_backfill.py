@@ -1,4 +1,4 @@
-"""What backfilling old transcripts costs: time, memory of the command with its own workers, and what is sent.
+"""Costs of a backfill of old transcripts: time, memory of the command with its own workers, and texts sent.
 
     python -m tests.benchmarks.bench_backfill [--megabytes 200] [--file-megabytes 2] [--said 12] [--dimensions 1536]
 

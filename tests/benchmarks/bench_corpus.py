@@ -1,4 +1,4 @@
-"""What indexing a workspace costs, beside this machine's floor measured in the same run.
+"""Costs of indexing a workspace, beside this machine's floor measured in the same run.
 
     python tests/benchmarks/bench_corpus.py WORKSPACE --embed-url http://127.0.0.1:8901/v1 [--provider openai]
 
@@ -236,7 +236,7 @@ class Bench:
 
 
 def service_state(home: Path) -> dict[str, Any] | None:
-    """The agent's part of GET /v1/status, None while nobody answers."""
+    """Return the agent's part of GET /v1/status, None while no service answers."""
     try:
         service = json.loads((home / "run" / "service.json").read_text("utf-8"))
         with urllib.request.urlopen(f"http://127.0.0.1:{service['port']}/v1/status", timeout=10) as answer:

@@ -83,7 +83,7 @@ def opened(settings: Settings, resources: SearchResources, _: random.Random) -> 
     manager = SearchManager(settings, settings.agents[0], resources=resources)
 
     def open_and_look() -> None:
-        with manager._reader.lease() as reader:
+        with manager.reader.lease() as reader:
             assert reader is not None
             reader.vectors_pending()
 

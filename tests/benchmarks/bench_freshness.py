@@ -1,4 +1,4 @@
-"""How long after a note is written it is found, and what everything costs while nothing happens.
+"""Seconds from writing a note to finding it, and the costs of every process while nothing happens.
 
     python tests/benchmarks/bench_freshness.py [--provider stub|local] [--rounds 15] [--idle-seconds 30]
 

@@ -1,4 +1,4 @@
-"""What a slow network costs: cold indexes against an endpoint that waits before each answer, and one that does not.
+"""Costs of a slow network: the first index with a slow and with a quick embedding endpoint.
 
     python tests/benchmarks/bench_latency.py WORKSPACE --embed-url http://127.0.0.1:8901/v1 [--latency-ms 30]
 

@@ -1,4 +1,4 @@
-"""What maintenance costs and wins, and what searches notice of it and of a large document that changes.
+"""Costs and gains of maintenance, and its effect on searches, beside that of a large document that changes.
 
 Run: python -m tests.benchmarks.bench_maintenance [--chunks 100000] [--dimensions 384]
 

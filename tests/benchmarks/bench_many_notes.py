@@ -1,4 +1,4 @@
-"""What it costs to compare very many notes with an index that knows them all: as `status` does it, and the producers.
+"""Costs of comparing very many notes with an index that knows them all: as `status` does it, and the producers.
 
     python -m tests.benchmarks.bench_many_notes [--notes 100000] [--folder /dev/shm]
 

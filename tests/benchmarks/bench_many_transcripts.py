@@ -1,4 +1,4 @@
-"""What a great many transcripts in one folder cost those who watch them.
+"""Costs of watching a great many transcripts in one folder.
 
     python -m tests.benchmarks.bench_many_transcripts [--files 100000] [--folders 1000] [--large-mb 2000]
 

@@ -1,4 +1,4 @@
-"""What is found: questions with known answers, asked of an index of the notes and transcripts that hold these.
+"""Ranks of known answers: questions asked of an index of the notes and transcripts that hold these.
 
     python -m tests.benchmarks.bench_questions SET... [--strangers] [--set KEY=VALUE]... [--home DIR] [--results DIR]
 
@@ -84,7 +84,7 @@ class QuestionSet:
         self.questions = [_question(line) for line in (folder / "queries.jsonl").open(encoding="utf-8") if line.strip()]
 
     def is_stranger_to(self, other: QuestionSet) -> bool:
-        """Whether nobody would look for answers to these questions there."""
+        """Return True if no answer to these questions is to be expected there."""
         if self.name.partition("_")[0] == other.name.partition("_")[0]:
             return False
         return not {path for q in self.questions for path, _, _ in q.relevant} & {

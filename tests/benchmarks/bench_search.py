@@ -172,7 +172,7 @@ def ask(port: int, questions: list[str]) -> list[float]:
 
 
 def cached(port: int) -> int:
-    """How many searches were answered from the cache."""
+    """Return the number of searches that were answered from the cache."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()

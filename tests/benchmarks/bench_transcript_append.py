@@ -1,4 +1,4 @@
-"""What an append to a transcript costs the store, by the length of the transcript. No embedding, no files.
+"""Costs of an append to a transcript for the store, by its length. No embedding, no files.
 
     python -m tests.benchmarks.bench_transcript_append [--chunks 200 20000 200000] [--appends 100]
 

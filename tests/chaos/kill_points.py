@@ -112,7 +112,7 @@ class Plan:
         (folder / "plan.json").write_text(json.dumps(plan), "utf-8")
 
     def environment(self) -> dict[str, str]:
-        """What a process is started with so that it follows the plan."""
+        """Return the environment of a process that follows the plan."""
         before = os.environ.get("PYTHONPATH")
         return {
             "CHAOS_PLAN": str(self.folder),
@@ -125,11 +125,8 @@ class Plan:
         draft.write_text(str(victim or ""), "ascii")
         draft.rename(self.folder / "armed" / point.name)
 
-    def disarm(self, point: KillPoint) -> None:
-        (self.folder / "armed" / point.name).unlink(missing_ok=True)
-
     def taken(self, point: KillPoint) -> int | None:
-        """Who passed the point since it was armed; None while nobody did."""
+        """Return the process that passed the point since it was armed; None without one."""
         for hit in (self.folder / "hits").glob(f"{point.name}.*"):
             pid = int(hit.suffix[1:])
             hit.unlink()

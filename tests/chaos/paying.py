@@ -1,4 +1,4 @@
-"""Who was paid for what, and whether anything that was kept already was paid for again."""
+"""Ledger of paid texts: by agent, and those that were paid for although their vectors were kept."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class Siege:
         assert not self.torn, f"{self.torn} (seed {self.seed}, kills {dict(self.kills)})"
 
     def settle(self) -> None:
-        """When it is quiet: everything on disk is searchable, and nothing waits anywhere."""
+        """Check a quiet world: everything on disk is searchable, and nothing waits anywhere."""
         self.wait_for(self._settled, what="all well")
         self.wait_for(lambda: not self._stranded(), what="no job is left")
         for path in sorted(self.workspace.glob("memory/*.md")):
@@ -311,7 +311,7 @@ class Siege:
         self.documents += len(on_disk)
 
     def report(self) -> str:
-        """What `make chaos` prints."""
+        """Return the lines that `make chaos` prints."""
         payments = self.payments
         counts = {
             "kills": self.kills.total(),
@@ -329,7 +329,7 @@ class Siege:
         return "\n".join(lines)
 
     def status(self) -> dict[str, Any]:
-        """What the query service says of the agent; nothing while it is away."""
+        """Return the query service's status of the agent; nothing while the service is away."""
         client = Client.at_home(self.home)
         if client is None:
             return {}
@@ -363,7 +363,7 @@ class Siege:
         return Generations(self.home / "indexes" / "main", StoreOptions()).next() is not None
 
     def _stranded(self) -> dict[str, int]:
-        """What is left in the broker, by the name of its kind."""
+        """Return the entries left in the broker, by the name of their kind."""
         try:
             left = {f"messages of {queue}": self.client.hlen(self.keys.messages(queue)) for queue in QUEUES}
             left |= {f"delayed of {queue}": self.client.hlen(self.keys.delayed_messages(queue)) for queue in QUEUES}

@@ -99,10 +99,5 @@ def test_two_thousand_notes_through_limits_and_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_worker_killed_in_the_middle_costs_what_was_in_flight_at_most(tmp_path: Path) -> None:
-    killed(tmp_path, notes=150, words=60, kills=1)
-
-
-@pytest.mark.long
 def test_workers_killed_again_and_again_over_two_thousand_notes(tmp_path: Path) -> None:
     killed(tmp_path, notes=2_000, words=60, kills=8)

@@ -1,4 +1,4 @@
-"""What machines do to a running recalld, other than killing it: nothing is lost, and it comes back by itself."""
+"""Faults of machines under a running recalld, apart from kills: nothing is lost, and it comes back by itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from memory.store.sqlite.writer import SqliteStore
-from schemas.conditions import ConditionCode
-from schemas.settings import Settings
 from tests.chaos.disks import fill, read_only, small_disk
 from tests.chaos.siege import IMPATIENCE, Siege
 from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until
-from tests.working import Workers
-from workers.queue.private_server import BrokerServer
 
 pytestmark = pytest.mark.long
 
@@ -98,54 +93,6 @@ def test_a_home_on_a_full_disk_says_so_and_goes_on_by_itself_when_there_is_room(
         # Long enough for a round of housekeeping, which is not to end with the disk that it found full.
         wait_until(lambda: siege.status().get("ok") is True, timeout=120, what="status is well again")
         assert siege.payments.double == []
-
-
-def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.queue.broker.HEARTBEAT_TIMEOUT_MS", 4_000)
-    with Workers(settings) as workers:
-        workers.write("memory/early.md", "Early: the tapir was fed.")
-        workers.mark("memory/early.md")
-        wait_until(workers.complete)
-        full = SqliteStore.__init__
-
-        def limited(store: SqliteStore, *arguments: object, **options: object) -> None:
-            full(store, *arguments, **options)  # type: ignore[arg-type]
-            store._writer.pragma("max_page_count", 1)  # SQLite makes it what the file has
-
-        workers.stop()
-        monkeypatch.setattr(SqliteStore, "__init__", limited)
-        workers.start()
-        workers.write("memory/late.md", "Late: the okapi was fed.\n" * 2_000)
-        workers.mark("memory/late.md")
-        wait_until(lambda: ConditionCode.STORE_FULL in workers.conditions())
-        assert workers.finds("tapir")
-        assert not workers.finds("okapi")
-        with workers.reading("main") as reader:
-            assert reader is not None
-            assert reader.check() == []
-        workers.stop()
-        monkeypatch.setattr(SqliteStore, "__init__", full)
-        workers.start()
-        wait_until(workers.complete)
-        assert workers.finds("okapi")
-        wait_until(lambda: not workers.conditions())
-
-
-def test_a_workspace_that_nobody_may_write_is_indexed_as_any_other(tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    with ExitStack() as disks:
-        if os.geteuid() == 0:
-            disks.enter_context(small_disk(workspace, megabytes=1))
-        (workspace / "memory").mkdir(parents=True)
-        (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n", "utf-8")
-        disks.enter_context(read_only(workspace))
-        environment = {"RECALLD_PROVIDER": "stub"}
-        home = tmp_path / "home"
-        done = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
-        assert done.returncode == 0, done.stderr
-        assert "memory/a.md" in recalld("search", "heron", home=home, environment=environment).stdout
 
 
 def test_a_home_that_nobody_may_write_answers_and_refuses_to_index_in_one_sentence(

@@ -12,7 +12,7 @@ import pytest
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
-from tests.written_index import write_index
+from tests.written_index import with_agents, write_index
 from workers.queue.broker import DoorbellBroker
 
 
@@ -37,7 +37,7 @@ def commands(
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """What messages were to wait before they come back: (actor, seconds). They wait a tenth of a second."""
+    """List the pauses asked for messages, as (actor, seconds). They last a tenth of a second."""
     asked: list[tuple[str, float]] = []
     enqueue = DoorbellBroker.enqueue
 
@@ -52,15 +52,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 
 @pytest.fixture
-def two_agents(settings: Settings, tmp_path: Path) -> Settings:
+def two_agents(settings: Settings) -> Settings:
     """ada and bob, each with a workspace and an index of one note."""
-    agents = []
-    for name in ("ada", "bob"):
-        folder = tmp_path / name
-        (folder / "memory").mkdir(parents=True)
-        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
-        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
-    both = settings.model_copy(update={"agents": tuple(agents)})
+    both = with_agents(settings, "ada", "bob")
     for agent in both.agents:
         write_index(both, agent.id)
     return both

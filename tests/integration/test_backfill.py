@@ -204,19 +204,6 @@ def test_json_is_one_object_however_it_ends(
     assert error is None or error in err
 
 
-def test_json_is_one_object_also_when_reading_is_interrupted(
-    commands: CommandLine, old: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_arguments: object, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("recalld.runs.estimate.estimate", interrupted)
-    code, out, _ = commands.run("backfill", str(old), "--json")
-    body = json.loads(out)
-    assert (code, body["ok"], body["interrupted"], body["result"]) == (130, False, True, None)
-    assert not home.exists()
-
-
 # Providers --------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.batch_jobs import batch_step
-from recalld.up.lock import only_daemon
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine
 from tests.transcript_files import FORMATS, transcript
@@ -63,23 +62,6 @@ def test_what_is_too_little_for_a_job_goes_the_normal_way_and_is_priced_so(
     assert not server.jobs
 
 
-def test_where_jobs_are_not_waited_for_the_same_command_takes_in_what_they_bring(
-    commands: CommandLine, server: BatchServer, old: Path
-) -> None:
-    commands.set("RECALLD_REMOTE__BATCH__WAIT", "false")
-    server.open.clear()
-    first = commands.say("backfill", str(old), "--batch-api")
-    assert "4 of 4 transcripts indexed" in first
-    assert "wait in batch jobs" in first
-    assert commands.json("backfill", str(old), "--dry-run")["estimate"]["toEmbed"] == 0
-    server.open.set()
-    commands.set("RECALLD_REMOTE__BATCH__WAIT", "true")
-    done = commands.json("backfill", str(old), "--batch-api")
-    assert done["transcripts"] == 0
-    assert done["result"]["vectorsReady"] == done["result"]["chunks"] == server.paid.total()
-    assert len(server.jobs) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -98,11 +80,3 @@ def test_it_is_refused_where_it_would_not_be_used(
     assert len(err.splitlines()) == 1
     assert not home.exists()
     assert not server.calls
-
-
-def test_a_daemon_must_have_batches_switched_on_itself(commands: CommandLine, old: Path, home: Path) -> None:
-    with only_daemon(home):
-        code, _, err = commands.run("backfill", str(old), "--batch-api")
-    assert code == 1
-    assert "remote.batch.enabled = true" in err
-    assert len(err.splitlines()) == 1

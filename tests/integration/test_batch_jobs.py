@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memory.embedding.batch_jobs import batch_step
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
-from schemas.conditions import ConditionCode, StopReason
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, GeminiServer, JobScript
@@ -245,23 +242,6 @@ def test_an_endpoint_without_a_batch_api_is_asked_once_and_it_is_said(
         assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
-def test_a_lost_queue_forgets_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
-    server.open.clear()
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(_at_provider(server))
-        wait_until(workers.settled)
-        workers.stop()
-        workers.client.flushall()
-        server.open.set()
-        workers.start()
-        workers.queue.request_vectors("main")  # as a reconcile does
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-
-
 def test_switched_off_jobs_are_stopped_and_the_rest_goes_the_normal_way(
     make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
@@ -278,25 +258,6 @@ def test_switched_off_jobs_are_stopped_and_the_rest_goes_the_normal_way(
         assert sum(server.paid_inline.values()) == NOTES - 25
 
 
-def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
-    server.open.clear()
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(_at_provider(server))
-        wait_until(workers.settled)
-    server.open.set()
-    settings = make(model="another-model")
-    with Workers(settings) as workers:
-        workers.mark(*[f"memory/{number}.md" for number in range(NOTES)], lane=Lane.BACKFILL)
-        wait_until(workers.complete)
-        wait_until(lambda: not any(job.open for job in _jobs(settings)))
-    old, new = _jobs(settings)
-    assert old.stop_reason == StopReason.OTHER_VECTORS
-    assert (new.stage, new.taken) == (Stage.DONE, NOTES)
-    assert set(server.paid) == set(texts)
-
-
 def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,33 +271,3 @@ def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
         wait_until(lambda: not workers.conditions())
         assert server.paid == texts
         assert not server.paid_inline
-
-
-def test_agents_with_the_same_texts_pay_once(
-    make: Make, broker_server: BrokerServer, server: BatchServer, tmp_path: Path
-) -> None:
-    both = make().model_dump()
-    second = {**both["agents"][0], "id": "second", "workspace": tmp_path / "second"}
-    settings = Settings.model_validate({**both, "agents": [*both["agents"], second]})
-    with Workers(settings) as workers:
-        for number in range(NOTES):
-            workers.write(f"memory/{number}.md", f"The heron number {number} stands in the reeds.", agent="second")
-        texts = _backfill(workers)
-        workers.mark(*[f"memory/{number}.md" for number in range(NOTES)], agent="second", lane=Lane.BACKFILL)
-        wait_until(lambda: workers.complete("main") and workers.complete("second"))
-        assert server.paid == texts
-        assert not server.paid_inline
-
-
-def test_a_damaged_ledger_is_set_aside(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
-    settings = make()
-    path: Path = ledger_path(settings.home)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"no database " * 1000)
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.paid == texts
-    assert list(path.parent.glob("batch_jobs.sqlite.corrupt-*"))
-    with closing(sqlite3.connect(path)) as sound:
-        assert sound.execute("PRAGMA integrity_check").fetchone() == ("ok",)

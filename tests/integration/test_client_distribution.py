@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -82,36 +81,6 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - known))
 """
 
 
-class Environment:
-    """A virtual environment with nothing in it, worked on by this environment's pip."""
-
-    def __init__(self, folder: Path) -> None:
-        venv.create(folder, with_pip=False)
-        self.python = folder / "bin" / "python"
-
-    def pip(self, *arguments: str) -> None:
-        pip("--python", str(self.python), *arguments)
-
-    def install(self, *wheels: Path) -> None:
-        self.pip("install", "--no-index", "--no-deps", *map(str, wheels))
-
-    def uninstall(self, name: str) -> None:
-        self.pip("uninstall", "--yes", name)
-
-    def run(self, code: str, *arguments: str) -> str:
-        """What it prints. Run from an empty folder, so that nothing of this checkout is about."""
-        ended = subprocess.run(
-            [str(self.python), "-W", "error", "-c", code, *arguments],
-            cwd=self.python.parent,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-
 def pip(*arguments: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
@@ -133,8 +102,22 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return Environment(tmp_path / "environment")
+def alone(wheels: dict[str, Path], tmp_path: Path) -> Callable[..., str]:
+    """Run code in a virtual environment that holds the client and nothing else; returns what it prints."""
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = str(tmp_path / "environment" / "bin" / "python")
+    pip("--python", python, "install", "--no-index", "--no-deps", str(wheels["recalld_client"]))
+
+    def run(code: str, *arguments: str) -> str:
+        # From a folder without anything of this checkout.
+        command = [python, "-W", "error", "-c", code, *arguments]
+        ended = subprocess.run(
+            command, cwd=Path(python).parent, env=clean_environment(), capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    return run
 
 
 @pytest.fixture
@@ -147,59 +130,13 @@ def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_alone_it_is_the_client_and_nothing_else(
-    wheels: dict[str, Path], environment: Environment, service: httpx.Client, home: Path
-) -> None:
-    environment.install(wheels["recalld_client"])
-    assert environment.run(LOOK).splitlines() == [
+def test_alone_it_is_the_client_and_nothing_else(alone: Callable[..., str], service: httpx.Client, home: Path) -> None:
+    assert alone(LOOK).splitlines() == [
         "recalld.client",
         "_recalld_client.client _recalld_client.client",
         "_recalld_client recalld",
     ]
-    assert environment.run(PROGRAM, str(service.base_url), str(home)) == PRINTED
-
-
-@pytest.mark.long
-def test_a_program_that_uses_it_passes_strict_type_checks(
-    wheels: dict[str, Path], environment: Environment, tmp_path: Path
-) -> None:
-    environment.install(wheels["recalld_client"])
-    program = tmp_path / "program.py"
-    options = ["--strict", "--config-file", "", "--python-executable", str(environment.python), "--cache-dir", "cache"]
-
-    def checked(text: str) -> tuple[int, str]:
-        program.write_text(text, "utf-8")
-        command = [sys.executable, "-m", "mypy", *options, program.name]
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=120
-        )
-        return ended.returncode, ended.stdout.strip() + ended.stderr
-
-    assert checked(PROGRAM) == (0, "Success: no issues found in 1 source file")
-    code, said = checked(
-        PROGRAM.replace('result["path"]', 'result["file"]').replace("max_results=1", "max_results='1'")
-    )
-    assert code == 1
-    assert '"SearchResult" has no key "file"' in said
-    assert 'Argument "max_results" to "search"' in said
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("order", list(itertools.permutations(["recalld", "recalld_client"])))
-def test_beside_recalld_neither_is_in_the_others_way(
-    wheels: dict[str, Path], environment: Environment, order: tuple[str, str]
-) -> None:
-    environment.install(wheels[order[0]])
-    environment.install(wheels[order[1]])
-    both = environment.run(LOOK).splitlines()
-    assert both[0].split()[-1] == "recalld.client"
-    assert both[1] == "recalld.client.client recalld.client.client", "recalld's own, of its own version"
-    environment.uninstall(order[0])
-    left = environment.run(LOOK).splitlines()
-    if order[0] == "recalld":
-        assert left[:2] == ["recalld.client", "_recalld_client.client _recalld_client.client"]
-    else:
-        assert left == both
+    assert alone(PROGRAM, str(service.base_url), str(home)) == PRINTED
 
 
 def test_it_needs_nothing_has_recallds_version_and_no_file_of_it(wheels: dict[str, Path]) -> None:

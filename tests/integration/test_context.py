@@ -18,13 +18,19 @@ from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.transcript_format import Said
 from recalld.client import AsyncClient, Client
 from schemas.settings import Settings
+from tests.commanding import CommandLine
 from tests.daemon import REPOSITORY, clean_environment
+from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.transcript_files import FORMATS, message_line
 from tests.waiting import wait_until
+from tests.working import Workers, asking
 from tests.written_index import write_index
 
-MEMORY = "# Memory\n\n## Rules\n- Never push on Fridays\n\n## Else\n- The vault is blue <!-- trigger: deploy -->\n"
+MEMORY = (
+    "# Memory\n\n## Rules\n- Never push on Fridays\n\n## Else\n- The vault is blue <!-- trigger: deploy -->\n"
+    "- Use pnpm <!-- always --> <!-- project: github.com/acme/shop -->\n"
+)
 
 
 def settings_of(folder: Path, **context: Any) -> Settings:
@@ -123,6 +129,17 @@ def test_a_hook_adds_context_to_a_prompt(injecting: tuple[Settings, httpx.Client
     assert hook({"hook_event_name": "Stop", "session_id": program}, settings.home, program=program) == ""
 
 
+def test_a_hook_adds_lines_of_the_project_of_its_folder(
+    injecting: tuple[Settings, httpx.Client], tmp_path: Path
+) -> None:
+    settings, _ = injecting
+    (tmp_path / "shop" / ".git").mkdir(parents=True)
+    (tmp_path / "shop" / ".git" / "config").write_text('[remote "origin"]\n\turl = git@github.com:Acme/shop.git\n')
+    begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "project"}
+    found = ["Use pnpm" in hook({**begins, "cwd": str(tmp_path / name)}, settings.home) for name in ("shop", "other")]
+    assert found == [True, False]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_was_injected_is_not_read_again_from_the_transcript(
     injecting: tuple[Settings, httpx.Client], name: str
@@ -157,6 +174,19 @@ def test_the_report_says_what_a_prompt_gets_and_what_is_indexed(injecting: tuple
     assert shared["indexed"] == shared["standing"] == []
     with Client(url=str(client.base_url)) as ours:
         assert ours.context(texts=True) == report
+
+
+def test_the_command_lists_files_tools_and_documents_and_prints_texts(commands: CommandLine, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text(MEMORY, "utf-8")
+    (workspace / "AGENTS.md").write_text("words " * 5_000, "utf-8")
+    commands.say("index")
+    listed = [line.split() for line in commands.say("context", "list").splitlines()]
+    assert ["AGENTS.md", "20,000", "characters", "5,000", "tokens", "cut,", "29,999", "in", "all"] in listed
+    assert ["MEMORY.md", str(len(MEMORY.strip())), "characters", "40", "tokens"] in listed
+    assert ["MEMORY.md", str(len(MEMORY.encode())), "bytes", "40", "tokens", "1", "chunk"] in listed
+    assert {"memory_search", "memory_get"} <= {line[0] for line in listed if line}
+    assert "Not there: SOUL.md" in commands.say("context", "list")
+    assert f"\n# MEMORY.md\n{MEMORY.strip()}\n" in commands.say("context", "detail")
 
 
 def test_the_client_plans_flushes_and_prunes(injecting: tuple[Settings, httpx.Client]) -> None:
@@ -197,3 +227,33 @@ def test_wrong_requests_get_one_sentence(injecting: tuple[Settings, httpx.Client
         response = client.post(path, json=body)
         assert response.status_code == 422
         assert isinstance(response.json()["error"], str)
+
+
+def test_a_line_of_a_project_is_for_requests_that_name_it(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, injection={"enabled": True})
+    line = "- Use pnpm here <!-- always --> <!-- project: github.com/Acme/shop -->\n"
+    (tmp_path / "workspace" / "MEMORY.md").write_text(line, "utf-8")
+    with running(settings) as client:
+        texts = [prompt(client, projects=projects)["text"] for projects in ([], ["github.com/acme/Shop"], ["x/y"])]
+    assert ["pnpm" in text for text in texts] == [False, True, False]
+
+
+@pytest.mark.usefixtures("broker_server")
+def test_a_line_is_found_by_its_meaning_with_a_providers_vectors_and_nothing_is_paid_twice(
+    settings: Settings, server: EmbeddingServer
+) -> None:
+    context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 1.0}}
+    agent = asking(settings, server.url).agents[0].model_dump() | {"context": context}
+    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    line = "- The vault stands in room seven <!-- trigger: release the server, production deploy -->"
+    with Workers(settings) as workers:
+        workers.index("MEMORY.md", f"# Memory\n\nMany other words are here, too.\n\n{line}\n")
+    for _ in range(2):
+        with running(settings) as client:
+            wait_until(lambda: search(client, "weather")["mode"] == "hybrid")
+            near = prompt(client, prompt="release server production deploy the vault stands in room")
+            far = prompt(client, prompt="many other words about the weather")
+        assert near["blocks"][0]["source"] == "MEMORY.md#L5-L5"
+        assert "MEMORY.md#L5-L5" not in [block["source"] for block in far["blocks"]]
+    # The document and the line once, and each of three questions once a service.
+    assert server.inputs == 2 + 2 * 3

@@ -20,10 +20,8 @@ from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
-from tests.serving import running
 from tests.waiting import wait_until
 from tests.working import Workers
-from tests.written_index import write_index
 from workers.queue.private_server import BrokerServer
 
 
@@ -76,28 +74,21 @@ def found(settings: Settings, words: str) -> tuple[list[str], str]:
     "spoilt",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(bytes(range(128, 256)), id="garbage"),
         pytest.param(None, id="gone"),
-        pytest.param("a folder", id="a folder"),
-        pytest.param(b"\n", id="blank", marks=pytest.mark.long),
-        pytest.param(b"\0" * 4096, id="zeros", marks=pytest.mark.long),
-        pytest.param(b"20200101T000000-0-0000.sqlite\n", id="nothing of that name", marks=pytest.mark.long),
         pytest.param(b"../../etc/passwd\n", id="path", marks=pytest.mark.long),
     ],
 )
 def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | str | None
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | None
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
     file = index_file(paying)
     pointer = folder_of(paying) / "CURRENT"
-    if isinstance(spoilt, bytes):
+    if spoilt is not None:
         pointer.write_bytes(spoilt)
     else:
         pointer.unlink()
-    if spoilt == "a folder":
-        pointer.mkdir()
     paths, said = found(paying, "walrus")
     assert not paths
     assert said, "it does not look like a memory that never knew"
@@ -114,21 +105,6 @@ def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost
     assert server.inputs == server.distinct == 4
 
 
-def test_a_pointer_that_cannot_be_read_is_a_trouble_that_status_tells(settings: Settings) -> None:
-    write_index(settings)
-    pointer = folder_of(settings) / "CURRENT"
-    pointer.unlink()
-    pointer.symlink_to(pointer)  # for root, too
-    with running(settings) as service:
-        for deep in ("0", "1"):
-            answer = service.get("/v1/status", params={"deep": deep})
-            assert answer.status_code == 200
-            [agent] = answer.json()["agents"]
-            assert not agent["ok"]
-            assert str(pointer) in json.dumps(agent["troubles"])
-        assert service.post("/v1/search", json={"query": "heron"}).json()["unavailable"]
-
-
 def over_its_pages(file: Path) -> None:
     chance = random.Random(4)
     content = bytearray(file.read_bytes())
@@ -137,30 +113,8 @@ def over_its_pages(file: Path) -> None:
     file.write_bytes(content)
 
 
-def ids_forgotten(file: Path) -> None:
-    _execute(file, "DELETE FROM sqlite_sequence")
-
-
-def header_gone(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.write(b"\0" * 100)
-
-
-def cut_short(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.truncate(file.stat().st_size // 2)
-
-
 def without_meta(file: Path) -> None:
     _execute(file, "DROP TABLE meta")
-
-
-def without_facts(file: Path) -> None:
-    _execute(file, "DELETE FROM meta")
-
-
-def without_rows(file: Path) -> None:
-    _execute(file, "DELETE FROM meta WHERE name IN ('fingerprint', 'identity')")
 
 
 def _execute(file: Path, statement: str) -> None:
@@ -170,15 +124,7 @@ def _execute(file: Path, statement: str) -> None:
     connection.close()
 
 
-SPOILT = [
-    over_its_pages,
-    without_meta,
-    *(pytest.param(one, marks=pytest.mark.long) for one in (ids_forgotten, header_gone, cut_short)),
-    *(pytest.param(one, marks=pytest.mark.long) for one in (without_facts, without_rows)),
-]
-
-
-@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("spoil", [over_its_pages, without_meta])
 def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
     paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoil: Callable[[Path], None]
 ) -> None:
@@ -235,7 +181,7 @@ def test_an_index_of_a_newer_version_is_left_alone_until_a_person_has_it_made_an
             ]
         ),
     }
-    for command in (["index"], ["search", "heron"], ["status"]):
+    for command in (["index"], ["status"]):
         ran = recalld(*command, home=paying.home, environment=environment)
         assert "newer recalld" in ran.stdout + ran.stderr, command
         assert "Traceback" not in ran.stderr

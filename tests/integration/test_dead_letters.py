@@ -10,7 +10,6 @@ import pytest
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from recalld.settings.load import load
-from recalld.up.lock import only_daemon
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -81,27 +80,6 @@ def test_a_retry_without_a_daemon_is_done_by_the_next_run(
     assert counts(home) == (4, 4, 0, 0)
 
 
-def test_a_retry_beside_a_daemon_is_done_at_once(
-    commands: CommandLine,
-    settings: Settings,
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    broker_server: object,
-) -> None:
-    with Workers(asking(settings, server.url)) as workers, only_daemon(home):
-        workers.mark("memory/mixed.md", "memory/good.md")
-        wait_until(lambda: counts(home) == (4, 3, 0, 1))
-        before = server.requests
-        commands.say("dead", "retry", "memory/mixed.md")
-        wait_until(lambda: server.requests > before and counts(home) == (4, 3, 0, 1))
-        assert len(commands.json("dead", "list")["deadLetters"]) == 1, "refused once more, listed once more"
-        server.poison = None
-        assert "the running daemon tries again now" in commands.say("dead", "retry", "--all")
-        wait_until(lambda: counts(home) == (4, 4, 0, 0))
-    assert commands.json("dead", "list") == {"deadLetters": []}
-
-
 def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     commands: CommandLine,
     home: Path,
@@ -127,29 +105,6 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     assert server.inputs - paid == 1
 
 
-def test_refused_parts_do_not_hold_up_a_rebuild_and_are_listed_by_the_new_index(
-    commands: CommandLine, home: Path
-) -> None:
-    assert indexed(commands) == (1, 1)
-    before = (home / "indexes" / "main" / "CURRENT").read_text()
-    code, _, _ = commands.run("rebuild", "--json")
-    assert code == 1, "something failed, and that is said"
-    assert (home / "indexes" / "main" / "CURRENT").read_text() != before
-    assert not (home / "indexes" / "main" / "NEXT").exists()
-    assert len(commands.json("dead", "list")["deadLetters"]) == 1
-
-
-def test_a_dropped_letter_stays_away_and_its_lines_stay_found_by_keywords(commands: CommandLine, home: Path) -> None:
-    assert indexed(commands) == (1, 1)
-    assert "dropped" in commands.say("dead", "drop", "memory/mixed.md")
-    assert commands.say("dead", "list") == "nothing failed\n"
-    assert indexed(commands) == (0, 0)
-    assert counts(home) == (4, 3, 0, 1)
-    assert "memory/mixed.md" in commands.say("search", "arsenic")
-    # What was dropped can still be tried again.
-    assert "1 refused chunk" in commands.say("dead", "retry", "memory/mixed.md")
-
-
 @pytest.fixture
 def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A note that is too large, and a letter."""
@@ -160,18 +115,6 @@ def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatc
     note.write_text("The okapi is large, very large.\n")
     assert indexed(commands) == (1, 1)
     return note
-
-
-def test_a_file_that_could_not_be_read_is_read_after_a_retry(
-    commands: CommandLine, large: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [letter] = commands.json("dead", "list")["deadLetters"]
-    assert (letter["path"], letter["errorClass"]) == ("memory/large.md", "DocumentRefused")
-    assert "nothing of it" in commands.say("dead", "show", str(large)), "an absolute path names it, too"
-    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 1_000_000)
-    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
-    assert indexed(commands) == (0, 0)
-    assert "large.md" in commands.say("search", "large")
 
 
 def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
@@ -234,15 +177,6 @@ def test_letters_of_several_agents_are_told_apart(
     assert commands.json("dead", "retry", "memory/other.md")["retried"][0]["agent"] == "other"
     left = [(letter["agent"], letter["path"]) for letter in commands.json("dead", "list")["deadLetters"]]
     assert sorted(left) == [("main", "memory/both.md"), ("main", "memory/main.md")]
-
-
-@pytest.mark.parametrize("command", ["show", "retry", "drop"])
-def test_a_path_that_nothing_failed_at_is_one_sentence_with_what_was_meant(commands: CommandLine, command: str) -> None:
-    assert indexed(commands) == (1, 1)
-    code, out, err = commands.run("dead", command, "memory/mixde.md")
-    assert (code, out) == (3, "")
-    assert err == "recalld: nothing failed at memory/mixde.md; did you mean memory/mixed.md?\n"
-    assert len(commands.json("dead", "list")["deadLetters"]) == 1
 
 
 def meta(home: Path, name: str) -> str | None:

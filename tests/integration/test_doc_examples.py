@@ -67,18 +67,12 @@ def test_every_python_snippet_is_run_by_a_test() -> None:
         assert sum(words in block.text for words in ("with Client(", "AsyncClient", "openai")) == 1
 
 
-def test_the_readmes_snippet_prints_what_it_found(service: httpx.Client) -> None:
+def test_the_clients_print_what_they_found_and_read(service: httpx.Client) -> None:
     [block] = [block for block in PYTHON if block.page == "README.md"]
     assert "8443" in run(block.text, service)
-
-
-def test_the_client_prints_what_it_found_and_read(service: httpx.Client) -> None:
     printed = run(snippet("with Client("), service)
     assert "8443" in printed
     assert (REPOSITORY / "deploy" / "sample-workspace" / "MEMORY.md").read_text("utf-8").splitlines()[0] in printed
-
-
-def test_the_asynchronous_client_prints_where_it_found_both(service: httpx.Client) -> None:
     lines = run(snippet("AsyncClient"), service).splitlines()
     assert [line.split()[0] for line in lines] == ["hybrid", "hybrid"]
     assert all(".md" in line for line in lines)
@@ -246,6 +240,7 @@ def test_a_newcomers_commands_do_what_the_page_says(page: str, tmp_path: Path) -
         machine.stop()
 
 
+@pytest.mark.long
 def test_the_commands_of_all_other_pages_do_what_they_say(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     try:

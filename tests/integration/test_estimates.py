@@ -1,4 +1,4 @@
-"""What a dry run says is what the run then pays, and a rebuild pays nothing: the endpoint counts."""
+"""Estimates of dry runs equal what the runs pay, and a rebuild pays nothing: the endpoint counts."""
 
 from __future__ import annotations
 

@@ -118,19 +118,12 @@ def test_with_several_agents_a_token_is_needed_and_says_whose_hook_it_is(two: Ta
 
 def test_beyond_loopback_nothing_listens_without_tokens(tmp_path: Path) -> None:
     settings = house(tmp_path, "main", hooks={"host": "0.0.0.0", "port": 0})
-    with pytest.raises(UserError, match=r"hooks\.host = 127\.0\.0\.1"):
-        HookServer(settings, 0, lambda _: None, RecordingConditions())
+    with pytest.raises(UserError, match=r"hooks\.host = 127\.0\.0\.1"), serving(settings):
+        pass
     folder = tmp_path / "home" / TOKENS_PATH
     folder.mkdir(parents=True)
     (folder / "main").write_text("t0ken")
-    taken: list[Event] = []
-    server = HookServer(settings, 0, taken.append, RecordingConditions())
-    server.start()
-    try:
-        url = server.url.replace("0.0.0.0", "127.0.0.1") + "claude-code"
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            assert client.post(url, json=COMPACTED).status_code == 401
-            assert client.post(url, json=COMPACTED, headers={"authorization": "Bearer t0ken"}).status_code == 202
-    finally:
-        server.stop()
-    assert [event.agent for event in taken] == ["main"]
+    with serving(settings) as taken:
+        taken.client.base_url = httpx.URL(str(taken.client.base_url).replace("0.0.0.0", "127.0.0.1"))
+        assert [taken.send(**headers).status_code for headers in ({}, {"authorization": "Bearer t0ken"})] == [401, 202]
+        assert [event.agent for event in taken] == ["main"]

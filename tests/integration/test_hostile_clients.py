@@ -6,7 +6,6 @@ where it can be done there at all, at the small listener of workers and of `up`.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,14 +14,13 @@ from pathlib import Path
 
 import pytest
 from starlette.responses import JSONResponse
-from structlog.testing import capture_logs
 
-from memory.http.server import Bounds, bounds_here
+from memory.http.server import Bounds
 from memory.telemetry.server import TelemetryServer
 from producers.hook_server import HookServer
 from schemas.ports import Event
 from schemas.settings import Settings
-from tests.hostile_client import Answer, HostileClient, chunked, crowd, held, request, said
+from tests.hostile_client import Answer, HostileClient, crowd, held, request, said
 from tests.recording import RecordingConditions
 from tests.serving import running
 from tests.waiting import wait_until
@@ -67,13 +65,6 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]
         yield made
 
 
-@pytest.fixture(scope="module", params=["query service", pytest.param("hooks", marks=pytest.mark.long)])
-def unhurried(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Door]:
-    """A door with as much time as a busy machine needs."""
-    with opened(tmp_path_factory.mktemp("unhurried"), Bounds()) as made:
-        yield made[str(request.param)]
-
-
 @contextmanager
 def opened(folder: Path, bounds: Bounds) -> Iterator[dict[str, Door]]:
     (folder / "workspace" / "memory").mkdir(parents=True)
@@ -107,17 +98,11 @@ def door(doors: dict[str, Door], request: pytest.FixtureRequest) -> Door:
     return doors[str(request.param)]
 
 
-def test_hundreds_who_say_nothing_are_sent_away(door: Door):
-    with crowd(door.port, CROWD) as clients:
-        wait_until(lambda: held(clients) <= BOUNDS.connections)
-        wait_until(lambda: said(door.port, door.plain).status == door.status)
-        wait_until(lambda: held(clients) == 0)
-
-
-@pytest.mark.parametrize("part", ["head", "body"])
+@pytest.mark.parametrize("part", ["nothing", "head", "body"])
 def test_hundreds_who_send_a_byte_at_a_time_are_sent_away(door: Door, part: str):
-    first = b"POST / HTTP/1.1\r\nHost: localhost\r\nX: " if part == "head" else door.head("Content-Length: 1000")
-    with crowd(door.port, CROWD, first=first) as clients, Dripping(clients):
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "
+    first = {"nothing": b"", "head": head, "body": door.head("Content-Length: 1000")}[part]
+    with crowd(door.port, CROWD, first=first) as clients, Dripping(clients if first else []):
         wait_until(lambda: held(clients) <= BOUNDS.connections)
         wait_until(lambda: said(door.port, door.plain).status == door.status)
         wait_until(lambda: held(clients) == 0)
@@ -154,18 +139,6 @@ def test_who_is_late_is_told_so(door: Door):
         late = body.read()
         assert (late.status, late.error) == (408, "the request's body did not arrive within 0.5 seconds")
         assert silent.read() == Answer(0, {}, b"")
-
-
-def test_who_leaves_in_the_middle_is_no_event(door: Door, caplog: pytest.LogCaptureFixture):
-    with capture_logs() as logs:
-        for _ in range(5):
-            with HostileClient(door.port) as client:
-                client.send(door.head("Content-Length: 1000", "Expect: 100-continue"))
-                assert client.read().status == 100, "the application waits for the body"
-        assert said(door.port, b"no request\r\n\r\n").status == 400
-        assert said(door.port, request("GET", "/", b"", "Connection: Upgrade", "Upgrade: websocket")).status != 500
-        door.serves()
-    assert (logs, caplog.messages) == ([], [])
 
 
 def test_who_comes_when_all_are_being_answered_is_told_to_come_back(tmp_path: Path):
@@ -219,7 +192,7 @@ def test_a_client_that_never_reads_is_cut_off(doors: dict[str, Door]):
 
 
 def fills(client: HostileClient, page: bytes) -> bool:
-    """Whether the server takes no more requests."""
+    """Return True if the server takes no more requests."""
     return any(not client.push(page) for _ in range(100))
 
 
@@ -228,25 +201,13 @@ def fills(client: HostileClient, page: bytes) -> bool:
     [
         (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {431}),
         (b"GET /" + b"a" * 5_000_000, {431}),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 5_000_000, {431}),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 5_000 + b"\r\n", {431}),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 500_000, {431}),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
-        (b"\0" * 100, {400}),
-        (b"GET\r\n\r\n", {400}),
         (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", {400}),
-        (b"GET  HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
-        (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
         (b"GET /%ff%00%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
-        (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 405}),
-        (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 405}),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n", {400}),
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n", {400}),
-        (b"GET / HTTP/1.1\r\nHost: \xff\xff\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", {400, 403}),
         (b"GET / HTTP/1.1\r\n\r\n", {400}),
-        (b"GET / HTTP/1.0\r\n\r\n", {400}),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", {400}),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
@@ -262,15 +223,10 @@ def test_what_is_no_request_or_too_large_for_one_is_refused_in_a_sentence(door: 
     ("headers", "body", "statuses"),
     [
         (["Content-Length: 2000000"], [b""], {413}),
-        (["Content-Length: 99999999999999999999999999"], [b""], {400, 413}),
-        (["Content-Length: " + "9" * 5000], [b""], {400, 413}),
         (["Content-Length: -1"], [b""], {400}),
-        (["Content-Length: 0x10"], [b"{}"], {400}),
         (["Content-Length: 2", "Content-Length: 3"], [b"{}"], {400}),
         (["Content-Length: 2", "Transfer-Encoding: chunked"], [b"0\r\n\r\n"], {400}),
         (["Transfer-Encoding: chunked"], [b"zz\r\n{}\r\n"], {400}),
-        (["Transfer-Encoding: chunked"], [b"fffffffffffffffffff\r\n{}"], {400}),
-        (["Transfer-Encoding: gzip"], [b"{}"], {400, 408}),
         (["Content-Encoding: gzip", "Content-Length: 4"], [b"\x1f\x8b\x08\x00"], {415}),
         (["Content-Length: 1000"], [b"{}"], {408}),
     ],
@@ -283,24 +239,6 @@ def test_a_body_that_is_too_large_or_lies_is_refused_in_a_sentence(
     assert answer.status in statuses, answer
     assert answer.error
     door.serves()
-
-
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
-        (["Content-Length: 2000000"], [b" " * 2_000_000]),
-        (["Transfer-Encoding: chunked"], list(chunked(b" " * 2_000_000, 60_000))),
-        (["Transfer-Encoding: chunked"], [b"".join(chunked(b" " * 1_100_000, 2))]),
-    ],
-    ids=["with a length", "in chunks", "in tiny chunks"],
-)
-def test_a_body_that_arrives_in_time_and_is_too_large_is_refused(
-    unhurried: Door, headers: list[str], body: list[bytes]
-):
-    answer = said(unhurried.port, unhurried.head(*headers), *body)
-    assert answer.status == 413, answer
-    assert answer.error
-    unhurried.serves()
 
 
 @pytest.mark.parametrize(
@@ -323,32 +261,6 @@ def test_a_body_without_end_is_cut_off(door: Door, headers: list[str], piece: by
             if piece.startswith((b"1;", b"0\r\n")):
                 piece = piece[3:]
     door.serves()
-
-
-def test_who_sends_thousands_of_requests_at_once_and_reads_no_answer_is_cut_off(door: Door):
-    with HostileClient(door.port) as client:
-        for _ in range(5):
-            client.send(door.plain * 10_000)
-        wait_until(client.was_sent_away)
-    door.serves()
-
-
-def test_a_few_requests_at_once_are_answered_in_order(unhurried: Door):
-    plain, posted = unhurried.plain, request("POST", unhurried.posted, unhurried.body)
-    with HostileClient(unhurried.port) as client:
-        client.send(plain * 10 + posted + plain * 10 + plain.replace(b"1.1", b"1.0"))
-        unhurried.serves()
-        answers = client.read_all()
-    statuses = [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answers)]
-    assert statuses == [*[unhurried.status] * 10, unhurried.taken, *[unhurried.status] * 11]
-
-
-def test_a_process_with_few_open_files_holds_few_connections(monkeypatch: pytest.MonkeyPatch):
-    import resource
-
-    for limit, connections in ((256, 64), (1024, 256), (65_536, 512), (resource.RLIM_INFINITY, 512)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert bounds_here().connections == connections
 
 
 READY = request("GET", "/readyz")

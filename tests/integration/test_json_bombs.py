@@ -12,16 +12,59 @@ from producers.hook_server import HookServer
 from schemas.ports import Event
 from schemas.settings import Settings
 from tests.hostile_client import Answer, request, said
-from tests.json_bombs import BOMBS, MODELS_BOMBS, ODD_HOOKS
 from tests.recording import RecordingConditions
 from tests.serving import running
 
-QUERIES = ["/v1/search", "/v1/get", "/v1/tools", "/v1/terms", "/mcp"]
-HOOKS = ["/v1/hooks/claude-code", "/v1/hooks/openclaw"]
+QUERIES = ["/v1/search", "/v1/tools", "/mcp"]
+HOOKS = ["/v1/hooks/claude-code"]
 ACCEPT = "Accept: application/json, text/event-stream"
 
 #: Characters that a sentence has at most, whatever it is about.
 SENTENCE = 400
+
+
+_MANY = 100_000
+
+
+def _mcp(params: bytes, method: bytes = b"tools/call") -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}' % (method, params)
+
+
+_NESTED = b"[" * _MANY + b"]" * _MANY
+_DIGITS = b"9" * 900_000
+
+#: Of any door.
+BOMBS: dict[str, bytes] = {
+    "closed brackets": _NESTED,
+    "braces in a field": b'{"query":' + b'{"a":' * _MANY + b"1" + b"}" * _MANY + b"}",
+    "a long key": b'{"' + b"k" * 1_000_000 + b'":1}',
+    "digits in a field": b'{"query":"a","maxResults":' + _DIGITS + b"}",
+    "NaN in a field": b'{"query":"a","minScore":NaN}',
+    "half a surrogate pair as a key": b'{"\\ud800":1}',
+    "NUL": b'{"query":"\0"}',
+    "Latin-1": b'{"query":"\xe4\xf6"}',
+    "UTF-16 cut off": '{"query":"x"}'.encode("utf-16")[:-1],
+    "a message's nested arguments": _mcp(b'{"name":"memory_search","arguments":{"query":' + _NESTED + b"}}"),
+    "messages without end": b"[" + b",".join([_mcp(b"{}", b"ping")] * 10_000) + b"]",
+    "not JSON": b"{",
+    "nothing but spaces": b" " * 1_000_000,
+    "no object": b'"query"',
+}
+
+#: What a model may have written: an answer for it to read, with status 200, at the tools' doors.
+MODELS_BOMBS: dict[str, bytes] = {
+    "nested": json.dumps("[" * _MANY).encode(),
+    "digits": b'"{\\"query\\":\\"a\\",\\"maxResults\\":' + b"9" * 100_000 + b'}"',
+    "a list": b'{"query":["a"]}',
+}
+
+#: Hooks whose paths no file can have: accepted, and forgotten or taken for "look at everything".
+ODD_HOOKS: dict[str, tuple[str, dict[str, object]]] = {
+    "half a surrogate pair": ("claude-code", {"hook_event_name": "PreCompact", "transcript_path": "/a\ud800/x.jsonl"}),
+    "NUL": ("claude-code", {"hook_event_name": "SessionEnd", "transcript_path": "/a\0b"}),
+    "a long path": ("claude-code", {"hook_event_name": "PreCompact", "transcript_path": "/a" * 2000}),
+    "an agent": ("openclaw", {"type": "command", "action": "new", "sessionKey": f"agent:{'x' * 900_000}\ud800:a"}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +133,13 @@ def test_a_hook_about_what_cannot_be_a_file_is_none_of_anybodys_trouble(ports: d
             "unknown field until; valid are path, from, lines, corpus, agent, sessionKey",
         ),
         ("search", {}, "query is missing"),
-        ("search", {"query": 1}, "query must be a text"),
-        ("search", {"query": "x", "sources": "memory"}, "sources must be a list"),
         ("search", {"query": "x", "sources": ["notes"]}, "sources.0 must be 'memory' or 'sessions'"),
         ("search", {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
-        ("search", {"query": "x", "maxResults": 1.5}, "maxResults must be a whole number"),
         ("search", {"query": "x", "maxResults": "many"}, "maxResults must be a whole number"),
-        ("search", {"query": "x", "minScore": 2}, "minScore must be at most 1"),
         ("search", {"query": "x", "waitMs": None, "agent": 5}, "agent must be a text"),
-        ("get", {}, "path is missing"),
-        ("get", {"path": ""}, "path must not be empty"),
         ("get", {"path": "a" * 5000}, "path must have at most 4096 characters"),
-        ("get", {"path": "MEMORY.md", "from": -1}, "from must be at least 1"),
         ("tools", {"name": "memory_search", "arguments": 5}, "arguments must be a text or an object"),
         ("tools", {"name": "memory_search", "sessionKey": " "}, "sessionKey must not be empty"),
-        ("terms", {"query": "x" * 20_001}, "query must have at most 20000 characters"),
         ("search", [], "the body must be a JSON object, sent with Content-Type: application/json"),
     ],
 )

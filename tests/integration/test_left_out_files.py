@@ -1,4 +1,4 @@
-"""What globs and kinds of sessions leave out leaves the index, and comes back without being paid for again."""
+"""Documents that globs and kinds of sessions leave out leave the index, and come back without a second payment."""
 
 from __future__ import annotations
 
@@ -66,12 +66,6 @@ def test_excluded_documents_leave_the_index_and_come_back_without_a_request(
     assert "memory/drafts/b.md" in paths(desk, "badgers")
 
 
-def test_only_what_is_included_counts(desk: CommandLine) -> None:
-    desk.set("RECALLD_INCLUDE", "memory/, talk.jsonl")
-    assert desk.agent("index")["files"] == 3
-    assert disk(desk)["excluded"] == 2
-
-
 def test_a_session_that_turns_out_to_be_a_machines_leaves_the_index_and_may_be_asked_back(
     desk: CommandLine, sessions: Path, server: EmbeddingServer
 ) -> None:
@@ -85,17 +79,3 @@ def test_a_session_that_turns_out_to_be_a_machines_leaves_the_index_and_may_be_a
     assert desk.agent("index")["files"] == 5
     assert disk(desk)["otherSessions"] == {}
     assert server.requests == paid
-
-
-def test_a_rebuilt_index_does_not_take_over_what_is_left_out_by_then(desk: CommandLine) -> None:
-    assert desk.agent("index")["files"] == 5
-    desk.set("RECALLD_EXCLUDE", "*.jsonl")
-    desk.set("RECALLD_CHUNKING__TOKENS", "300")
-    assert desk.agent("index")["files"] == 3
-
-
-def test_a_backfill_says_what_it_leaves_out(desk: CommandLine, sessions: Path) -> None:
-    (sessions / "sessions.json").write_text(json.dumps({"agent:main:cron:job:run:1": {"sessionId": "run"}}))
-    body = desk.json("backfill", str(sessions))
-    assert (body["ok"], body["transcripts"], body["notWanted"]) == (True, 1, {"cron": 1})
-    assert desk.agent("status")["disk"]["otherSessions"] == {"cron": 1}

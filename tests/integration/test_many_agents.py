@@ -69,9 +69,9 @@ def test_each_of_many_agents_is_searched_under_a_limit_of_open_files(service: tu
     figures = wait_until(
         lambda: text if (text := client.get("/metrics").text).count("recalld_chunks{") == AGENTS else ""
     )
-    # What looks at all of them leaves none open.
-    assert "recalld_open_indexes 1.0" in figures
-    assert descriptors(pid) < 40
+    # The warm-up leaves the indexes of some agents open, a look at all of them leaves none.
+    assert "recalld_open_indexes 8.0" in figures
+    assert descriptors(pid) < OPEN_FILES - 20
 
     def searched(number: int) -> tuple[str, int]:
         answer = search(client, f"gateway {number}", agent=f"agent-{number}", minScore=0)

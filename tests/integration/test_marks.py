@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 import redis
 
+from memory.store.reader import PendingChunk
 from schemas.documents import DocumentKey, Lane
+from schemas.settings import Settings
+from tests.working import Workers
+from workers.failure_policy import MOST_CRASHES, Postponed
 from workers.queue.names import Keys
 from workers.queue.pending import ALONE_FROM, PendingSet
+from workers.queue.private_server import BrokerServer
+from workers.vectors_job import CrashSafeRounds
 
 A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
 
@@ -47,20 +54,6 @@ def test_documents_are_taken_in_the_order_they_were_given(marks: PendingSet, now
     assert taken == many
 
 
-def test_a_live_mark_overtakes_the_backfill(marks: PendingSet) -> None:
-    marks.mark("main", [A, B], lane=Lane.BACKFILL, now=time.time())
-    marks.mark("main", [B], lane=Lane.LIVE, now=time.time())
-    assert taken(marks, "main", Lane.LIVE, "j") == [B]
-    assert taken(marks, "main", Lane.BACKFILL, "j") == [A]
-
-
-def test_a_backfill_mark_does_not_slow_a_live_one_down(marks: PendingSet) -> None:
-    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
-    marks.mark("main", [A], lane=Lane.BACKFILL, now=time.time())
-    assert taken(marks, "main", Lane.BACKFILL, "j") == []
-    assert taken(marks, "main", Lane.LIVE, "j") == [A]
-
-
 def test_marks_that_an_earlier_version_left_are_understood(marks: PendingSet, client: redis.Redis, keys: Keys) -> None:
     held, waits = A.encode(), B.encode()
     client.hset(f"{keys.prefix}:sequence:main", mapping={held: "2|live", waits: "1|backfill"})
@@ -90,15 +83,6 @@ def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingSet)
     marks.mark("main", [D], lane=Lane.BACKFILL, now=1.0)
     claimed = taken(marks, "main", Lane.BACKFILL, "same")
     assert (sorted(claimed[:2]), sorted(claimed[2:])) == ([A, B], [C, D]), "they are first in line"
-
-
-def test_a_job_cannot_finish_what_another_one_holds(marks: PendingSet) -> None:
-    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
-    marks.claim("main", lane=Lane.LIVE, job="first", limit=1)
-    marks.recover("main", alive=[], now=time.time())
-    marks.claim("main", lane=Lane.LIVE, job="second", limit=1)
-    assert marks.finish("main", [A], job="first", now=time.time()) == []
-    assert marks.pending("main").running == 1
 
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
@@ -144,9 +128,31 @@ def test_a_document_that_is_indexed_has_no_crashes_any_more(marks: PendingSet) -
         marks.finish("main", [A], job="j", now=time.time())
 
 
-def test_what_is_given_back_in_order_is_no_crash(marks: PendingSet) -> None:
-    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
-    for _ in range(ALONE_FROM):
-        marks.give_back("main", taken(marks, "main", Lane.LIVE, "j"), job="j", now=time.time())
-        marks.recover("main", alive=[], now=time.time())
-    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10).rest == ""
+# Crashes while texts are embedded
+
+
+@pytest.fixture
+def workers(settings: Settings, broker_server: BrokerServer) -> Iterator[Workers]:
+    with Workers(settings) as running:
+        yield running
+
+
+def test_texts_of_a_job_that_crashed_three_times_are_embedded_alone_and_the_culprit_is_refused_after_five(
+    client: redis.Redis, keys: Keys
+) -> None:
+    marks = PendingSet(client, keys)
+    chunks = [PendingChunk(number, f"hash {number}", "text") for number in range(100)]
+    sizes = []
+    for _ in range(MOST_CRASHES):  # each time the process dies in its first round
+        rounds = CrashSafeRounds(marks, "main", "job")
+        sizes.append(min(rounds.most, len(chunks)))
+        rounds.begins(chunks[: sizes[-1]])
+    assert sizes == [100, 100, 100, 1, 1]
+    marks.note_crashes("main", "job another", ALONE_FROM)
+    with pytest.raises(Postponed):  # one job at a time
+        CrashSafeRounds(marks, "main", "another")
+    assert marks.crashes("main", "job another") == str(ALONE_FROM)
+    assert marks.crashes("main", "text of job job") == "hash 0"
+    with CrashSafeRounds(marks, "main", "job"):
+        pass
+    assert not client.hget(keys.crashes("main"), "job job")

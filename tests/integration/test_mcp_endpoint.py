@@ -71,16 +71,6 @@ def test_there_is_no_stream_and_no_session(service: httpx.Client):
     assert "mcp-session-id" not in post(service, "/mcp").headers
 
 
-@pytest.mark.parametrize("number", [None, 1.5, True, [1]])
-def test_a_request_without_a_valid_id_is_an_error(service: httpx.Client, number: object):
-    headers = {"accept": "application/json, text/event-stream"}
-    answer = service.post("/mcp", json={"jsonrpc": "2.0", "id": number, "method": "tools/list"}, headers=headers)
-    assert answer.status_code == 400
-    assert (answer.json()["id"], answer.json()["error"]["code"]) == (None, -32600)
-    told = service.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
-    assert told.status_code == 202
-
-
 @pytest.mark.parametrize("era", ERAS)
 def test_the_session_key_of_the_connection_decides_what_is_seen(service: httpx.Client, era: str):
     def paths(headers: dict[str, str] | None = None, meta: Any = None) -> set[str]:

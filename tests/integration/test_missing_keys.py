@@ -1,4 +1,4 @@
-"""Processes that lack the key with which an index is made leave what others built, and are building, to them."""
+"""Processes that lack the key with which an index is made leave what others build to them, and commands say so."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
 from recalld.wiring import generations_of
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
-from tests.daemon import Daemon, recalld
-from tests.embedding_server import EmbeddingServer
+from tests.commanding import CommandLine
+from tests.daemon import Daemon
+from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import vectors_job
@@ -68,8 +70,11 @@ def fill(workers: Workers) -> None:
         workers.note(f"memory/{number}.md", f"# Day {number}\n\nThe {bird} stands in the reeds.\n")
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=["auto", "by name"])
-@pytest.mark.parametrize("change", [{}, {"chunking": {"tokens": 64, "overlap": 0}}], ids=["first", "rebuild"])
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [(ASKED[0], {}), (ASKED[1], {"chunking": {"tokens": 64, "overlap": 0}})],
+    ids=["first", "rebuild"],
+)
 def test_workers_with_and_without_the_key_build_one_generation_together(
     settings: Settings,
     broker_server: BrokerServer,
@@ -103,37 +108,6 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     assert server.inputs == server.distinct == 12
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("asked", ASKED, ids=["auto", "by name"])
-def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_somebody_has_it(
-    settings: Settings,
-    broker_server: BrokerServer,
-    server: EmbeddingServer,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: dict[str, Any],
-) -> None:
-    monkeypatch.setattr(vectors_job, "UNABLE_PAUSE_SECONDS", 0.2)
-    keyed, keyless = having(settings, server, **asked), having(settings, None, **asked)
-    with Workers(keyless) as workers:
-        fill(workers)
-        wait_until(workers.complete)
-        assert made_with(workers) in {"local", "stub"}
-    with Workers(keyed) as workers:
-        workers.note("memory/0.md", "The heron flew away.\n")
-        workers.mark("memory/1.md", "memory/2.md")
-        wait_until(lambda: made_with(workers) == "openai" and workers.complete())
-    settled = names(settings)
-    # Alone again, workers without a key add keywords and begin nothing.
-    with Workers(keyless) as workers:
-        workers.note("memory/3.md", "A stork came.\n")
-        wait_until(lambda: workers.finds("stork") and workers.settled())
-        assert names(settings) == settled
-        assert workers.counts().vectors_pending == 1
-    problem = provider_of(keyless, keyless.agents[0]).error
-    assert problem is not None
-    assert "OPENAI_API_KEY" in problem
-
-
 SAY = """
 import sys
 from recalld.settings.load import load
@@ -143,24 +117,19 @@ print(fingerprint_of(settings, settings.agent("main")).digest)
 """
 
 
-@pytest.mark.parametrize("building", [False, True])
-def test_processes_agree_on_the_identity_whatever_keys_they_have(
-    settings: Settings, server: EmbeddingServer, *, building: bool
-) -> None:
+def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Settings, server: EmbeddingServer) -> None:
     keyed = having(settings, server, provider="auto")
-    for asked in [settings, keyed] if building else [keyed]:
+    for asked in (settings, keyed):  # the second one is being built
         choice = provider_of(asked, asked.agents[0])
         assert choice.provider is not None
         wanted = fingerprint(asked.agents[0], choice.provider.identity)
         writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
         writer.open_writer(wanted.digest, wanted.description)
         writer.close()
-    assert (names(settings)[1] != "None") == building
+    assert names(settings)[1] != "None"
     with_key = {"RECALLD_REMOTE__BASE_URL": server.url, "RECALLD_REMOTE__API_KEY": "a-key"}
     environments = [
         {"RECALLD_PROVIDER": "auto", **with_key},
-        {"RECALLD_PROVIDER": "openai", **with_key},
-        {"RECALLD_PROVIDER": "auto"},
         {"RECALLD_PROVIDER": "openai"},
         {"RECALLD_PROVIDER": "auto", "VOYAGE_API_KEY": "another"},
     ]
@@ -168,7 +137,7 @@ def test_processes_agree_on_the_identity_whatever_keys_they_have(
 
 
 def _said(script: str, settings: Settings, environments: Sequence[dict[str, str]]) -> list[str]:
-    """What the script prints in a process of its own with each of the environments; they run at once."""
+    """Return the output of the script in a process of its own for each of the environments; they run at once."""
     common = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(CHECKOUT),
@@ -186,64 +155,55 @@ def _said(script: str, settings: Settings, environments: Sequence[dict[str, str]
     return said
 
 
-@pytest.mark.long
-def test_commands_without_the_key_leave_an_unfinished_build_alone_and_say_what_is_missing(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
-) -> None:
-    keyed = having(settings, server, provider="auto")
-    with Workers(settings) as workers:
-        fill(workers)
-        wait_until(workers.complete)
-    server.open.clear()
-    with Workers(keyed) as workers:
-        workers.mark("memory/0.md", "memory/1.md")
-        wait_until(lambda: names(settings)[1] != "None" and workers.settled())
-    begun = names(settings)
-    note = settings.agents[0].workspace / "memory" / "late.md"
-    note.write_text("The stork came late.\n", "utf-8")
-    for command in (["index"], ["rebuild"], ["index"]):
-        said = recalld(*command, home=settings.home, environment=_here(settings, {"RECALLD_PROVIDER": "auto"}))
-        assert said.returncode == 1, said.stdout + said.stderr
-        assert "openai (OPENAI_API_KEY), which this process does not have" in said.stderr
-        assert names(settings) == begun
-    named = recalld("index", home=settings.home, environment=_here(settings, {"RECALLD_PROVIDER": "openai"}))
-    assert named.returncode == 1
-    assert "OPENAI_API_KEY is not set" in named.stderr
-    found = recalld("search", "stork", home=settings.home, environment=_here(settings, {"RECALLD_PROVIDER": "auto"}))
-    assert "late.md" in found.stdout, "a live change reached the one that answers"
-    assert names(settings) == begun
-    server.open.set()
-    with_key = {
-        "RECALLD_PROVIDER": "auto",
-        "RECALLD_REMOTE__BASE_URL": server.url,
-        "RECALLD_REMOTE__API_KEY": "a-key",
-    }
-    done = recalld("index", home=settings.home, environment=_here(settings, with_key))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert names(settings) == [begun[1], "None"], "it was finished, not begun anew"
-    assert server.distinct == 4
+# Commands without a key
 
 
-@pytest.mark.long
-def test_a_command_with_the_key_beside_a_daemon_without_says_so_and_begins_nothing(
-    settings: Settings, server: EmbeddingServer
-) -> None:
-    workspace = settings.agents[0].workspace
+CODE = ConditionCode.VECTORS_UNAVAILABLE
+
+
+@pytest.fixture
+def keyless(commands: CommandLine, workspace: Path) -> CommandLine:
+    """Commands of an agent whose provider has no key, and two notes."""
+    config = workspace.parent / "recalld.toml"
+    config.write_text(f'provider = "openai"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n')
     (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
-    with_key = {
-        "RECALLD_PROVIDER": "openai",
-        "RECALLD_REMOTE__BASE_URL": server.url,
-        "RECALLD_REMOTE__API_KEY": "a-key",
-    }
-    with Daemon(settings.home, workspace):
-        recalld("index", home=settings.home, environment={"RECALLD_PROVIDER": "stub"})
-        said = recalld("index", home=settings.home, environment=_here(settings, with_key))
-        assert said.returncode == 1, said.stdout + said.stderr
-        assert "start it again with the same settings and keys" in said.stderr
-        assert "(stub)" in said.stderr
-    assert server.requests == 0
+    (workspace / "memory" / "otter.md").write_text("The otter swims.\n", "utf-8")
+    return commands
 
 
-def _here(settings: Settings, environment: dict[str, str]) -> dict[str, str]:
-    agents = [{"id": "main", "workspace": str(settings.agents[0].workspace)}]
-    return {"RECALLD_AGENTS": json.dumps(agents), **environment}
+def run_json(commands: CommandLine, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = commands.run(*arguments, "--json")
+    return code, json.loads(out)
+
+
+@pytest.mark.parametrize("command", ["index", "rebuild"])
+def test_without_a_key_all_is_indexed_by_keyword_and_the_exit_code_is_4(keyless: CommandLine, command: str) -> None:
+    code, body = run_json(keyless, command)
+    [agent] = body["agents"]
+    assert (code, body["ok"], agent["files"], agent["code"]) == (4, False, 2, CODE)
+    code, _, err = keyless.run(command)
+    assert code == 4
+    assert '2 documents by keyword only: OPENAI_API_KEY is not set; set it, or provider = "local"' in err
+
+
+# The page and `up` ------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_provider_that_refuses_is_told_by_up_and_in_its_own_words_by_status_and_index(
+    home: Path, workspace: Path
+) -> None:
+    words = "the project of this key is archived"
+    (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
+    with EmbeddingServer() as server:
+        server.fail_next(Failure(status=401, message=words), times=1_000)
+        remote = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
+        with Daemon(home, workspace, provider="openai", config=remote) as daemon:
+            wait_until(lambda: "main: openai refused the key (HTTP 401" in daemon.said())
+            assert words not in daemon.said(), "its words may quote memory, and what up prints may be a log"
+            told = {one["code"]: one["message"] for one in daemon.status()["troubles"] if "code" in one}
+            assert words in told[ConditionCode.PROVIDER_REFUSES]
+            done = daemon.run("index", "--json")
+            [agent] = json.loads(done.stdout)["agents"]
+            assert (done.returncode, agent["code"]) == (1, ConditionCode.VECTORS_WAIT)
+            assert words in agent["stopped"]

@@ -56,23 +56,3 @@ def test_a_folder_moved_in_or_out_is_heard(tmp_path: Path, heard: Heard, watcher
     heard.changes.clear()
     (tmp_path / "memory/project").rename(tmp_path / "aside")
     wait_until(lambda: ("main", "memory/project/a.md") in heard.changes or "main" in heard.uncertain)
-
-
-def test_reading_causes_no_event(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
-    files = agent_files(tmp_path)
-    (tmp_path / "memory/read.md").write_text("text")
-    watcher.add("main", files)
-    (tmp_path / "memory/read.md").read_text()
-    (tmp_path / "memory/written.md").write_text("text")
-    wait_until(lambda: ("main", "memory/written.md") in heard.changes)
-    assert ("main", "memory/read.md") not in heard.changes
-
-
-def test_a_memory_folder_that_comes_later_is_watched(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
-    files = agent_files(tmp_path)
-    (tmp_path / "memory").rmdir()
-    watcher.add("main", files)
-    (tmp_path / "memory").mkdir()
-    wait_until(lambda: "main" in heard.uncertain)
-    (tmp_path / "memory/a.md").write_text("text")
-    wait_until(lambda: ("main", "memory/a.md") in heard.changes)

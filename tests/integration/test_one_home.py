@@ -1,15 +1,19 @@
-"""Workers of two homes never take from one queue."""
+"""Workers of two homes never take from one queue, and the files of a home's broker are written by one server only."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 
+from memory.status.run_files import frozen_pid, is_stopped, server_pid
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -19,6 +23,7 @@ from workers.queue.connection import connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet
+from workers.queue.private_server import BrokerServer
 from workers.run import run_workers
 
 
@@ -41,19 +46,14 @@ def keys_of(settings: Settings) -> Keys:
 
 
 def copy_of(shared: Settings, tmp_path: Path) -> Settings:
-    """What `cp -a` makes of a home: the same id, the same namespace."""
+    """Return a home as `cp -a` copies it: the same id, the same namespace."""
     target = tmp_path / "copy"
     shutil.copytree(shared.home, target, ignore=shutil.ignore_patterns("*.sock"))
     return shared.model_copy(update={"home": target})
 
 
-def named(settings: Settings, name: str) -> Settings:
-    broker = settings.broker.model_copy(update={"namespace": name})
-    return settings.model_copy(update={"broker": broker})
-
-
 def told_to_stop() -> threading.Event:
-    """Who is not refused ends at once."""
+    """Return an event that is set: workers that are not refused end at once."""
     event = threading.Event()
     event.set()
     return event
@@ -75,24 +75,6 @@ def test_workers_of_a_copied_home_are_refused_with_a_sentence_and_more_of_the_sa
         (copy.home / "namespace").unlink()
         run_workers(copy, told_to_stop())
         assert namespace(copy) != namespace(workers.settings)
-
-
-def test_workers_of_another_home_with_the_same_given_namespace_are_refused(shared: Settings, tmp_path: Path):
-    first = named(shared, "team")
-    other = first.model_copy(update={"home": tmp_path / "elsewhere"})
-    with (
-        Workers(first),
-        pytest.raises(UserError, match=r"workers of another home take from the queue 'team' .*own broker\.namespace"),
-    ):
-        run_workers(other, told_to_stop())
-
-
-def test_one_folder_is_one_home_whatever_it_is_called(shared: Settings, claims: redis.Redis, tmp_path: Path):
-    link = tmp_path / "mounted"
-    link.symlink_to(shared.home)
-    HomeLock(claims, keys_of(shared), shared).take()
-    assert HomeLock(claims, keys_of(shared), shared.model_copy(update={"home": link})).renew()
-    assert not HomeLock(claims, keys_of(shared), copy_of(shared, tmp_path)).renew()
 
 
 def test_a_lock_that_no_worker_renews_is_free_for_another_home(shared: Settings, claims: redis.Redis, tmp_path: Path):
@@ -124,8 +106,58 @@ def test_index_is_refused_beside_workers_of_another_home(
     assert PendingSet(claims, keys_of(shared)).pending("main").documents == 0
 
 
-def test_a_private_queue_claims_nothing(settings: Settings, client: redis.Redis, keys: Keys):
-    claim = HomeLock(client, keys, settings)
-    claim.take()
-    assert not client.exists(keys.home)
-    assert not (settings.home / "id").exists()
+# One server of its private broker
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: is_stopped(pid))
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def pid(settings: Settings, broker_server: BrokerServer) -> int:
+    found = server_pid(settings.home)
+    assert found is not None
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system does not show environments")
+def test_the_server_has_no_key_in_its_environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-owner")
+    server = BrokerServer(settings)
+    server.ensure()
+    try:
+        assert Path(f"/proc/{server_pid(settings.home)}/environ").read_bytes() == b""
+    finally:
+        server.stop()
+
+
+def test_beside_a_server_that_is_stopped_no_second_one_starts_and_it_is_not_ended(
+    settings: Settings, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = BrokerServer(settings)
+    # As when so many wait for it that no call is taken any more.
+    monkeypatch.setattr(another, "answers", lambda: False)
+    with stopped(pid):
+        assert frozen_pid(settings.home) == pid
+        with pytest.raises(UserError, match=f"kill -CONT {pid}"):
+            another.ensure()
+        another.stop()
+    assert frozen_pid(settings.home) is None
+    assert server_pid(settings.home) == pid
+
+
+def test_a_copied_home_does_not_take_the_server_of_the_first_one_for_its_own(settings: Settings, pid: int) -> None:
+    copy = settings.model_copy(update={"home": settings.home.with_name("copy")})
+    shutil.copytree(settings.home / "broker", copy.home / "broker", ignore=lambda *_: ["valkey.sock"])
+    assert (copy.home / "broker" / "server").exists()
+    assert server_pid(copy.home) is None
+    server = BrokerServer(copy)
+    server.ensure()
+    server.stop()
+    assert server_pid(settings.home) == pid

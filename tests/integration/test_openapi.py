@@ -1,4 +1,4 @@
-"""What the service says of itself at `/openapi.json` is what comes back, whatever is asked (schemathesis)."""
+"""Agreement of the service's answers with its `/openapi.json`, for any request (schemathesis)."""
 
 from __future__ import annotations
 

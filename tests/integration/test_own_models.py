@@ -1,11 +1,12 @@
-"""A model of one's own from the settings to a search, and fetched by the command."""
+"""A model of one's own from the settings to a search, fetched by the command; and the prefixes of model families."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.model_hub import ModelHub
+from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.tiny_model import write_model
 
@@ -76,37 +78,7 @@ def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(
     assert found(home, "cat") == ("keyword", ["memory/pets.md"])
 
 
-def test_what_only_loading_shows_is_said_by_the_doctor_that_asks(notes: CommandLine, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "mine")
-    (folder / "onnx" / "model.onnx").write_bytes(b"garbage")
-    notes.set("RECALLD_LOCAL__MODEL_PATH", str(folder))
-    code, out, err = notes.run("doctor", "--online")
-    assert code == 4
-    assert f"{folder}/onnx/model.onnx cannot be used" in out
-    assert "Traceback" not in out + err
-
-
 # The command ----------------------------------------------------------------------------------------------
-
-
-def test_the_list_is_a_table_of_what_is_known(notes: CommandLine, hub: ModelHub) -> None:
-    rows = {row["name"]: row for row in notes.json("model", "list")["models"]}
-    assert rows["arctic-embed-m-v2.0"] == {
-        "name": "arctic-embed-m-v2.0",
-        "source": "Snowflake/snowflake-arctic-embed-m-v2.0",
-        "bytes": 327_999_069,
-        "dimensions": 768,
-        "languages": "74",
-        "licence": "Apache-2.0",
-        "score": 52.7,
-        "installed": False,
-    }
-    assert (rows["stella-400M"]["bytes"], rows["stella-400M"]["dimensions"]) == (None, None)
-    table = notes.say("model", "list")
-    assert all(name in table for name in rows)
-    assert "installed" not in table
-    notes.say("model", "pull", "tiny", "--hub", hub.url)
-    assert "installed" in notes.say("model", "list")
 
 
 def test_a_model_is_pulled_set_and_searched_with(
@@ -118,14 +90,14 @@ def test_a_model_is_pulled_set_and_searched_with(
     code, out, err = notes.run("model", "pull", "tiny")
     assert (code, err.count("\r")) == (0, 0), "no bar where there is no terminal"
     assert 'local.model_path = "tiny"' in out
-    assert "main: " in out
-    assert "2 texts to embed" in out
+    assert "index --dry-run" in out
     assert (home / "cache" / "models" / "tiny-0123456789ab" / "model.onnx").is_file()
     asked = len(hub.ranges)
     notes.say("model", "pull", "tiny")
     assert len(hub.ranges) == asked
 
     notes.set("RECALLD_LOCAL__MODEL_PATH", "tiny")
+    assert "2 texts to embed" in notes.say("index", "--dry-run")
     assert notes.agent("index")["vectorsReady"] == 2
     assert found(home, "feline naps")[1][0] == "memory/pets.md"
     assert notes.agent("status")["model"] == "tiny"
@@ -148,3 +120,96 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
     assert (code, "optimum-cli export onnx" in err) == (1, True)
     assert not [path for path in (home / "cache" / "models").iterdir() if path.is_dir()]
     assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
+
+
+# Prefixes of a family
+
+
+QUERY, DOCUMENT = "search_query: ", "search_document: "
+KEPT = 'query_prefix = ""\ndocument_prefix = ""\n'
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def configure(workspace: Path, server: EmbeddingServer) -> Write:
+    """Write the settings of an agent with nomic's model, and more of them; and two notes."""
+    (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
+    (workspace / "memory" / "otter.md").write_text("The otter swims in the brook.\n", "utf-8")
+
+    def write(more: str) -> None:
+        (workspace.parent / "recalld.toml").write_text(
+            f'provider = "openai-compatible"\nmodel = "nomic-embed-text"\n{more}'
+            f'remote.base_url = "{server.url}"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
+        )
+
+    return write
+
+
+def identity(status: dict[str, Any]) -> dict[str, str]:
+    return dict(json.loads(json.loads(status["index"]["identity"])["embedding"]))
+
+
+def asked(home: Path, server: EmbeddingServer, words: str) -> str:
+    """Return what a search of the service sent."""
+    before = server.requests
+    settings = load(home=str(home)).settings
+    with running(settings, QuietBoard()) as service:
+        answer = service.post("/v1/search", json={"query": words}).json()
+    assert answer["mode"] == "hybrid"
+    (sent,) = server.log[before].inputs
+    return sent
+
+
+def test_a_new_index_has_them_on_both_sides_and_shows_none(
+    commands: CommandLine, configure: Write, server: EmbeddingServer, home: Path
+) -> None:
+    configure("")
+    done = commands.agent("index")
+    assert (done["advice"], done["vectorsReady"]) == (None, 2)
+    assert server.texts == {f"{DOCUMENT}The heron stands in the reeds.\n", f"{DOCUMENT}The otter swims in the brook.\n"}
+    assert asked(home, server, "a bird in the reeds") == f"{QUERY}a bird in the reeds"
+    found = commands.json("search", "heron")["results"][0]
+    assert DOCUMENT not in found["snippet"]
+    made = identity(commands.agent("status"))
+    assert (made["query_prefix"], made["document_prefix"]) == (QUERY, DOCUMENT)
+
+
+def test_an_index_without_them_goes_on_for_nothing_until_a_person_rebuilds_it(
+    commands: CommandLine, configure: Write, server: EmbeddingServer, workspace: Path, home: Path
+) -> None:
+    configure(KEPT)
+    assert commands.agent("index")["advice"] is None
+    before = commands.agent("status")
+    assert identity(before).keys() == {"base_url", "model", "provider"}, "as every version before made it"
+    assert before.get("advice", []) == []
+
+    # What its owner has who never heard of prefixes.
+    configure("")
+    paid = server.inputs
+    assert commands.agent("index")["advice"] == ConditionCode.PREFIXES_MISSING
+    status = commands.agent("status")
+    assert server.inputs == paid
+    assert (status["ok"], [one["code"] for one in status["advice"]]) == (True, [ConditionCode.PREFIXES_MISSING])
+    assert status["index"]["identity"] == before["index"]["identity"]
+    assert asked(home, server, "a bird in the reeds") == "a bird in the reeds"
+    (workspace / "memory" / "fox.md").write_text("The fox sleeps.\n", "utf-8")
+    commands.agent("index")
+    assert "The fox sleeps.\n" in server.texts
+    assert commands.agent("index", "--dry-run")["toEmbed"] == 0
+
+    # The two ways on: to keep it for good, and to rebuild it.
+    configure(KEPT)
+    assert commands.agent("index")["advice"] is None
+    configure("")
+    paid = server.inputs
+    assert commands.agent("rebuild", "--dry-run")["toEmbed"] == 3
+    assert server.inputs == paid
+    done = commands.agent("rebuild")
+    assert (done["advice"], done["vectorsReady"], server.inputs - paid) == (None, 3, 3)
+    assert f"{DOCUMENT}The fox sleeps.\n" in server.texts
+    assert asked(home, server, "a bird in the reeds") == f"{QUERY}a bird in the reeds"
+    assert commands.agent("status").get("advice", []) == []
+    paid = server.inputs
+    commands.agent("index")
+    assert server.inputs == paid

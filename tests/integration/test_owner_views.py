@@ -1,4 +1,4 @@
-"""What the page asks for besides search, get and status, over HTTP."""
+"""Further requests of the page besides search, get and status, over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemas.status import BrokerState, EndpointCondition, EndpointStatus, Proce
 from tests.quiet_board import QuietBoard
 from tests.serving import running
 from tests.storing import document, key
-from tests.written_index import write_index
+from tests.written_index import with_agents, write_index
 
 PATHS = ("/v1/queue", "/v1/dead-letters", "/v1/timeline")
 
@@ -190,14 +190,8 @@ def test_terms_are_what_a_query_looks_for(settings: Settings) -> None:
         assert (unknown.status_code, unknown.json()) == (422, {"error": "unknown field agent; valid are query"})
 
 
-def test_a_token_shows_its_own_agent_and_no_token_shows_nothing(settings: Settings, tmp_path: Path) -> None:
-    agents = []
-    for name in ("ada", "bob"):
-        folder = tmp_path / name
-        (folder / "memory").mkdir(parents=True)
-        (folder / "memory" / f"2026-01-01-{name}.md").write_text(f"About {name}.\n", "utf-8")
-        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
-    both = settings.model_copy(update={"agents": tuple(agents)})
+def test_a_token_shows_its_own_agent_and_no_token_shows_nothing(settings: Settings) -> None:
+    both = with_agents(settings, "ada", "bob", note="2026-01-01-{name}")
     for agent in both.agents:
         written = write_index(both, agent.id)
         written.add_dead_letter(key(f"memory/{agent.id}.md"), reason=f"reason of {agent.id}", error_class="Permanent")

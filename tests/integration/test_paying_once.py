@@ -1,13 +1,16 @@
-"""Two processes that want the same vectors at once pay for them once: a real cache, Valkey and HTTP server."""
+"""Processes that want the same vectors at once pay for them once: a real cache, Valkey and HTTP server."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 
+import pytest
 import redis
 
 from memory.chunking.chunker import text_hash
@@ -15,16 +18,26 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import Urgency
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane
+from schemas.errors import Throttled, Waiting
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.coordination import BrokerCoordination
+from workers.coordination import (
+    BrokerClaims,
+    BrokerCoordination,
+    CircuitBreaker,
+    Presence,
+    coordinating,
+)
 from workers.queue.connection import connect
 from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 
@@ -32,7 +45,7 @@ TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 def supply_of(
     settings: Settings, keys: Keys, url: str, client: redis.Redis
 ) -> tuple[EmbeddingSupply, BrokerCoordination]:
-    """What one worker process has."""
+    """Return the supply of one worker process."""
     limits = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=1000)
     endpoint = Endpoint(name="openai", model="m", base_url=url, api_key="k", key_name="KEY", limits=limits)
     provider = OpenAIProvider(endpoint)
@@ -97,3 +110,87 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_at_once(
         child.wait()
         supply.close()
         coordination.close()
+
+
+# Claims
+
+
+class Process:
+    """Claims of one process."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache") -> None:
+        self.presence = Presence(client, keys)
+        self.claims = BrokerClaims(client, CircuitBreaker(rest_seconds=0.05), keys, self.presence, scope=scope)
+
+
+@pytest.fixture
+def processes(client: redis.Redis, keys: Keys) -> Iterator[tuple[Process, Process]]:
+    one, other = Process(client, keys), Process(client, keys)
+    yield one, other
+    one.presence.close()
+    other.presence.close()
+
+
+@pytest.fixture
+def two(processes: tuple[Process, Process]) -> tuple[BrokerClaims, BrokerClaims]:
+    return processes[0].claims, processes[1].claims
+
+
+def test_of_two_who_want_the_same_texts_each_text_has_one_owner(two: tuple[BrokerClaims, BrokerClaims]) -> None:
+    one, other = two
+    assert one.take(["a", "b"]) == {"a", "b"}
+    assert other.take(["b", "c"]) == {"c"}
+    assert one.take(["a", "b", "c"]) == {"a", "b"}
+    assert one.take([]) == set()
+
+
+def test_claims_hold_again_after_the_broker_was_away(
+    settings: Settings, keys: Keys, broker_server: BrokerServer
+) -> None:
+    with connect(settings) as client, connect(settings) as elsewhere:
+        one, other = Process(client, keys), Process(elsewhere, keys)
+        one.claims.take(["a"])
+        broker_server.stop()
+        assert one.claims.take(["b"]) == {"b"}
+        broker_server.ensure()
+        texts = map(str, itertools.count())
+        wait_until(lambda: one.claims.take([text := next(texts)]) and not other.claims.take([text]))
+        one.presence.close()
+        other.presence.close()
+
+
+def test_a_user_without_channels_claims_nothing_and_works(
+    client: redis.Redis, keys: Keys, broker_server: BrokerServer
+) -> None:
+    client.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~recalld:*", "resetchannels", "+@all")
+    with redis.Redis(unix_socket_path=client.get_connection_kwargs()["path"], username="narrow", password="") as narrow:
+        one, other = Process(narrow, keys), Process(client, keys)
+        assert one.claims.take(["a"]) == {"a"}
+        assert other.claims.take(["a"]) == {"a"}
+        assert one.claims.take(["b"]) == {"b"}
+        other.presence.close()
+
+
+def provider(*, account: str = "account", model: str = "model", identity: str = "identity") -> StubProvider:
+    made = StubProvider()
+    made.account, made.model, made.identity = account, model, identity
+    return made
+
+
+@pytest.fixture
+def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
+    with coordinating(settings) as made:
+        yield made
+
+
+def test_homes_that_share_a_broker_share_an_account_s_cool_down_and_not_their_claims(
+    client: redis.Redis, coordination: BrokerCoordination
+) -> None:
+    other_keys = Keys("another-home")
+    other_home = BrokerCoordination(client, other_keys, cache_scope="elsewhere")
+    one, other = coordination(provider()), other_home(provider())
+    one.limiter.report(Throttled("slow down", retry_after=20))
+    with pytest.raises(Waiting, match="asked to wait"):
+        other.limiter.acquire(tokens=1, urgency=Urgency.LIVE)
+    assert one.claims.take(["a"]) == other.claims.take(["a"]) == {"a"}
+    other_home.close()

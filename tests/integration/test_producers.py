@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.store.reader import StoreReader
 from producers import run as producing
-from producers.hook_payloads import Hook
+from producers.hook_events import Hook
 from producers.reconciler import Indexes
 from producers.run import run_producers
 from producers.spool import write_event, write_hook
@@ -135,22 +134,6 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house.end()
 
 
-def quiet(house: House) -> Callable[[], bool]:
-    """Whether the first comparison of every agent is over and published."""
-    return lambda: all(entry["lastReconcileAt"] for entry in house.watch_json().values()) and bool(house.watch_json())
-
-
-def test_what_changed_while_nothing_ran_is_found_at_the_start(house: House) -> None:
-    house.agent()
-    house.write("main/memory/same.md")
-    gone = house.write("main/memory/gone.md")
-    house.remember()
-    gone.unlink()
-    house.write("main/MEMORY.md")
-    house.start()
-    assert house.queue.marked("main") == ["MEMORY.md", "memory/gone.md"]
-
-
 def test_a_change_during_the_first_comparison_is_not_missed(house: House) -> None:
     house.agent(interval_minutes=0)
     house.write("main/memory/deep/a.md")
@@ -159,67 +142,6 @@ def test_a_change_during_the_first_comparison_is_not_missed(house: House) -> Non
     house.during_comparison = lambda: house.write("main/memory/deep/a.md", "written in between")
     house.start()
     house.wait_for("main", "memory/deep/a.md")
-
-
-def test_events_of_one_agent_never_mark_documents_of_another(house: House) -> None:
-    house.agent("main")
-    house.agent("other")
-    house.remember()
-    house.start()
-    house.write("main/memory/a.md")
-    house.write("other/memory/b.md")
-    house.wait_for("main", "memory/a.md")
-    house.wait_for("other", "memory/b.md")
-    assert (house.queue.marked("main"), house.queue.marked("other")) == (["memory/a.md"], ["memory/b.md"])
-
-
-def test_a_disabled_agent_is_left_alone(house: House) -> None:
-    agent = house.agent()
-    house.agents = [agent.model_copy(update={"enabled": False})]
-    house.write("main/memory/a.md")
-    house.start()
-    assert house.queue.calls == []
-
-
-def test_without_watching_the_mode_is_off_and_a_request_still_compares(house: House) -> None:
-    house.agent(watch=False, interval_minutes=15)
-    house.remember()
-    house.start()
-    wait_until(quiet(house))
-    entry = house.watch_json()["main"]
-    assert entry["mode"] == "off"
-    assert entry["reason"] == "sync.watch is off; files are compared every 15 minutes"
-    assert house.troubles.open == {}
-    house.write("main/memory/a.md")
-    house.inbox.put(Event("reconcile", "main"))
-    house.wait_for("main", "memory/a.md")
-
-
-def test_a_session_start_compares_only_where_the_settings_say_so(house: House) -> None:
-    house.agent("eager", watch=False)
-    house.agent("lazy", watch=False, on_session_start=False)
-    house.remember()
-    house.start()
-    house.write("eager/memory/a.md")
-    house.write("lazy/memory/a.md")
-    house.inbox.put(Event("session-start", "lazy"))
-    house.inbox.put(Event("session-start", "eager"))
-    house.wait_for("eager", "memory/a.md")
-    assert house.queue.marked("lazy") == []
-
-
-def test_a_named_document_is_marked_without_debounce_and_strange_paths_are_not(house: House) -> None:
-    house.agent(watch=False, watch_debounce_ms=600_000)
-    house.write("main/memory/a.md")
-    house.remember()
-    house.start()
-    outside = ("/etc/passwd", str(house.root / "main/../other.md"), str(house.root / "main/memory/../../x.md"))
-    house.inbox.put(Event("changed", "main", (*outside, str(house.root / "main/memory/a.md"))))
-    house.inbox.put(Event("changed", "ghost", (str(house.root / "main/memory/a.md"),)))
-    house.inbox.put(Event("nonsense", "main"))
-    house.wait_for("main", "memory/a.md")
-    assert house.queue.marked("main") == ["memory/a.md"]
-    assert house.queue.marked("ghost") == []
 
 
 def test_events_from_the_spool_are_done_at_the_start_and_later(house: House) -> None:
@@ -273,57 +195,6 @@ def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afte
     wait_until(lambda: (ConditionCode.CHANGES_KEPT, "*") not in house.troubles.open)
 
 
-def test_a_broker_that_lost_its_data_gets_everything_again(house: House) -> None:
-    house.agent()
-    house.write("main/memory/a.md")
-    house.remember()
-    house.start()
-    house.index["main"] = RememberedFiles({})
-    assert house.queue.calls == []
-    house.queue.epoch_name = "second"
-    house.wait_for("main", "memory/a.md")
-
-
-def test_a_second_look_follows_a_move(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job may commit a document that it had read before the move, after the first look."""
-    monkeypatch.setattr(producing, "SECOND_LOOK_SECONDS", 0.2)
-    house.agent(interval_minutes=0)
-    house.write("main/memory/a.md")
-    house.write("main/AGENTS.txt")  # an empty workspace may be a disk that is not mounted
-    house.remember()
-    house.start()
-    known = house.index["main"]
-    house.index["main"] = RememberedFiles({})
-    (house.root / "main/memory").rename(house.root / "aside")
-    looks = iter(range(100))
-
-    def late_commit() -> None:
-        if next(looks) == 1:
-            house.index["main"] = known
-
-    house.during_comparison = late_commit
-    house.wait_for("main", "memory/a.md")
-
-
-def test_an_edit_at_the_start_does_not_wait_until_all_other_agents_were_compared(house: House) -> None:
-    house.agent("first")
-    house.agent("last")
-    house.remember()
-    found: list[bool] = []
-
-    def edited() -> None:
-        # Still in the first agent's comparison.
-        if not found:
-            found.append(False)
-            house.write("last/memory/a.md")
-            house.wait_for("last", "memory/a.md")
-            found[0] = True
-
-    house.during_comparison = edited
-    house.start()
-    assert found == [True]
-
-
 # Transcripts -------------------------------------------------------------------------------------------
 
 LINE = '{"role":"user","content":"hello"}\n'
@@ -335,19 +206,6 @@ def append(path: Path, text: str = LINE) -> Path:
     with path.open("a") as out:
         out.write(text)
     return path
-
-
-def test_a_flush_does_not_leave_out_transcripts_that_wait_for_quiet(house: House) -> None:
-    house.agent(folders=("sessions",), sessions=PATIENT)
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    append(path)
-    archive = append(house.root / "sessions/b.jsonl.reset.2026-01-01")  # is due at once
-    house.wait_for("main", f"sessions/{archive.name}")
-    assert house.queue.marked("main") == [f"sessions/{archive.name}"]
-    house.inbox.put(Event("flush", "main"))
-    house.wait_for("main", "sessions/a.jsonl")
 
 
 def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) -> None:
@@ -377,22 +235,6 @@ def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lie
     house.wait_for("other", "sessions/a.jsonl")
     wait_until(lambda: list((house.home / "spool").iterdir()) == [])
     assert house.queue.marked("main") == []
-
-
-def test_a_compaction_that_is_not_to_force_and_a_transcript_that_grew_wait_as_others_do(house: House) -> None:
-    house.agent(
-        folders=("sessions",), sessions=PATIENT.model_copy(update={"post_compaction_force": False}), watch=False
-    )
-    path = append(house.root / "sessions/a.jsonl")
-    house.remember()
-    house.start()
-    append(path)
-    house.inbox.put(Event("compaction", "main", (str(path),)))
-    house.inbox.put(Event("grew", "main", (str(path),)))
-    marker = append(house.root / "sessions/marker.jsonl", LINE * 50)
-    house.inbox.put(Event("grew", "main", (str(marker),)))
-    house.wait_for("main", "sessions/marker.jsonl")
-    assert house.queue.marked("main") == ["sessions/marker.jsonl"]
 
 
 @pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])
@@ -453,42 +295,3 @@ def test_what_is_left_out_is_neither_marked_nor_a_strange_path(house: House, *, 
     house.wait_for("main", "memory/c.md", "sessions/in.jsonl")
     assert set(house.queue.marked("main")) == {"memory/c.md", "sessions/in.jsonl"}
     assert house.troubles.told == []
-
-
-def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: House) -> None:
-    house.agent("main")
-    house.agent("other")
-    house.remember()
-    began = time.time()
-    house.start()
-    wait_until(quiet(house))
-    state = house.watch_json()
-    assert set(state) == {"main", "other"}
-    assert set(state["main"]) == {"mode", "reason", "overflows", "lastEventAt", "lastReconcileAt", "pid", "born"}
-    assert (state["main"]["mode"], state["main"]["reason"], state["main"]["overflows"]) == ("events", None, 0)
-    assert began - 1 <= state["main"]["lastReconcileAt"] <= time.time()
-    house.end()
-    assert house.watch_json() == {}
-
-
-def test_stopping_hands_over_what_still_waits_for_quiet(house: House) -> None:
-    house.agent(watch_debounce_ms=600_000)
-    house.remember()
-    house.start()
-    house.write("main/memory/a.md")
-    wait_until(lambda: house.watch_json().get("main", {}).get("lastEventAt"))
-    assert house.queue.calls == []
-    house.end()
-    assert house.queue.marked("main") == ["memory/a.md"]
-
-
-def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> None:
-    for number in range(60):
-        house.agent(f"agent{number}")
-    house.remember()
-    before = threading.active_count()
-    house.start()
-    # The producers' own, the watcher, the hand-over and the inbox.
-    assert threading.active_count() == before + 4
-    house.end()
-    assert threading.active_count() == before

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import logging
 import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -18,24 +14,19 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from memory.chunking.chunker import text_hash
-from memory.embedding.batcher import EmbeddingBatcher
-from memory.embedding.cache import EmbeddingCache
+from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.providers.voyage import service_url
-from memory.embedding.selection import choose_provider, made_like
+from memory.embedding.selection import choose_provider
 from memory.index.provider_fallback import provider_of
 from memory.status.vectors import no_prefixes
-from memory.store.writer import Refusal
 from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
 from schemas.settings import Credentials, MemorySettings, Settings
 from tests.batch_server import GeminiServer
-from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer, Failure, embed
-from tests.provider_requests import AWS
+from tests.provider_requests import AWS, ROWS, document
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index, writer_of
@@ -179,7 +170,6 @@ FAILURES: list[tuple[str, Failure, type[Exception], str]] = [
     ("openai", Failure(status=401), Terminal, "check OPENAI_API_KEY or remote.api_key"),
     ("openai", Failure(status=429, code="insufficient_quota"), Terminal, "top it up"),
     ("openai", Failure(status=404, code="model_not_found"), Terminal, "check model and remote.base_url"),
-    ("openai", Failure(status=400, param="dimensions"), Terminal, "refused the setting dimensions"),
     ("openai", Failure(status=400, message="maximum context length is 8192 tokens"), TooLarge, "refused the text"),
     ("openai", Failure(status=400), Permanent, "refused the text"),
     ("openai", Failure(status=503, headers=WAIT), Throttled, "HTTP 503"),
@@ -187,7 +177,6 @@ FAILURES: list[tuple[str, Failure, type[Exception], str]] = [
     ("voyage", Failure(status=401), Terminal, "check VOYAGE_API_KEY or remote.api_key"),
     ("voyage", Failure(status=400, message="Model voyage-4-large is not supported."), Terminal, "check model"),
     ("voyage", Failure(status=400, message=TOO_MANY), TooLarge, "refused the text"),
-    ("voyage", Failure(status=413, body="<h1>Too large</h1>"), TooLarge, "HTTP 413"),
     (
         "voyage",
         Failure(status=422, body={"detail": [{"loc": ["body", "output_dimension"], "msg": "no"}]}),
@@ -196,10 +185,7 @@ FAILURES: list[tuple[str, Failure, type[Exception], str]] = [
     ),
     ("voyage", Failure(status=429, message=NO_CARD), Throttled, "added your payment method"),
     ("voyage", Failure(status=429, headers=WAIT, body="<html>slow</html>"), Throttled, "slow down"),
-    ("voyage", Failure(status=529, headers=WAIT), Throttled, "slow down"),
-    ("voyage", Failure(status=502, body="<html>bad gateway</html>"), Transient, "HTTP 502"),
     ("gemini", google(400, "INVALID_ARGUMENT", "bad", {"reason": "API_KEY_INVALID"}), Terminal, "refused the key"),
-    ("gemini", google(400, "FAILED_PRECONDITION", "not in your country"), Terminal, "not in your country"),
     ("gemini", google(404, "NOT_FOUND", "models/x is not found for API version v1beta"), Terminal, "check model"),
     ("gemini", google(400, "INVALID_ARGUMENT", "bad", field("requests[0].task_type")), Terminal, "task_type"),
     ("gemini", google(400, "INVALID_ARGUMENT", "bad", field("requests[0].content")), Permanent, "the text"),
@@ -207,24 +193,19 @@ FAILURES: list[tuple[str, Failure, type[Exception], str]] = [
     ("gemini", google(429, "RESOURCE_EXHAUSTED", "q", *quota("RequestsPerMinutePerProject")), Throttled, "slow"),
     ("gemini", google(429, "RESOURCE_EXHAUSTED", "q", *quota("RequestsPerDayPerProject")), Terminal, "day's"),
     ("gemini", google(503, "UNAVAILABLE", "The model is overloaded."), Transient, "passing"),
-    ("gemini", Failure(drop=1), Transient, "1 vectors for 2 texts"),
     ("gemini", Failure(wire="compressed"), Terminal, "compresses"),
     ("gemini", Failure(raw=b"[" * 100_000), Transient, "JSON values"),
     ("gemini", Failure(raw=b" " * 3_000_000), Transient, "bytes"),
     ("ollama", Failure(status=404, message="model 'x' not found"), Terminal, "ollama pull nomic-embed-text"),
-    ("ollama", Failure(status=501, message="this model does not support embeddings"), Terminal, "nomic-embed-text"),
     # Versions differ in the status of a text that is too long.
     ("ollama", Failure(status=400, message="the input length exceeds the context length"), TooLarge, "context"),
     ("ollama", Failure(status=500, message="the input length exceeds the context length"), TooLarge, "context"),
-    ("ollama", Failure(drop=1), Transient, "1 vectors for 2 texts"),
     ("bedrock", aws(429, "ThrottlingException", "Too many requests, please wait before trying again."), Throttled, ""),
     ("bedrock", aws(424, "ModelErrorException"), Transient, ""),
     ("bedrock", aws(403, "AccessDeniedException"), Terminal, "in the console the access to the model"),
-    ("bedrock", aws(403, "UnrecognizedClientException"), Terminal, "AWS's credentials"),
     ("bedrock", aws(400, "ValidationException", "The provided model identifier is invalid."), Terminal, "check model"),
     ("bedrock", aws(400, "ValidationException", ON_DEMAND), Terminal, "check model"),
     ("bedrock", aws(400, "ValidationException", "Too many input tokens. Max input tokens: 8192"), TooLarge, ""),
-    ("bedrock", aws(400, "ValidationException", "expected maxLength: 2048, actual: 2513"), TooLarge, ""),
     ("bedrock", aws(400, "ValidationException", "Malformed input request."), Permanent, ""),
     *((one, Failure(disconnect=True), Transient, f"connection to {one}") for one in APIS if one != "bedrock"),
 ]
@@ -330,123 +311,10 @@ def test_endpoints_that_answer_in_their_own_way_work_too(connect: Connect, optio
         assert server.requests <= 3, "what an endpoint does not take is not tried every time"
 
 
-def test_two_thousand_notes_through_a_misbehaving_endpoint_are_all_embedded_and_none_is_paid_twice(
-    connect: Connect, tmp_path: Path
-) -> None:
-    cache = EmbeddingCache(tmp_path / "cache.sqlite")
-    with EmbeddingServer(poison="BAD") as server:
-        batcher = EmbeddingBatcher(connect("openai", server), cache)
-        notes = [*(f"note {i} about thing {i % 7}" for i in range(2_000)), "BAD one"]
-        texts = [(text_hash(text), text) for text in notes]
-        for failure in (None, Failure(status=429, headers={"Retry-After": "0.2"}), Failure(status=500)):
-            server.fail_next(failure)
-        server.fail_next(Failure(disconnect=True))
-        tickets = []
-
-        def job(first: int) -> None:
-            tickets.append(batcher.submit(dict(texts[first : first + 41]), lane=Lane.BACKFILL))
-
-        jobs = [threading.Thread(target=job, args=(first,)) for first in range(0, len(texts), 41)]
-        for thread in jobs:
-            thread.start()
-        for thread in jobs:
-            thread.join()
-        results = {}
-        for ticket in tickets:
-            assert ticket.wait(60)
-            assert ticket.error() is None
-            results.update(ticket.results())
-        batcher.close(timeout_seconds=5)
-        assert len(results) == 2_001
-        assert [key for key, result in results.items() if isinstance(result, Refusal)] == [text_hash("BAD one")]
-        assert server.inputs == server.distinct == cache.entries() == 2_000
-        assert server.requests < 80
-        assert server.most_in_flight <= 4
-        assert server.largest_tokens <= 120_000
-
-
 # Voyage
 
 
-@pytest.mark.parametrize("name", ["voyage"])
-def test_neither_the_environment_nor_netrc_gives_a_key(
-    server: EmbeddingServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("default login somebody password private\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    monkeypatch.setenv("VOYAGE_API_KEY", "pa-of-the-environment")
-    connect(name, server).embed_documents(["one"])
-    connect(name, server, remote={"api_key": None}).embed_documents(["one"])
-    assert [request.headers["authorization"] for request in server.log] == [f"Bearer {KEY}", "Bearer unused"]
-
-
-def test_providers_that_share_a_thread_do_not_share_keys_or_addresses(connect: Connect) -> None:
-    with EmbeddingServer(api="voyage") as one, EmbeddingServer(api="voyage") as two:
-        first = connect("voyage", one, remote={"headers": {"X-Team": "first"}})
-        second = connect("voyage", two, remote={"api_key": "pa-second"})
-        for _ in range(2):
-            first.embed_documents(["one"])
-            second.embed_documents(["two"])
-        assert {(r.headers["authorization"], r.headers["x-team"]) for r in one.log} == {(f"Bearer {KEY}", "first")}
-        assert {(r.headers["authorization"], r.headers.get("x-team")) for r in two.log} == {("Bearer pa-second", None)}
-
-
-def test_the_address_is_the_one_that_the_sdk_would_take() -> None:
-    own = importlib.import_module("voyageai").util.get_default_base_url
-    for key in (KEY, "al-of-atlas"):
-        assert service_url(key) == own(key)
-
-
-def test_the_sdk_is_imported_when_it_is_used_and_prints_no_text() -> None:
-    script = """
-import sys
-from memory.embedding.selection import choose_provider
-from schemas.settings import Credentials, MemorySettings
-from tests.embedding_server import EmbeddingServer
-with EmbeddingServer(api="voyage") as server:
-    memory = MemorySettings.model_validate({"provider": "voyage", "remote": {"base_url": server.url}})
-    provider = choose_provider(memory, Credentials(voyage="pa-key")).provider
-    assert "voyageai" not in sys.modules
-    assert provider.embed_query("hello").vectors.shape == (1, 64)
-    provider.close()
-"""
-    environment = {"PATH": "/usr/bin:/bin", "VOYAGE_LOG": "debug"}
-    command = [sys.executable, "-W", "error", "-c", script]
-    run = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
 # Ollama
-
-
-@pytest.mark.parametrize("spelling", ["", "/", "/v1", "/v1/"])
-def test_every_spelling_of_the_address_works_and_is_the_identity_that_indexes_have(
-    connect: Connect, spelling: str
-) -> None:
-    with EmbeddingServer() as ollama:
-        provider = connect("ollama", ollama.root + spelling, model="all-minilm")
-        facts = {"base_url": f"{ollama.root}/v1", "model": "all-minilm", "provider": "ollama"}
-        assert json.loads(provider.identity) == facts
-        assert provider.account == connect("ollama", f"{ollama.root}/v1").account
-        provider.embed_query("three")
-        assert [request.path for request in ollama.log] == ["/api/embed"]
-
-
-def test_a_text_that_is_too_long_keeps_no_other_from_its_vector_and_is_never_cut(
-    commands: CommandLine, workspace: Path
-) -> None:
-    with EmbeddingServer(pulled=("all-minilm",), context=300) as ollama:
-        for key, value in (("PROVIDER", "ollama"), ("MODEL", "all-minilm"), ("REMOTE__BASE_URL", ollama.root)):
-            commands.set(f"RECALLD_{key}", value)
-        (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
-        (workspace / "memory" / "long.md").write_text("The otter swims in the brook. " * 40, "utf-8")
-        done = commands.agent("index")
-        assert (done["files"], done["vectorsPending"], done["failed"]) == (2, 0, [])
-        assert done["vectorsReady"] == done["chunks"]
-        assert ollama.cut == 0
-        assert max(len(text) for text in ollama.texts) <= 300, "the long text was embedded in pieces"
 
 
 # Bedrock
@@ -483,37 +351,10 @@ def test_without_credentials_or_region_it_is_said_and_not_tried_again(
         connect("bedrock", "http://127.0.0.1:1").embed_query("one")
 
 
-def test_the_identity_names_neither_account_nor_region(connect: Connect) -> None:
-    provider = choose_provider(MemorySettings.model_validate({"provider": "bedrock"}), Credentials()).provider
-    assert provider is not None
-    facts = {"base_url": "https://bedrock-runtime.amazonaws.com", "model": TITAN, "provider": "bedrock"}
-    assert json.loads(provider.identity) == facts
-    cohere = json.loads(connect("bedrock", "http://127.0.0.1:1", model=COHERE_4).identity)
-    assert (cohere["query_input_type"], cohere["document_input_type"]) == ("search_query", "search_document")
-
-
 # Gemini
 
 
 PATH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"
-
-
-@pytest.mark.parametrize("written", ["", "/", "/v1beta", "/v1beta/"])
-def test_the_address_may_end_before_or_after_the_version_and_other_tasks_may_be_set(
-    connect: Connect, written: str
-) -> None:
-    tasks = {"query_input_type": "QUESTION_ANSWERING", "document_input_type": "CLUSTERING"}
-    with GeminiServer() as server:
-        provider = connect("gemini", server.root + written, **tasks)
-        provider.embed_documents(["one"])
-        provider.embed_query("two")
-        assert {request.path for request in server.log} == {PATH}
-        assert [entry.body["requests"][0]["taskType"] for entry in server.log] == ["CLUSTERING", "QUESTION_ANSWERING"]
-        assert (server.log[0].headers["x-goog-api-key"], server.log[0].headers.get("authorization")) == (KEY, None)
-    memory = MemorySettings(provider="gemini", query_input_type="query")
-    refused = choose_provider(memory, Credentials.model_validate({"gemini": "k"}))
-    assert refused.provider is None
-    assert "RETRIEVAL_QUERY" in (refused.error or "")
 
 
 def test_an_index_of_the_compatible_api_goes_on_with_it_until_a_person_rebuilds_it(
@@ -547,33 +388,19 @@ def test_an_index_of_the_compatible_api_goes_on_with_it_until_a_person_rebuilds_
         assert provider_of(old, agent).rebuilt is None
 
 
-def test_an_index_of_either_api_is_asked_over_its_own_while_the_other_is_built() -> None:
-    keys = Credentials.model_validate({"gemini": "k"})
+# The table of the documentation
 
-    accounts = set()
 
-    def chosen(base_url: str | None) -> tuple[MemorySettings, str]:
-        memory = MemorySettings.model_validate({"provider": "gemini", "remote": {"base_url": base_url}})
-        choice = choose_provider(memory, keys)
-        assert choice.provider is not None
-        assert (choice.earlier is None) == (base_url is not None), "an address that names an API means that API"
-        accounts.add(choice.provider.account)
-        return memory, choice.provider.identity
+PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text("utf-8")
 
-    google = "https://generativelanguage.googleapis.com/v1beta"
-    default, native = chosen(None)
-    explicit, same = chosen(google)
-    compatible, old = chosen(f"{google}/openai")
-    assert native == same
-    assert len(accounts) == 1, "what was noted of the account holds for either"
-    # What every index of an earlier version holds.
-    assert old == (
-        '{"base_url":"https://generativelanguage.googleapis.com/v1beta/openai",'
-        '"model":"gemini-embedding-001","provider":"gemini"}'
-    )
-    for identity in (native, old):
-        for memory in (default, explicit, compatible):
-            found = made_like(identity, memory, keys)
-            assert found is not None
-            assert found.provider is not None
-            assert found.provider.identity == identity
+
+@pytest.mark.long
+def test_the_table_says_what_is_sent_now() -> None:
+    assert document(PAGE) == PAGE, "run `python -m tests.provider_requests docs/providers.md`"
+
+
+def test_every_service_that_has_a_name_is_in_the_table_with_its_documentation() -> None:
+    assert {row.provider for row in ROWS} >= set(PRESETS)
+    for row in ROWS:
+        [line] = [line for line in PAGE.splitlines() if line.startswith(f"| `{row.provider}`{row.title} | ")]
+        assert "[Documentation](https://" in line

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -177,20 +176,3 @@ def test_transcripts_that_change_in_every_way_while_they_are_read(
             path.unlink(missing_ok=True)
 
     racers.race(write, steps=3000, seed=2)
-
-
-def test_folders_that_come_go_and_are_renamed_while_they_are_listed(racers: Racers) -> None:
-    def write(chance: random.Random) -> None:
-        folder = racers.memory / f"d{chance.randrange(4)}" / f"e{chance.randrange(4)}"
-        match chance.randrange(5):
-            case 0 | 1 | 2:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"n{chance.randrange(5)}.md").write_bytes(paragraph(chance))
-            case 3:
-                other = racers.memory / f"d{chance.randrange(4)}"
-                if folder.parent.exists() and not other.exists():
-                    folder.parent.rename(other)
-            case _:
-                shutil.rmtree(folder.parent, ignore_errors=True)
-
-    racers.race(write, steps=4000, seed=3)

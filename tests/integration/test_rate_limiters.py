@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Protocol
@@ -17,12 +14,8 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
-from schemas.status import EndpointCondition, EndpointStatus
-from tests.waiting import wait_until
 from workers.coordination import CircuitBreaker, shared_limiter
-from workers.health.health_store import HealthStore
-from workers.queue.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
-from workers.queue.names import Keys, account_key
+from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 
 
@@ -136,14 +129,6 @@ class TestCoolDown:
         assert limiter.hold() is None
         acquire(limiter)
 
-    def test_a_shorter_cool_down_never_shortens_a_longer_one(self, limiter: RateLimiter) -> None:
-        for _ in range(3):
-            acquire(limiter)
-        limiter.report(Throttled("slow down", retry_after=30.0))
-        limiter.report(Throttled("slow down", retry_after=2.0))
-        limiter.report(None)
-        assert cool_down(limiter) == pytest.approx(30.0, abs=0.2)
-
     @pytest.mark.parametrize(
         ("error", "backoff"),
         [
@@ -188,11 +173,6 @@ class TestLimitsAMinute:
         assert per_minute * 0.9 < first <= per_minute
         assert count_admitted(limiter, clock, seconds=59) <= per_minute
 
-    def test_in_no_minute_more_tokens_leave_than_the_limit(self, make: Make, clock: Clock) -> None:
-        limiter = make(limits(tokens=60_000))
-        sent = 5000 * count_admitted(limiter, clock, seconds=59, tokens=5000)
-        assert 50_000 <= sent <= 60_000
-
     def test_backfill_leaves_some_room_for_live_texts(self, make: Make) -> None:
         limiter = make(limits(requests=200))
         assert 10 <= fill(limiter, Urgency.BACKFILL) <= 15
@@ -206,16 +186,6 @@ class TestLimitsAMinute:
             acquire(limiter)
         assert paced.value.retry_after is not None
         assert paced.value.retry_after > 20, "the five queries were charged"
-
-    def test_a_request_that_has_to_wait_costs_nothing(self, make: Make) -> None:
-        limiter = make(limits(requests=10))
-        fill(limiter, Urgency.LIVE)
-        waits: list[float] = []
-        for _ in range(5):
-            with pytest.raises(Paced) as paced:
-                acquire(limiter)
-            waits.append(paced.value.retry_after or 0.0)
-        assert waits == pytest.approx([waits[0]] * 5, abs=0.2)
 
 
 # One account, many processes: the answer to one of them counts for all of them
@@ -244,31 +214,6 @@ def standing() -> float:
     return 1000.0
 
 
-def test_a_request_to_wait_that_one_process_got_stops_all_of_them(shared: Shared) -> None:
-    one, other = shared(clock=standing), shared(clock=standing)
-    acquire(other)
-    one.report(Throttled("slow down", retry_after=20))
-    for urgency in Urgency:
-        with pytest.raises(Transient) as waiting:
-            acquire(other, urgency=urgency)
-        assert waiting.value.retry_after == pytest.approx(20, abs=1)
-    hold = other.hold()
-    assert hold is not None
-    assert hold.seconds == pytest.approx(20, abs=1)
-
-
-def test_a_cool_down_is_the_account_s_and_a_refusal_the_model_s(shared: Shared) -> None:
-    small, large, stranger = shared(model="small"), shared(model="large"), shared(account="another")
-    small.report(Terminal("no model is called 'small'"))
-    with pytest.raises(Terminal, match="no model is called 'small'"):
-        acquire(small)
-    acquire(large)
-    large.report(Throttled("slow down", retry_after=20))
-    with pytest.raises(Transient, match="asked to wait"):
-        acquire(shared(model="third"))
-    acquire(stranger)
-
-
 def test_limits_a_minute_are_shared_and_each_process_applies_its_own(shared: Shared) -> None:
     wide, other, narrow = (shared(limits=limits(requests=number), clock=standing) for number in (300, 300, 10))
     assert 29 <= fill(wide, Urgency.LIVE) <= 31
@@ -277,26 +222,6 @@ def test_limits_a_minute_are_shared_and_each_process_applies_its_own(shared: Sha
         acquire(narrow)
     assert paced.value.retry_after is not None
     assert paced.value.retry_after > 0.3, "what the others sent counts against the narrow limit, too"
-
-
-def test_while_nothing_is_wrong_a_request_costs_one_command_of_the_client(shared: Shared, client: redis.Redis) -> None:
-    limiter = shared()
-    acquire(limiter)
-    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    for _ in range(10):
-        assert limiter.hold() is None
-        acquire(limiter)
-        limiter.report(None)
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 10
-
-
-def test_nothing_of_an_account_stays_for_ever(shared: Shared, client: redis.Redis) -> None:
-    limiter = shared(limits=limits(requests=10), clock=standing)
-    acquire(limiter)
-    assert 0 < client.ttl(account_key("account")) <= 86_400
-    client.persist(account_key("account"))
-    limiter.report(QUOTA)
-    assert 0 < client.ttl(account_key("account")) <= 86_400
 
 
 def test_while_the_broker_is_away_each_process_goes_by_its_own_answers(
@@ -315,59 +240,3 @@ def test_while_the_broker_is_away_each_process_goes_by_its_own_answers(
     hold = healthy.hold()
     assert hold is not None
     assert hold.refusal == str(QUOTA)
-
-
-def test_a_broker_that_hangs_is_waited_for_a_second_and_then_left_alone(
-    settings: Settings, client: redis.Redis
-) -> None:
-    server = client.info("server")["process_id"]
-    with connect(settings, answer_seconds=IMPATIENT_SECONDS) as impatient:
-        limiter = shared_limiter(impatient, CircuitBreaker(), account="account", model="model")
-        acquire(limiter)
-        os.kill(server, signal.SIGSTOP)
-        try:
-            begun = time.monotonic()
-            acquire(limiter)
-            assert time.monotonic() - begun < PATIENT_SECONDS
-            begun = time.monotonic()
-            for _ in range(100):
-                acquire(limiter)
-                assert limiter.hold() is None
-            assert time.monotonic() - begun < PATIENT_SECONDS, "not a second each"
-        finally:
-            os.kill(server, signal.SIGCONT)
-
-
-def test_an_operator_ends_a_backoff_and_no_time_that_the_provider_named(
-    shared: Shared, client: redis.Redis, keys: Keys
-) -> None:
-    board, failing, asked = HealthStore(client, keys), shared(), shared(account="another")
-    for _ in range(3):
-        wait_until(lambda: failing.hold() is None)
-        failing.report(Transient("broken connection"))
-    board.ask_again("account", "model")
-    wait_until(lambda: failing.hold() is None)
-    asked.report(Throttled("slow down", retry_after=20))
-    board.ask_again("another", "model")
-    with pytest.raises(Transient, match="asked to wait"):
-        acquire(asked)
-
-
-def test_the_state_of_an_endpoint_is_public(shared: Shared, client: redis.Redis, keys: Keys) -> None:
-    board = HealthStore(client, keys)
-    assert board.endpoint("", "model") is None
-    assert board.endpoint("account", "model") == EndpointStatus(EndpointCondition.OK)
-    limiter = shared()
-    limiter.report(Transient("HTTP 500"))
-    state = board.endpoint("account", "model")
-    assert state is not None
-    assert (state.condition, state.until) == (EndpointCondition.FAILING, None), "from the first one on"
-    limiter.report(None)
-    assert board.endpoint("account", "model") == EndpointStatus(EndpointCondition.OK)
-    begun = time.time()
-    limiter.report(Throttled("slow down", retry_after=20))
-    state = board.endpoint("account", "model")
-    assert state is not None
-    assert state.condition is EndpointCondition.COOLING_DOWN
-    assert state.until is not None
-    assert begun + 19 < state.until <= time.time() + 21

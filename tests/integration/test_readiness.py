@@ -1,4 +1,4 @@
-"""`/readyz` of workers and of `up`: it fails when work waits and nothing gets done, and only then."""
+"""`/readyz` of workers and of `up`, and signs of life: told when work waits and nothing gets done, and only then."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 import redis
 
+from memory.status.home import build_status
+from memory.status.processes import Pulses
 from schemas.documents import Lane
 from schemas.settings import Settings
-from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.health.health_store import HealthStore
-from workers.queue.broker import make_broker, message
+from workers.health.heartbeat import Heartbeat
+from workers.middleware import got_on
 from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.names import Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS
 from workers.queue.private_server import BrokerServer
 
@@ -47,14 +48,6 @@ def movement(client: redis.Redis, keys: Keys) -> HealthStore:
     return HealthStore(client, keys)
 
 
-def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
-    client: redis.Redis, keys: Keys, movement: HealthStore
-) -> None:
-    assert movement.stalled_seconds() == 0.0
-    client.set(keys.moved, "1", ex=1)
-    assert movement.stalled_seconds() == 0.0
-
-
 def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
     client: redis.Redis, keys: Keys, movement: HealthStore
 ) -> None:
@@ -68,22 +61,11 @@ def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
     assert movement.stalled_seconds() < 60
 
 
-def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_is_not(
-    client: redis.Redis, keys: Keys, movement: HealthStore
-) -> None:
-    broker = make_broker(client, keys)
-    old = message(EMBED_PENDING, VECTORS_QUEUE, "main").copy(message_timestamp=1_000_000)
-    broker.enqueue(old, delay=3_600_000)
-    assert movement.stalled_seconds() == 0.0
-    broker.enqueue(old)
-    assert movement.stalled_seconds() > 1_000_000
-
-
 def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets_on(
     settings: Settings, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-    workers_settings = settings.workers.model_copy(update={"port": port, "stalled_after_seconds": 3.0})
+    workers_settings = settings.workers.model_copy(update={"port": port, "stalled_after_seconds": 1.5})
     from workers import actors
 
     go_on = threading.Event()
@@ -120,15 +102,59 @@ def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, bro
         wait_until(lambda: ask(port)[0] == 200)
 
 
-@pytest.mark.long
-def test_up_is_not_ready_while_one_of_its_processes_stands_still(home: Path, workspace: Path) -> None:
-    from tests.acceptance.test_frozen_processes import stopped
+# Signs of life
 
-    port = free_port()
-    with Daemon(home, workspace, config=f"[up]\nport = {port}\n") as daemon:
-        wait_until(lambda: ask(port)[0] == 200)
-        [pid] = daemon.children("work")
-        with stopped(pid):
-            _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None)
-            assert f"process {pid} is stopped" in body["error"]
-        wait_until(lambda: ask(port)[0] == 200)
+
+@pytest.fixture
+def board(client: redis.Redis, keys: Keys) -> HealthStore:
+    return HealthStore(client, keys)
+
+
+def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: HealthStore, settings: Settings) -> None:
+    with Heartbeat(settings, "watch", Pulses(), beat_seconds=0.05):
+        [first] = board.processes()
+        assert (first.role, first.stuck) == ("watch", ())
+        wait_until(lambda: board.processes()[0].heard_at > first.heard_at + 0.05)
+    assert board.processes() == []
+
+
+def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: HealthStore, settings: Settings) -> None:
+    pulses = Pulses(stalled_after_seconds=0.0)
+    pulse = pulses.of("hand-over")
+    with Heartbeat(settings, "watch", pulses, beat_seconds=0.05):
+        assert build_status(settings, board).ok
+        pulse.busy("hands over to the queue")
+        status = wait_until(lambda: None if (found := build_status(settings, board)).ok else found)
+        assert [process.condition for process in status.processes] == ["stuck"]
+        [trouble] = [one for one in status.agents[0].troubles if one.part == "watch"]
+        assert "its hand-over thread has been at the same step (hands over to the queue)" in trouble.message
+        pulse.idle()
+        wait_until(lambda: build_status(settings, board).ok)
+
+
+def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
+    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.status.processes.LONG_SECONDS", 0.1)
+    monkeypatch.setitem(Heartbeat.__init__.__kwdefaults__, "beat_seconds", 0.05)
+    settings = settings.model_copy(
+        update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}
+    )
+    go_on, stay = threading.Event(), threading.Event()
+
+    def index(*_: object) -> None:
+        while not go_on.wait(0.01):
+            got_on()
+        stay.wait()
+
+    monkeypatch.setattr("workers.actors.index_turn", index)
+    with Workers(settings) as workers:
+        workers.mark("memory/a.md")
+        heard = wait_until(lambda: next(iter(board.processes()), None)).heard_at
+        wait_until(lambda: (beat := board.processes()[0]).heard_at > heard + 1.5 and not beat.stuck)
+        assert not any("index_pending" in one for one in board.processes()[0].doing)
+        go_on.set()
+        wait_until(lambda: any("index_pending of main for" in one for one in board.processes()[0].doing))
+        wait_until(lambda: any("index_pending of main" in one for one in board.processes()[0].stuck))
+        stay.set()
+        wait_until(lambda: not board.processes()[0].stuck)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import redis
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.failure_policy import Postponed
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import INDEX_PENDING
@@ -103,7 +101,7 @@ def test_consumers_outlive_a_server_that_takes_no_writes_and_go_on_with_what_was
 
         held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
         delayed = make_broker(workers.client, workers.keys).enqueue(
-            message(INDEX_PENDING, "live", "main", "live"), delay=2_000
+            message(INDEX_PENDING, "live", "main", "live"), delay=3_000
         )
         wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
         before = {queue: taken.count(queue) for queue in taken}
@@ -141,38 +139,13 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
     with Workers(settings) as workers:
         held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
         delayed = make_broker(workers.client, workers.keys).enqueue(
-            message(INDEX_PENDING, "live", "main", "live"), delay=1_000
+            message(INDEX_PENDING, "live", "main", "live"), delay=3_000
         )
         wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
         refusing.error = error
         wait_until(lambda: commands <= set(refusing.refused) and len(refusing.refused) > 2, what="all was refused")
         refusing.error = None
         wait_until(lambda: delayed.message_id in begun)
-        wait_until(lambda: not is_left(workers))
-
-
-def test_a_job_that_has_to_come_again_does_so_though_the_broker_did_not_take_that(
-    settings: Settings, broker_server: BrokerServer, begun: list[str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusing, failed = Refusing(monkeypatch), threading.Event()
-    refusing.command("enqueue", "live.DQ")
-    refusing.error = redis.ResponseError("READONLY")
-    started = BrokerJobQueue.started
-
-    def failing(queue: BrokerJobQueue, *arguments: str, **options: Any) -> Any:
-        begin = started(queue, *arguments, **options)
-        if not failed.is_set():
-            failed.set()
-            raise Postponed("not yet", retry_in=0.05)
-        return begin
-
-    monkeypatch.setattr(BrokerJobQueue, "started", failing)
-    with Workers(settings) as workers:
-        first = make_broker(workers.client, workers.keys).enqueue(message(INDEX_PENDING, "live", "main", "live"))
-        wait_until(lambda: len(refusing.refused) > 2, what="it is tried again")
-        assert begun == [first.message_id]
-        refusing.error = None
-        wait_until(lambda: begun == [first.message_id] * 2)
         wait_until(lambda: not is_left(workers))
 
 
@@ -208,11 +181,3 @@ def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
         assert len(answers) == 1
         wait_until(lambda: not is_left(workers))
         assert begun.count(job.message_id) == 1
-
-
-def test_several_workers_of_a_process_are_no_reason_for_a_warning(
-    settings: Settings, broker_server: BrokerServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Workers(settings) as workers:
-        workers.index("memory/a.md", "The heron stands in the reeds.")
-    assert not [said for said in caplog.messages if "middleware" in said]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from structlog.testing import capture_logs
 
 from memory.search.freshness import GuardedPendingReader
 from memory.status.home import broker_state, build_status
-from memory.status.processes import Pulses
-from recalld.doctor.machine import broker_findings
+from recalld.doctor.examination import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, UserError
@@ -25,7 +22,6 @@ from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key, ready
 from workers.health.health_store import HealthStore
-from workers.health.heartbeat import Heartbeat
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
 
@@ -69,13 +65,6 @@ def test_a_password_that_is_refused_is_said_at_the_start(settings: Settings, gua
     BrokerServer(at(settings, f"unix://:right@{guarded}")).ensure()
 
 
-def test_a_user_who_may_do_nothing_is_told_so(settings: Settings, guarded: str) -> None:
-    with redis.Redis.from_url(f"unix://:right@{guarded}") as owner:
-        owner.execute_command("ACL", "SETUSER", "guest", "on", ">guest")  # type: ignore[no-untyped-call] # redis has no types here
-    with pytest.raises(UserError, match="does not permit its user what recalld needs"):
-        BrokerServer(at(settings, f"unix://guest:guest@{guarded}")).ensure()
-
-
 def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     settings: Settings, guarded: str
 ) -> None:
@@ -86,21 +75,16 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)
     assert "refuses the user or password" in str(state.warning)
-    (finding,) = broker_findings(refused, build_status(refused, reader))
-    assert "refuses the user or password" in finding.message
-    assert "unset" not in (finding.action or "")
+    status = build_status(refused, reader)
+    assert not list(broker_findings(refused, status))
+    [trouble] = status.agents[0].troubles
+    assert "refuses the user or password" in trouble.message
     page = ready(HealthStore(side.client, side.keys))
     assert page.status_code == 503
     assert "refuses the user or password" in json.loads(page.body)["error"]
     with pytest.raises(BrokerUnavailable, match=r"^the broker named by .* refuses the user or password"):
         side.queue.mark_changed("main", [key("memory/a.md")], lane=Lane.LIVE)
     side.client.close()
-
-
-def test_a_running_process_says_once_that_it_is_refused(settings: Settings, guarded: str) -> None:
-    with capture_logs() as said, Heartbeat(at(settings, WRONG.format(guarded)), "serve", Pulses(), beat_seconds=0.01):
-        wait_until(lambda: any(line["event"] == "broker_refuses" for line in said))
-    assert [line["log_level"] for line in said if line["event"] == "broker_refuses"] == ["warning"]
 
 
 def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
@@ -129,16 +113,3 @@ def test_every_command_that_needs_the_broker_says_so(
     code, _, err = commands.run(*command)
     assert code == 1
     assert "does not answer over TLS" in err
-
-
-def test_a_certificate_that_nobody_trusts_is_named(
-    settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def untrusted(*_arguments: object, **_options: object) -> None:
-        error = ssl.SSLCertVerificationError("certificate verify failed")
-        error.verify_message = "self-signed certificate"
-        raise error
-
-    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", untrusted)
-    with pytest.raises(UserError, match=r"a certificate that is not trusted \(self-signed certificate\)"):
-        BrokerServer(at(settings, f"rediss://{silent}/0")).ensure()

@@ -1,8 +1,7 @@
-"""Who is out of scope learns nothing, at whichever door."""
+"""Sessions out of scope learn nothing, at every door."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
-GROUP = "agent:main:telegram:group:42"
 DENIED = "agent:main:slack:channel:general"
 OTHERS = "agent:other:main"
 NOTHING: dict[str, Any] = {
@@ -115,37 +113,6 @@ def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, ses
     assert [answer.pop("path") for answer in answers] == paths
     nothing = {"status": "not_found", "text": "", "from": 1, "lines": 0, "totalLines": 0, "truncated": False}
     assert answers == [nothing] * len(paths)
-
-
-@pytest.mark.parametrize("through_the_service", [True, False])
-def test_on_the_command_line_a_session_key_is_judged_and_its_absence_never(
-    scoped: Settings, cli: CommandLine, through_the_service: bool
-):
-    def ask() -> None:
-        for _ in range(2):  # the second search takes the quick way
-            assert cli.json("search", "dentist")["results"][0]["path"] == "memory/friday.md"
-        assert cli.say("get", "MEMORY.md") == "The vault is called Basalt.\n"
-
-        for session_key in (DENIED, OTHERS):
-            code, out, err = cli.run("search", "dentist", "--session-key", session_key, "--json")
-            assert (code, err) == (3, "")
-            answer = json.loads(out)
-            del answer["tookMs"]
-            assert answer == NOTHING
-            code, out, err = cli.run("search", "dentist", "--session-key", session_key)
-            assert (code, out, err) == (3, "", "recalld: nothing found\n")
-            assert cli.run("get", "memory/friday.md", "--session-key", session_key) == (0, "", "")
-
-        code, out, _ = cli.run("get", "MEMORY.md", "--session-key", GROUP)
-        assert (code, out) == (3, "")
-        assert "Basalt" not in cli.run("search", "vault", "Basalt", "--session-key", GROUP, "--json")[1]
-        assert cli.say("get", "memory/friday.md", "--session-key", GROUP)
-
-    if through_the_service:
-        with running(scoped):
-            ask()
-    else:
-        ask()
 
 
 def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(scoped: Settings, cli: CommandLine, home: Path):

@@ -19,7 +19,6 @@ from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
-from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
@@ -46,7 +45,7 @@ def remote(settings: Settings, workspace: Path, server: EmbeddingServer) -> Sett
 
 @pytest.fixture
 def indexing(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
-    """What a worker process has in common with the service."""
+    """Return the objects that a worker process shares with the service."""
     with coordinating(remote) as coordination:
         yield coordination
 
@@ -149,43 +148,3 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
     assert re.search(rf'recalld_embedding_endpoint{{agent="main",model="[^"]*",{model},state="stopped"}} 1.0', metrics)
     assert re.search(rf'recalld_embedding_endpoint{{agent="main",model="[^"]*",{model},state="ok"}} 0.0', metrics)
     supply.close()
-
-
-def test_what_queries_and_batches_cost_adds_up_over_processes(
-    remote: Settings,
-    http: httpx.Client,
-    board: HealthStore,
-    indexing: BrokerCoordination,
-    serving: BrokerCoordination,
-) -> None:
-    serving.counters.flush()
-    supply = supply_of(remote, indexing)
-    assert supply.batcher.submit(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(60)
-    indexing.counters.flush()
-    assert [usage.inputs for usage in board.usage("main")] == [4]
-    http.get("/v1/status")
-    [usage] = http.get("/v1/status", params={"deep": "1"}).json()["agents"][0]["usage"]
-    assert (usage["provider"], usage["model"]) == ("openai", "text-embedding-3-small")
-    assert usage["total"] == usage["today"]
-    assert (usage["total"]["requests"], usage["total"]["inputs"], usage["total"]["failed"]) == (2, 4, 0)
-    assert usage["total"]["tokens"] >= 4
-    metrics = http.get("/metrics").text
-    labels = 'agent="main",model="text-embedding-3-small"'
-    assert f'recalld_embedding_requests_total{{{labels},outcome="answered",provider="openai"}} 2.0' in metrics
-    assert f'recalld_embedding_requests_total{{{labels},outcome="failed",provider="openai"}} 0.0' in metrics
-    assert f'recalld_embedding_inputs_total{{{labels},provider="openai"}} 4.0' in metrics
-    assert f'recalld_embedding_tokens_total{{{labels},provider="openai"}} ' in metrics
-    assert "# TYPE recalld_embedding_requests_total counter" in metrics
-    supply.close()
-
-
-def test_a_service_whose_broker_is_away_goes_by_what_it_finds_out_itself(
-    remote: Settings, server: EmbeddingServer
-) -> None:
-    with coordinating(remote) as coordination, running(remote, QuietBoard(), coordinate=coordination) as client:
-        wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
-        server.fail_next(Failure(status=429, headers={"Retry-After": "30"}))
-        search(client, "dentist")
-        sent = server.requests
-        assert "openai asked to wait 30 s" in told(search(client, "appointment"))
-        assert server.requests == sent

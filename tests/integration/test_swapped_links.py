@@ -35,7 +35,7 @@ while True:
 
 @contextmanager
 def swapped(place: Path, link: Path) -> Iterator[None]:
-    """What is at `place` and the link at `link` change places until the end of the block."""
+    """Exchange the file at `place` with the link at `link` again and again until the end of the block."""
     arguments = [str(path) for path in (place, place, link, place.with_name("aside"))]
     with subprocess.Popen([sys.executable, "-c", _SWAPPING, *arguments], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.search.tools import TOOLS
 from recalld.client import AsyncClient, Client
 from schemas.settings import Settings
-from tests.mcp_clients import calling, found, over_http, refusal
+from tests.mcp_clients import calling, over_http, refusal
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
@@ -43,36 +42,6 @@ def call(service: httpx.Client, name: str, arguments: Any, **more: Any) -> dict[
 
 def mcp(service: httpx.Client) -> str:
     return str(service.base_url).rstrip("/") + "/mcp"
-
-
-def test_the_tools_are_listed_as_in_the_model_context_protocol(service: httpx.Client):
-    listed = service.get("/v1/tools").json()["tools"]
-    assert listed == [
-        {
-            "name": tool.name,
-            "title": tool.title,
-            "description": tool.description,
-            "inputSchema": tool.input_schema,
-        }
-        for tool in TOOLS.values()
-    ]
-
-
-def test_a_call_has_the_answer_of_the_other_door(service: httpx.Client):
-    for name, arguments in (
-        ("memory_search", {"query": "dentist appointment", "maxResults": 1}),
-        ("memory_get", {"path": "memory/friday.md", "from": 3, "lines": 1}),
-        ("memory_get", {"path": "memory/nothing.md"}),
-    ):
-        mine = call(service, name, json.dumps(arguments))
-        same = call(service, name, arguments)
-        theirs = found(over_http(mcp(service), lambda client, n=name, a=arguments: client.call_tool(n, a)))
-        for answer in (mine, same, theirs):
-            answer.pop("tookMs", None)
-        assert mine == same == theirs
-    assert call(service, "memory_search", {"query": "dentist"})["results"][0]["snippet"].endswith(
-        "Source: memory/friday.md#L1-L4"
-    )
 
 
 def test_what_a_model_did_wrong_is_an_answer_in_the_words_of_the_other_door(service: httpx.Client):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import shlex
 import subprocess
@@ -11,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld.cli import run
-from recalld.client import Client
 from recalld.invocation import Invocation
-from recalld.up import daemon
 from tests.commanding import CommandLine
 from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer
@@ -110,39 +106,7 @@ def test_options_go_before_the_lines_of_the_path(commands: CommandLine) -> None:
     assert commands.say("get", "MEMORY.md:23-44", "--from", "50", "--lines", "2").splitlines() == LINES[49:51]
 
 
-@pytest.mark.parametrize("typed", ["MEMORY.md:1-2", "MEMORY.md#L1-L2"])
-def test_a_document_of_such_a_name_is_that_document(
-    typed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answered(_client: Client, path: str, **_asked: object) -> dict[str, object]:
-        return {"path": path, "text": f"{path}\n", "truncated": False}
-
-    monkeypatch.setattr(Client, "at_home", staticmethod(lambda _home, **_more: Client(url="http://127.0.0.1:9")))
-    monkeypatch.setattr(Client, "get", answered)
-    assert run(["get", typed]) == 0
-    assert capsys.readouterr().out == f"{typed}\n"
-
-
 @pytest.mark.usefixtures("note")
 @pytest.mark.parametrize("typed", ["MEMORY.md:x", "memory/none.md:3-5", "MEMORY.md:9999999999"])
 def test_what_names_nothing_is_exit_code_3(commands: CommandLine, typed: str) -> None:
     assert commands.run("get", typed)[0] == 3
-
-
-@pytest.mark.parametrize("command", ["up", "jobs", "dead list"])
-def test_what_a_command_uses_shows_warnings_at_most(
-    commands: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    levels: list[int] = []
-
-    def configure(*, level: int = logging.INFO, process: str | None = None) -> None:
-        levels.append(level)
-
-    def ended(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("recalld.logs.configure_logs", configure)
-    monkeypatch.setattr(daemon, "configure_logs", configure)
-    monkeypatch.setattr(daemon, "running_broker", ended)
-    commands.run(*command.split())
-    assert levels[0] >= logging.WARNING

@@ -1,4 +1,4 @@
-"""What `recalld get` leaves with when it shows nothing: a document that is not there is told from a failure."""
+"""Exit codes of `recalld get`: 3 for an absent document, 1 after a failure."""
 
 from __future__ import annotations
 

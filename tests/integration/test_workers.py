@@ -10,20 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import structlog
 
 from memory.documents.agent_files import AgentFiles, SourceText
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
+from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import index_job as indexing_job
-from workers.queue.names import EMBED_PENDING, INDEX_PENDING
-from workers.queue.pending import Waiting
+from workers.queue.names import INDEX_PENDING
 from workers.queue.private_server import BrokerServer
-
-#: The marks when nothing waits and nothing runs.
-AT_REST = Waiting(live=0, backfill=0, running=0)
 
 OnRead = Callable[[AgentFiles, DocumentKey], None]
 
@@ -154,31 +150,83 @@ def test_two_agents_take_turns_that_are_short_as_long_as_both_wait(
     assert order == ["noisy"] * 4 + ["quiet"] * 4 + ["noisy"] * 4 + ["quiet"] * 2 + ["noisy"] * 12
 
 
-def test_a_message_for_an_agent_that_nobody_knows_is_dropped_and_said(
-    settings: Settings, broker_server: BrokerServer
-) -> None:
-    with structlog.testing.capture_logs() as logs, Workers(settings) as workers:
-        workers.mark("memory/a.md", agent="stranger")
-        wait_until(lambda: any(entry["event"] == "unknown_agent" for entry in logs))
-        wait_until(lambda: not workers.client.hlen(workers.keys.messages("live")))
-        workers.index("memory/a.md", "The heron stands in the reeds.")
-    [said] = [entry for entry in logs if entry["event"] == "unknown_agent"]
-    assert said["agent"] == "stranger"
-    assert not (settings.indexes_path / "stranger").exists()
+# A very long transcript
 
 
-def test_without_a_provider_nobody_asks_for_vectors_for_ever(
-    settings: Settings, workspace: Path, broker_server: BrokerServer
+MESSAGES = 12_000
+KEY = DocumentKey("sessions", "sessions/long.jsonl")
+
+
+@pytest.fixture
+def two_agents(settings: Settings, tmp_path: Path) -> Settings:
+    """One backfill job at a time for both of them; keywords only."""
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    with (sessions / KEY.path.removeprefix("sessions/")).open("wb") as file:
+        for number in range(MESSAGES):
+            file.write(message_line("plain", "user", f"word{number} " + "stands beside telescopes again " * 8))
+    agents = []
+    for name in ("main", "second"):
+        (tmp_path / name / "memory").mkdir(parents=True)
+        agents.append({"id": name, "workspace": tmp_path / name, "provider": "none", "sessions": [str(sessions)]})
+    facts = {"home": settings.home, "agents": agents, "workers": {"threads": 1}}
+    return Settings.model_validate(facts)
+
+
+def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
+    two_agents: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keywords_only = Settings.model_validate(
-        {"home": settings.home, "agents": [{"id": "main", "workspace": workspace, "provider": "none"}]}
-    )
-    with Workers(keywords_only) as workers:
-        workers.note("memory/one.md", "The caracal sleeps.\n")
-        wait_until(lambda: workers.settled() and workers.finds("caracal"))
-        workers.queue.request_vectors("main")
-        for number in range(3):
-            workers.note("memory/two.md", f"The ocelot wakes {number}.\n")
-            wait_until(lambda: workers.settled() and workers.finds("ocelot"))
-        wait_until(lambda: not workers.client.hlen(workers.keys.messages("vectors")))
-        assert jobs(workers, EMBED_PENDING) == 1
+    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.2)
+    with Workers(two_agents) as workers:
+        workers.write("memory/short.md", "The okapi is short.\n", agent="second")
+        workers.queue.mark_changed("main", [KEY], lane=Lane.BACKFILL)
+        wait_until(lambda: workers.counts("main").chunks, what="the long one is under way")
+        workers.mark("memory/short.md", agent="second", lane=Lane.BACKFILL)
+        wait_until(lambda: workers.finds("okapi", "second"))
+        assert not workers.settled("main"), "the long transcript was over before it was the other agent's turn"
+        wait_until(lambda: workers.settled("main"), timeout=120)
+        wait_until(lambda: workers.settled("second"))
+        in_turns = content(workers, "main")
+        monkeypatch.setattr(indexing_job, "TURN_SECONDS", 600.0)
+        workers.queue.mark_changed("second", [KEY], lane=Lane.BACKFILL)
+        wait_until(lambda: workers.settled("second"), timeout=120)
+        assert in_turns == content(workers, "second")
+        assert workers.finds(f"word{MESSAGES - 1}")
+
+
+def content(workers: Workers, agent: str) -> list[tuple[int, int, int, str]]:
+    """Ordinal, lines and hash of each chunk of the long transcript."""
+    with workers.reading(agent) as reader:
+        assert reader is not None
+        return [(one.ordinal, one.start_line, one.end_line, one.text_hash) for one in reader.chunks_of(KEY)]
+
+
+def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole_whichever_comes_first(
+    settings: Settings, broker_server: BrokerServer, workspace: Path
+) -> None:
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    agent = {"id": "main", "workspace": workspace, "provider": "stub", "sessions": [str(sessions)]}
+    file = sessions / "a.jsonl"
+    archive = sessions / "a.jsonl.reset.2026-02-04T10-00-00.000Z"
+    said = [message_line("plain", "user", f"word{number} " + "stands beside telescopes " * 40) for number in range(9)]
+
+    def known(workers: Workers) -> list[str]:
+        with workers.reading("main") as reader:
+            return sorted(file.key.path for file in reader.files()) if reader is not None else []
+
+    def indexed(path: Path) -> None:
+        workers.queue.mark_changed("main", [DocumentKey("sessions", f"sessions/{path.name}")], lane=Lane.LIVE)
+        wait_until(workers.complete)
+
+    with Workers(Settings.model_validate({"home": settings.home, "agents": [agent]})) as workers:
+        file.write_bytes(b"".join(said))
+        indexed(file)
+        archive.write_bytes(b"".join(said[:5]))
+        indexed(archive)
+        archive.write_bytes(b"".join(said))
+        file.unlink()
+        indexed(file)
+        assert known(workers) == [f"sessions/{file.name}", f"sessions/{archive.name}"]
+        indexed(archive)
+        wait_until(lambda: known(workers) == [f"sessions/{archive.name}"])

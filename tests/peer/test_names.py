@@ -16,7 +16,6 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.storing import document
-from tests.without_fts5 import without_fts5
 from tests.written_index import write_index
 
 ROLLOUT = "0199d2e5-7c11-7a52-8f0e-7d3a52e1c9aa"
@@ -131,22 +130,6 @@ def test_a_transcript_is_found_by_its_name_and_by_its_id(settings: Settings, not
             assert first(manager, query, sources=("memory",)) != path
 
 
-def test_a_name_is_found_where_keywords_cannot_be_searched(settings: Settings, notes: Path) -> None:
-    write_index(settings)
-    with without_fts5(), asked(settings) as manager:
-        answer = manager.search(SearchRequest(query="people/team.md"))
-        assert (answer.mode, answer.results[0].path) == ("vector", "memory/people/team.md")
-
-
-def test_a_name_is_not_told_in_a_session_that_may_not_see_the_note(settings: Settings, notes: Path) -> None:
-    write_index(settings)
-    with asked(settings) as manager:
-        for query in ("MEMORY.md", "memory", "what does MEMORY.md say"):
-            shown = manager.search(SearchRequest(query=query, session_key="agent:main:discord:group:1")).results
-            assert "MEMORY.md" not in [result.path for result in shown]
-            assert first(manager, query) == "MEMORY.md"
-
-
 @pytest.mark.parametrize("query", ["what is the plan for the database migration", "database migration plan"])
 def test_a_longer_question_is_not_about_a_note_that_is_called_like_one_of_its_words(
     configured: Settings, notes: Path, query: str
@@ -154,22 +137,3 @@ def test_a_longer_question_is_not_about_a_note_that_is_called_like_one_of_its_wo
     write_index(configured)
     with asked(configured) as manager:
         assert first(manager, query) == "memory/migration.md"
-
-
-def test_the_rest_of_a_question_chooses_the_place_in_the_note_that_it_names(configured: Settings, notes: Path) -> None:
-    write_index(configured)
-    with asked(configured) as manager:
-        hit = manager.search(SearchRequest(query="what is line 287 in people/team.md")).results[0]
-        assert hit.path == "memory/people/team.md"
-        assert hit.start_line <= 290 <= hit.end_line
-
-
-def test_copies_of_a_named_note_are_told_beside_it(settings: Settings, workspace: Path) -> None:
-    names = ("memory/one.md", "memory/two.md")
-    for name in names:
-        (workspace / name).write_text("The very same words.\n", "utf-8")
-    write_index(settings)
-    with asked(settings) as manager:
-        for name, other in zip(names, reversed(names), strict=True):
-            [hit] = manager.search(SearchRequest(query=name)).results
-            assert (hit.path, hit.also_in and hit.also_in.paths) == (name, (other,))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memory.embedding.providers.presets import family_prefixes, price_of
-from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
+from memory.embedding.selection import ProviderChoice, choose_provider
 from recalld.settings.load import load
 from schemas.errors import UserError
 from schemas.settings import Credentials, MemorySettings
@@ -54,20 +54,6 @@ def test_behind_a_router_the_whole_name_is_the_models(provider: str) -> None:
     assert model_of(choose(provider=provider, model=name, remote={**ROUTER, "api_key": "k"})) == name
     own = {"base_url": "https://api.openai.com/v1/"}
     assert model_of(choose(provider="openai", model="openai/text-embedding-3-small", remote=own)) != name
-
-
-def test_both_spellings_are_one_identity_but_for_the_one_that_indexes_have() -> None:
-    def identity(provider: str, model: str) -> str:
-        provided = choose(provider=provider, model=model).provider
-        assert provided is not None
-        return provided.identity
-
-    assert identity("voyage", "voyage/voyage-4") == identity("voyage", "voyage-4")
-    assert identity("ollama", "ollama/bge-m3") == identity("ollama", "bge-m3")
-    # Google's OpenAI-compatible API took it, so it is in the fingerprints of indexes that were paid for.
-    earlier = choose(provider="gemini", model="models/gemini-embedding-001").earlier
-    assert earlier is not None
-    assert json.loads(earlier.identity)["model"] == "models/gemini-embedding-001"
 
 
 def test_with_auto_the_name_before_the_model_names_the_provider_that_can_be_had() -> None:
@@ -123,12 +109,6 @@ def test_openai_compatible_says_what_it_lacks(settings: dict[str, Any], unsaid: 
     choice = choose(provider="openai-compatible", **settings)
     assert choice.lacking is not None
     assert choice.lacking.remedy.startswith(f"set {unsaid},")
-
-
-def test_a_model_of_bedrock_that_is_not_known_names_those_that_are() -> None:
-    choice = choose(provider="bedrock", model="meta.llama3")
-    assert choice.lacking is not None
-    assert "cohere.embed" in choice.lacking.remedy
 
 
 @pytest.mark.parametrize(
@@ -199,10 +179,3 @@ def test_prefixes_are_for_open_models_only_and_give_way_to_the_settings() -> Non
     assert prefixes_of(choose(provider="ollama", query_input_type="query")) == ("", "")
     assert prefixes_of(choose(provider="ollama", query_prefix="", document_prefix="")) == ("", "")
     assert prefixes_of(choose(provider="ollama", document_prefix="D: ")) == (nomic[0], "D: ")
-
-
-def test_a_fallback_has_its_own_models_prefixes() -> None:
-    memory = MemorySettings.model_validate({"provider": "openai", "fallback": "ollama", "query_prefix": "Q: "})
-    fallback = fallback_choice(memory, KEYS)
-    assert fallback is not None
-    assert prefixes_of(fallback) == FAMILIES["nomic-embed-text:v1.5"]

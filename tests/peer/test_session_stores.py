@@ -113,14 +113,6 @@ def test_cron_runs_and_dreams_of_the_store_are_left_out_and_counted_and_a_person
     assert scan.left_out == {"cron": 6, "dreaming": 2, "heartbeat": 2, "hook": 1, "system": 1}
 
 
-def test_archives_of_a_machines_session_are_the_machines_too(sessions: Path) -> None:
-    write(sessions, f"run.jsonl.reset.{ARCHIVED}", f"run.jsonl.deleted.{ARCHIVED}.zst", f"talk.jsonl.reset.{ARCHIVED}")
-    store(sessions, STORED)
-    files = files_of(sessions)
-    assert found(files) == {f"talk.jsonl.reset.{ARCHIVED}"}
-    assert files.scan().left_out == {"cron": 2}
-
-
 @pytest.mark.parametrize(
     ("lines", "kind"),
     [
@@ -149,17 +141,6 @@ def test_an_archive_that_the_store_has_forgotten_tells_itself_that_it_was_a_mach
     left = found(files_of(sessions))
     assert everything - left == (set() if kind is None else {f"old.jsonl.deleted.{ARCHIVED}"})
     assert files_of(sessions).scan().left_out == ({} if kind is None else {kind: 1})
-
-
-def test_what_is_left_out_is_no_document_and_no_event(sessions: Path) -> None:
-    write(sessions, "run.jsonl", "talk.jsonl")
-    store(sessions, STORED)
-    files = files_of(sessions)
-    assert files.key_of(sessions / "run.jsonl") is None
-    assert files.reason_of(sessions / "run.jsonl") == "cron"
-    assert files.reason_of(sessions / "talk.jsonl") is None
-    assert files.key_of(sessions / "talk.jsonl") == key("talk.jsonl")
-    assert files.stat(key("run.jsonl")) is None
 
 
 def test_a_session_whose_kind_becomes_known_leaves_the_index(sessions: Path) -> None:
@@ -200,29 +181,10 @@ def test_a_damaged_store_leaves_out_nothing(sessions: Path, tmp_path: Path, dama
     assert found(files) == {"run.jsonl"}
 
 
-def test_spawners_that_spawned_one_another_end(sessions: Path) -> None:
-    circle = {
-        "agent:main:subagent:a": {"sessionId": "a", "spawnedBy": "agent:main:subagent:b"},
-        "agent:main:subagent:b": {"sessionId": "b", "spawnedBy": "agent:main:subagent:a"},
-    }
-    assert kinds_of(circle) == {"a.jsonl": "subagent", "b.jsonl": "subagent"}
-
-
-def test_a_store_speaks_of_its_own_folder_alone(sessions: Path) -> None:
-    (sessions / "below").mkdir()
-    write(sessions, "run.jsonl", "below/run.jsonl")
-    store(sessions, STORED)
-    assert found(files_of(sessions)) == {"below/run.jsonl"}
-
-
 def said(*messages: dict[str, Any]) -> list[str]:
     facts: dict[str, Any] = {}
     lines = [OpenClawFormat().read({"type": "message", "message": message}, facts) for message in messages]
     return [line.text for line in lines if isinstance(line, Said) and line.text]
-
-
-def test_what_a_job_asks_in_a_conversation_was_not_said() -> None:
-    assert said({"role": "user", "content": "[cron:7f nightly] Collect the figures"}) == []
 
 
 HEARTBEAT = {"kind": "internal_system", "sourceTool": "heartbeat"}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from memory.chunking.segmenting import query_terms
@@ -99,20 +96,3 @@ def test_a_word_that_says_something_survives(query: str, kept: str | None) -> No
 def test_a_query_of_such_words_alone_is_searched_for_them(query: str) -> None:
     assert words(query)
     assert sought(query)
-
-
-def test_a_mixed_query_is_not_taken_for_the_language_of_a_few_of_its_words() -> None:
-    assert words("what does der die das mean") == ["der", "die", "das", "mean"]
-    assert words("quién es el owner of the gateway and where") == ["quién", "es", "el", "owner", "gateway"]
-
-
-def test_the_lists_are_read_when_a_query_needs_them() -> None:
-    program = """
-import sys
-from memory.chunking.segmenting import index_text, query_terms
-index_text("hello \u4eca\u5929"), query_terms("sourdough"), query_terms("what is the sourdough")
-assert "stop_words" not in sys.modules
-query_terms("der Sauerteig und die Hefe")
-assert "stop_words" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""What holds for every command: options, exit codes, and errors of one sentence."""
+"""Rules of every command: options, exit codes, and errors of one sentence."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
-from recalld import cli
 from recalld.cli import COMMANDS, EXIT_CODES, run
-from recalld.client import Client, RequestRefused, ServiceTimedOut, ServiceUnavailable
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
-from recalld.settings.load import remember_workspace
 from schemas.errors import BrokerUnavailable, UserError
+from tests.raw_server import announce, proof, raw_server
+from tests.raw_server import answer as said
 
 Frame = Callable[[Callable[[Invocation], object]], None]
 
@@ -84,15 +83,6 @@ def test_a_settings_file_that_is_not_there_ends_every_command_at_once(
     assert (shown.out, home.exists()) == ("", False)
 
 
-def test_the_settings_file_that_discover_writes_need_not_be_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    new, notes = home.parent / "new.toml", home.parent / "notes"
-    notes.mkdir()
-    (notes / "MEMORY.md").write_text("The gateway runs on port 8443.\n", "utf-8")
-    monkeypatch.chdir(notes)
-    assert run(["--config", str(new), "discover", "--all", "--write"]) == 0
-    assert new.exists()
-
-
 def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == run(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -129,19 +119,6 @@ def test_global_options_are_taken_before_and_after_the_command(probe: Frame, tmp
         assert (invocation.home, invocation.config, invocation.agent) == ("/h", str(config), "a")
         assert (invocation.workspace, invocation.overrides) == ("/w", {"service.port": 1})
     assert seen[2].home == "/after"
-
-
-def test_a_flag_reaches_the_settings_and_the_workspace_is_remembered(probe: Frame, home: Path, tmp_path: Path) -> None:
-    ports: list[int] = []
-
-    def body(invocation: Invocation) -> None:
-        ports.append(invocation.settings.service.port)
-        invocation.remember()
-
-    probe(body)
-    assert run(["index", "--workspace", str(tmp_path), "--port", "4000"]) == 0
-    assert ports == [4000]
-    assert json.loads((home / "agents.json").read_text("utf-8")) == {"agents": {"main": str(tmp_path)}}
 
 
 @pytest.mark.parametrize(
@@ -230,27 +207,6 @@ def test_a_search_through_the_service_loads_nothing_heavy() -> None:
     assert ended.stdout.splitlines()[-1] == "3 []"
 
 
-class Answers:
-    """Stands in for the running service of the home folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.answer: dict[str, object] | Exception = {}
-        self.asked: list[tuple[object, ...]] = []
-        monkeypatch.setattr(Client, "at_home", classmethod(lambda *_, **__: Client("127.0.0.1", 1)))
-        monkeypatch.setattr(Client, "_call", self._call)
-
-    def _call(self, *asked: object, **_: object) -> dict[str, object]:
-        self.asked.append(asked)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    return Answers(monkeypatch)
-
-
 HIT = {"path": "MEMORY.md", "startLine": 3, "endLine": 4, "score": 0.914, "snippet": "猫叫 Pixel\nblack"}
 FOUND = {"results": [HIT], "degraded": ["keywords only: no key"], "pending": {"documents": 2, "vectors": 0}}
 REMARKS = "recalld: keywords only: no key\nrecalld: 2 changed notes are not indexed yet\n"
@@ -275,7 +231,7 @@ STATUS = {"ok": False, "version": "1", "home": "/home-folder", "agents": [], "ca
     ],
 )
 def test_an_answer_is_printed_alone_and_remarks_apart(
-    service: Answers,
+    home: Path,
     capsys: pytest.CaptureFixture[str],
     call: str,
     answer: dict[str, object],
@@ -283,63 +239,14 @@ def test_an_answer_is_printed_alone_and_remarks_apart(
     out: str | None,
     err: str,
 ) -> None:
-    service.answer = answer
-    assert run(call.split()) == exit_code
-    shown = capsys.readouterr()
-    assert (out in (None, shown.out), shown.err) == (True, err)
-    assert run([*call.split(), "--json"]) == exit_code
-    assert json.loads(capsys.readouterr().out) == answer
-
-
-def test_a_searchs_options_reach_the_service(service: Answers) -> None:
-    service.answer = FOUND
-    run(["search", "what", "is", "it", "--max-results", "2", "--source", "memory"])
-    (_, path, body) = service.asked[0]
-    assert isinstance(body, dict)
-    assert (path, body["query"], body["maxResults"], body["sources"]) == ("/v1/search", "what is it", 2, ["memory"])
-
-
-@pytest.fixture
-def several(home: Path) -> None:
-    """Two agents with tokens."""
-    tokens = home / "run" / "tokens"
-    tokens.mkdir(parents=True)
-    for agent in ("a", "b"):
-        (tokens / agent).write_text("t", "utf-8")
-
-
-@pytest.mark.usefixtures("several")
-def test_with_several_agents_a_command_asks_which(service: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    service.answer = RequestRefused("a token is needed", status=401)
-    assert run(["search", "x"]) == 2
-    assert run(["search", "x", "--agent", "c"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "recalld: there are several agents; say which with --agent (one of a, b)",
-        "recalld: --agent: no agent is called 'c'; known are a, b",
-    ]
-
-
-@pytest.mark.usefixtures("several")
-def test_status_of_several_agents_is_put_together_from_each_ones_own(
-    service: Answers, capsys: pytest.CaptureFixture[str]
-) -> None:
-    service.answer = {**STATUS, "ok": True, "agents": [{"agent": "x"}]}
-    assert run(["status", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["agents"]) == 2
-    assert [asked[1] for asked in service.asked] == ["/v1/status?agent=a", "/v1/status?agent=b"]
-
-
-def test_without_a_service_the_command_answers_itself(
-    service: Answers, home: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    remember_workspace(home, "main", workspace)
-    service.answer = ServiceUnavailable("nobody")
-    assert run(["search", "x", "-n", "2"]) == 3
-    assert "no service is running, so this is keywords only" in capsys.readouterr().err
-
-    service.answer = ServiceTimedOut("too late")
-    assert run(["search", "x"]) == 3
-    assert "the service did not answer in time, so this is keywords only" in capsys.readouterr().err
+    turn = [proof("s"), said(json.dumps(answer).encode())]
+    with raw_server(turn, turn) as server:
+        announce(home, server, secret="s")
+        assert run(call.split()) == exit_code
+        shown = capsys.readouterr()
+        assert (out in (None, shown.out), shown.err) == (True, err)
+        assert run([*call.split(), "--json"]) == exit_code
+        assert json.loads(capsys.readouterr().out) == answer
 
 
 def test_config_show_masks_secrets_and_names_origins(
@@ -357,9 +264,3 @@ def test_config_show_masks_secrets_and_names_origins(
     settings = json.loads(text)["settings"]
     assert settings["credentials.openai"] == {"value": "***", "origin": "OPENAI_API_KEY"}
     assert "sk-secret" not in text
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "9.9")
-    assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out == "recalld 9.9\n"

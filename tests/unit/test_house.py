@@ -45,6 +45,12 @@ def sources() -> dict[str, str]:
     return {name.removesuffix("/__init__").replace("/", "."): text for name, text in named.items()}
 
 
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(sources()[module])
+
+
+@cache
 def folder(module: str) -> str:
     """Return the folder of a module; a package is in itself."""
     return module if any(other.startswith(f"{module}.") for other in sources()) else module.rpartition(".")[0]
@@ -54,9 +60,9 @@ def folder(module: str) -> str:
 def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
     found = [
         f"{module}: {said.splitlines()[0]}"
-        for module, text in sources().items()
+        for module in sources()
         if module.partition(".")[0] == package
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if QUESTION.match(said := ast.get_docstring(node) or "")
     ]
@@ -85,8 +91,8 @@ def test_no_folder_grows_too_wide() -> None:
 
 def test_folders_import_one_way() -> None:
     edges: dict[str, set[str]] = {}
-    for module, text in sources().items():
-        for target in imported(text):
+    for module in sources():
+        for target in imported(module):
             if folder(target) != folder(module):
                 edges.setdefault(folder(module), set()).add(folder(target))
     try:
@@ -95,10 +101,10 @@ def test_folders_import_one_way() -> None:
         pytest.fail(f"folders import each other: {' <- '.join(error.args[1])}")
 
 
-def imported(text: str) -> set[str]:
+def imported(module: str) -> set[str]:
     """Return the product's modules that a module imports."""
     names = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -106,6 +112,7 @@ def imported(text: str) -> set[str]:
     return {module for name in names if (module := known(name))}
 
 
+@cache
 def known(name: str) -> str:
     """Return the module that a dotted name is, or lies in; empty for one that is not the product's."""
     return name if not name or name in sources() else known(name.rpartition(".")[0])

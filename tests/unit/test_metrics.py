@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from memory.telemetry import prometheus
-from schemas import metrics
 from schemas.metrics import METRICS, Kind, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,13 +29,6 @@ def test_no_label_can_hold_what_somebody_wrote():
     assert {label for metric in METRICS for label in metric.labels} == known | {"lane", "actor", "of"}
 
 
-def test_no_label_is_a_word_of_the_query_language():
-    """https://prometheus.io/docs/prometheus/latest/querying/operators/: `by (without)` cannot be parsed."""
-    words = {"and", "atan2", "bool", "by", "group_left", "group_right", "ignoring", "offset"}
-    words |= {"on", "or", "unless", "without"}
-    assert not {label for metric in METRICS for label in metric.labels} & words
-
-
 def test_nothing_is_told_to_prometheus_that_is_not_declared():
     naming = re.compile(r"\b(?:Counter|Gauge|Histogram|Summary|Info|Enum)(?:MetricFamily)?\(")
     found = [
@@ -48,12 +39,3 @@ def test_nothing_is_told_to_prometheus_that_is_not_declared():
     ]
     assert found == ["memory/telemetry/prometheus.py"]
     assert naming.search((ROOT / "memory" / "telemetry" / "prometheus.py").read_text("utf-8"))
-
-
-def test_a_histogram_that_others_keep_is_told_in_rising_counts():
-    family = prometheus.histogram_family(metrics.EVENT_TO_SEARCHABLE_SECONDS, {0.1: 2, 1.0: 3, float("inf"): 1}, 12.5)
-    shown = {(sample.name.rpartition("_")[2], sample.labels.get("le")): sample.value for sample in family.samples}
-    assert (shown["bucket", "0.1"], shown["bucket", "0.5"], shown["bucket", "1.0"]) == (2, 2, 5)
-    assert (shown["bucket", "1800.0"], shown["bucket", "+Inf"]) == (5, 6)
-    assert (shown["count", None], shown["sum", None]) == (6, 12.5)
-    assert len(family.samples) == len(metrics.EVENT_TO_SEARCHABLE_SECONDS.buckets) + 3

@@ -2,10 +2,9 @@
 
 Two formulas, chosen by `query.hybrid.fusion`:
 
-* `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, both scores filled in
-  for every candidate, and added with weights. The weight of the keywords depends on the candidate: none for a place
-  with a tenth of the question, all for a place with nine tenths. So words decide where they agree, and the vector
-  where they do not, as with a question in one language over notes in another.
+* `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, and added with weights. The
+  weight of the keywords depends on the candidate: none for a place with a tenth of the question, all for a place with
+  nine tenths. So words decide where they agree, and the vector where they do not, as across languages.
 * `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
 
 A min-max score says "best of this list", not "good". So `rank` orders the list, and the absolute `score` is reported
@@ -14,19 +13,15 @@ and filters it. It is the confidence 0..1 that a place answers a query, the logi
 * **in the query's own script**, its cosine and the share of the query that it holds: `7.3 c + 5.9 s - 3.36`;
 * **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
   stands out from the mean of the nearest ones: `1.5 c + 20.5 (c - mean) + 8 s - 2.01`;
-* where no word of the query is in any candidate, it may be of another language with the same script: the higher of
-  the two, the second one less 0.75.
+* where no word of the query is in any candidate: the higher of the two, the second one less 0.75.
 
-Both less `0.625 ln(chunks / 100)`: the more chunks there are, the nearer is the nearest unrelated one (a
-chunk's prior odds of being the answer are those of one among all). A place goes half of the way to the best one of its
-list: where a memory clearly speaks about something, its neighbours are worth showing, too. A place with most of the
-query's words needs no vector, and a place with an identifier or a day of the query needs nothing else. If no place
-holds an identifier of the query, the odds of every near place are less by 1.
+Both less `0.625 ln(chunks / 100)`: a chunk's prior odds are those of one among all. A place goes half of the way to the
+best one of its list. A place with most of the query's words needs no vector, and a place with an identifier or a day of
+the query needs nothing else. If no place holds an identifier of the query, the odds of every near place are less by 1.
 
-The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese, so that at the
-default `min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions without
-an answer in the memory return nothing. Cosines of other models are brought to that model's scale
-first.
+The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese. At the default
+`min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions without an answer
+return nothing. Cosines of other models are brought to that model's scale first.
 """
 
 from __future__ import annotations

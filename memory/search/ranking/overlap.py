@@ -14,12 +14,6 @@ from memory.store.reader import ChunkRow
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
 REPEATED_SHARE = 0.5
 
-#: Characters that are looked for at once; shorter common texts are tried length by length.
-_HEAD = 16
-
-#: Places that begin alike and are compared, at most: a text that repeats itself is not worth more time.
-_MAX_PLACES = 64
-
 #: Each part of a message that was cut begins with who spoke (`memory.transcripts.packing.label`).
 _LABEL = re.compile(r"(?:\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] )?[^\n:]{1,80}: ")
 
@@ -75,9 +69,12 @@ def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
     if one in two:
         return Shared(0, two.index(one), len(one))
     for start in _beginnings(later):
-        for place in _places(one, two[start:]):
+        head = two[start : start + 1]
+        place = one.find(head)
+        while head and place >= 0:
             if two.startswith(one[place:], start) and _is_there(earlier, later, place):
                 return Shared(place, start, len(one) - place)
+            place = one.find(head, place + 1)
     return None
 
 
@@ -86,19 +83,6 @@ def _beginnings(later: ChunkRow) -> Iterator[int]:
     yield 0
     if later.key.is_transcript and (label := _LABEL.match(later.text)) is not None:
         yield label.end()
-
-
-def _places(text: str, start: str) -> Iterator[int]:
-    """Yield possible places of the longest end of `text` with which the other text starts, the likeliest first."""
-    head = start[:_HEAD]
-    place = text.find(head)
-    for _ in range(_MAX_PLACES):
-        if place < 0:
-            break
-        yield place
-        place = text.find(head, place + 1)
-    for length in range(len(head) - 1, 0, -1):
-        yield len(text) - length
 
 
 def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:

@@ -23,7 +23,7 @@ from memory.search.ranking.fusion import (
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.rerank import Scored, aged, varied_hits
 from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
-from memory.store.reader import ChunkRow, StoreReader
+from memory.store.reader import ChunkRow, StoreReader, TermCounts
 from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def ranked(
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
     rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
     reference = hybrid.fusion == "weighted" and bool(cosines)
-    held = {} if reference else _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
+    counts = reader.term_counts(query if reader.text_reason is None else "")
+    held = {} if reference else _held(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
     copies = _copies(reader, rows, sought(query), held)
     cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
     if reference:
@@ -124,7 +125,7 @@ def ranked(
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     hits = _distinct(fused, rows, max(count, TOP))
     if not reference:
-        hits = parted(_scored(reader, wanted, hits, cosines, held, model=model))
+        hits = parted(_scored(reader, wanted, counts, hits, cosines, held, model=model))
     if not reordered:
         return tuple(hits[:max_results]), copies
     if hybrid.temporal_decay.enabled:
@@ -180,10 +181,8 @@ def parted(hits: Sequence[Scored]) -> list[Scored]:
     return lowered
 
 
-def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
-    if not rows:
-        return {}
-    coverage, exact, days = coverage_of(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
+def _held(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
+    coverage, exact, days = coverage_of(query, counts), exact_pieces(query), tuple(dates_in(query))
     held = {}
     for id_, row in rows.items():
         # The index has the chunk with the note's name.
@@ -199,6 +198,7 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
 def _scored(
     reader: StoreReader,
     wanted: Wanted,
+    counts: TermCounts,
     hits: Sequence[Scored],
     cosines: Mapping[int, float],
     held: Mapping[int, _Held],
@@ -208,34 +208,27 @@ def _scored(
     """Put scores on hits and drop the tail that is below `min_score`."""
     query, min_score = wanted.query, wanted.min_score
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
-    asked_in_cjk = is_cjk(query)
+    in_cjk = is_cjk(query)
     places = []
-    named = any(one.exact > 0 for one in held.values()) or not exact_pieces(query).pieces
     for item, row in hits:
         one = held.get(item.id, _NOTHING)
-        places.append(
-            Evidence(
-                cosine=cosines.get(item.id),
-                coverage=one.coverage,
-                exact=one.exact > 0 or one.dated,
-                same_script=is_cjk(row.text) == asked_in_cjk,
-            )
-        )
+        exact, same_script = one.exact > 0 or one.dated, is_cjk(row.text) == in_cjk
+        places.append(Evidence(cosines.get(item.id), one.coverage, exact=exact, same_script=same_script))
     found = scores(
         places,
         crowd=sum(nearest) / len(nearest) if nearest else 0.0,
-        chunks=reader.term_counts("").chunks,
+        chunks=counts.chunks,
         calibration=calibration_of(model),
-        named=named,
+        named=any(one.exact > 0 for one in held.values()) or not exact_pieces(query).pieces,
     )
+    scored = [replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)]
     # In a list of words every word is meant.
-    low = [item.id for (item, _), score in zip(hits, found, strict=True) if score < min_score]
-    words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
+    low = [item.id for item in scored if item.score < min_score]
+    words = rare_words(query, counts) if low and reader.text_reason is None else ()
     holding = reader.text_scores(" ".join(words), low) if words else {}
-    scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
     return [
         (item, row)
-        for item, (_, row), place in zip(scored, hits, places, strict=True)
+        for item, (_, row), place in zip(descending(scored, TOP), hits, places, strict=True)
         if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
     ]
 
@@ -244,9 +237,9 @@ def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) 
     """Return the best `limit` that do not repeat a better one, without chunks that a commit has removed meanwhile."""
     kept: list[Scored] = []
     for item in fused:
+        if len(kept) == limit:
+            break
         row = rows.get(item.id)
-        if row is not None and not repeats(row, (other for _, other in kept)):
+        if row is not None and not repeats(row, [other for _, other in kept]):
             kept.append((item, row))
-            if len(kept) == limit:
-                break
     return kept

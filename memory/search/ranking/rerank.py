@@ -1,20 +1,14 @@
 """Order of results by age and by variety, where the settings ask for them.
 
-**Age.** Older memory counts less. There are three ways to know the age of a chunk:
+**Age.** A message is as old as its time, a dated note (`2026-01-16.md`, `standup-2026-01-16.md`) as old as its date in
+whole days of local time, and everything else is evergreen. The factor multiplies `Fused.rank` before results are cut,
+and the reported score at the end. `min_score` looks at the score before: an old chunk sinks, and is never lost for its
+age alone.
 
-* a message is as old as its time;
-* a dated note is as old as the date in its file name (`2026-01-16.md`, `standup-2026-01-16.md`), in whole days of
-  local time, since a person dates notes by the calendar on the wall;
-* everything else (MEMORY.md, USER.md, notes about a topic) is evergreen.
-
-The factor multiplies `Fused.rank` before results are cut, and the reported score at the end. `min_score` looks at the
-score before: an old chunk sinks in the list, and is never lost for its age alone.
-
-**Variety.** Maximal marginal relevance (MMR) avoids results that all say the same. The next result is always the
-candidate with the highest `lambda * relevance - (1 - lambda) * similarity`, where the similarity is the one to the most
-similar result so far (Carbonell and Goldstein, "The use of MMR", 1998). Both terms are on one scale, so that lambda
-means the same for every model, query and formula of fusion: the best candidate's relevance is 1; a similarity of 1 is
-the same text again, and 0 an unrelated one.
+**Variety.** Maximal marginal relevance (MMR): the next result is always the candidate with the highest
+`lambda * relevance - (1 - lambda) * similarity`, where the similarity is the one to the most similar result so far
+(Carbonell and Goldstein, "The use of MMR", 1998). Both terms are on one scale: the best candidate's relevance is 1, a
+similarity of 1 is the same text again, and 0 an unrelated one.
 """
 
 from __future__ import annotations

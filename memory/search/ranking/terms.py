@@ -16,40 +16,33 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from memory.chunking.segmenting import HASH, QueryTerm, listed_terms, query_terms
 from memory.store.reader import TermCounts
 from schemas.conditions import Condition, ConditionCode
 
 _JOINER = "\u200d"
-_SKIN_TONES = range(0x1F3FB, 0x1F400)
-_REGIONAL = range(0x1F1E6, 0x1F200)
-_TAGS = range(0xE0020, 0xE0080)
-#: Conjoining vowels and final consonants of Hangul.
-_JAMO = range(0x1160, 0x1200)
+#: Skin tones, letters of flags, and conjoining vowels and final consonants of Hangul.
+_JOINED_TO_THE_ONE_BEFORE = (range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200), range(0x1160, 0x1200))
 
 
 def splits_character(text: str, at: int) -> bool:
     """Return True if a cut before `text[at]` tears apart one visible character.
 
-    Covers combining marks, variation selectors, joined and tinted emoji, flags, Hangul in pieces and CR LF.
+    Covers combining marks, variation selectors, joined and tinted emoji, flags, Hangul in pieces and CR LF. A row of
+    flags counts as one.
     """
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
     if after < "\u0300":
         return before == "\r" and after == "\n"
-    code = ord(after)
     if before == _JOINER or after == _JOINER or unicodedata.category(after)[0] == "M":
         return True
-    if code in _SKIN_TONES or code in _TAGS or code in _JAMO:
-        return True
-    if code in _REGIONAL and ord(before) in _REGIONAL:
-        start = at
-        while start > 0 and ord(text[start - 1]) in _REGIONAL:
-            start -= 1
-        return (at - start) % 2 == 1
-    return False
+    block = next((block for block in _JOINED_TO_THE_ONE_BEFORE if ord(after) in block), None)
+    # The first of two letters of a flag has another character before it.
+    return block is not None and (block.start != 0x1F1E6 or ord(before) in block)
 
 
 def splits_word(text: str, at: int) -> bool:
@@ -167,12 +160,14 @@ def _beginning(text: str, length: int) -> str:
     return text[: cut_at_or_before(text, length, lowest=length - _LONGEST_WORD)]
 
 
-def sought(query: str) -> list[str]:
+# One search calls it several times.
+@lru_cache(maxsize=64)
+def sought(query: str) -> tuple[str, ...]:
     """Return the distinct pieces to look for, folded, at most 96. Empty for a query without a letter or digit.
 
     A phrase of Chinese, Japanese or Korean is represented by its pairs of characters.
     """
-    return list(dict.fromkeys(_stem(fold(term.typed)) for term in _single_terms(query)))
+    return tuple(dict.fromkeys(_stem(fold(term.typed)) for term in _single_terms(query)))
 
 
 def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
@@ -342,6 +337,7 @@ class ExactPieces:
         return _heading_share(self.pieces, folded) > 0
 
 
+@lru_cache(maxsize=64)
 def exact_pieces(query: str) -> ExactPieces:
     """Return the parts of a query that are meant exactly."""
     quoted = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(query)]

@@ -487,12 +487,6 @@ class VectorShelf:
         # Least recently searched first.
         self._held: OrderedDict[HeldVectors, int] = OrderedDict()
 
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes in use."""
-        with self._lock:
-            return sum(self._held.values())
-
     def is_hot(self, vectors: HeldVectors) -> bool:
         """Count a search; return True if there were enough of them to hold the vectors."""
         with self._lock:

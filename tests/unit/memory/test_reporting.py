@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.status.home import build_status, home_sizes, whole_status
@@ -23,7 +22,6 @@ from schemas.ports import Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState
 from tests.quiet_board import QuietBoard
-from tests.storing import TALK, document
 from tests.written_index import write_index
 
 
@@ -69,63 +67,44 @@ def note(workspace: Path) -> Path:
     return path
 
 
-def test_an_empty_workspace_without_an_index_is_ok(look: Look):
-    status = look()
-
-    assert status.ok
-    assert (status.disk.files, status.index.chunks, status.index.generation) == (0, 0, None)
-
-
 def test_an_index_that_holds_what_the_disk_holds_is_ok(settings: Settings, look: Look, note: Path):
     write_index(settings)
     status = look(deep=True)
-
-    assert status.ok
+    assert (status.ok, status.integrity, status.index.identity_matches) == (True, (), True)
     assert (status.disk.files, status.index.files, status.index.vectors_ready) == (1, 1, 1)
-    assert status.integrity == ()
-    assert status.index.identity_matches
-    assert status.vector_search.available
-    assert status.text_search.available
-
-
-def test_files_and_chunks_are_counted_by_source(settings: Settings, look: Look, note: Path):
-    assert look().index.source_counts == ()
-    store = write_index(settings)
-    store.write([document(TALK, "said", "said again", "and again")])
-    store.close()
-
-    index = look().index
-
-    counted = {one.source: (one.files, one.chunks) for one in index.source_counts}
-    assert counted == {"memory": (1, 1), "sessions": (1, 3)}
-    assert (index.files, index.chunks) == (2, 4)
+    assert (status.vector_search.available, status.text_search.available) == (True, True)
 
 
 def test_a_note_that_is_not_indexed_and_not_queued_is_not_ok(look: Look, note: Path):
     assert look().disk.missing == 1
     assert not look().ok
+    assert look(Pending(documents=1, oldest_at=time.time() - 2)).ok, "its job waits"
+    assert not look(Pending(documents=1, oldest_at=time.time() - 70)).ok, "for too long"
 
 
-def test_a_note_whose_job_waits_is_ok_for_a_minute(look: Look, note: Path):
-    assert look(Pending(documents=1, oldest_at=time.time() - 2)).ok
-    assert not look(Pending(documents=1, oldest_at=time.time() - 70)).ok
-
-
-def test_an_edit_that_nobody_noticed_is_stale(settings: Settings, look: Look, note: Path):
+def test_an_edit_or_a_deletion_that_is_not_queued_is_not_ok(settings: Settings, look: Look, note: Path):
     write_index(settings)
     note.write_text("one note, edited\n", "utf-8")
-
-    assert look().disk.stale == 1
-    assert not look().ok
+    assert (look().disk.stale, look().ok) == (1, False)
     assert look(Pending(documents=1, oldest_at=time.time())).ok
+    note.unlink()
+    (note.parent / "other.md").touch()
+    assert (look().disk.vanished, look().ok) == (1, False)
 
 
-def test_a_deleted_note_that_is_still_indexed_has_vanished(settings: Settings, look: Look, note: Path):
+def test_a_workspace_that_is_missing_or_emptied_is_said_and_none_of_its_notes_has_vanished(
+    settings: Settings, workspace: Path, look: Look, note: Path
+):
     write_index(settings)
     note.unlink()
-
-    assert look().disk.vanished == 1
-    assert not look().ok
+    note.parent.rmdir()
+    for code in (ConditionCode.FOLDER_EMPTIED, ConditionCode.FOLDER_MISSING):
+        agent = look()
+        assert (agent.ok, agent.disk.vanished) == (False, 0)
+        assert [trouble.code for trouble in agent.troubles] == [code]
+        if code is ConditionCode.FOLDER_EMPTIED:
+            assert agent.troubles[0].params == {"notes": 1}
+            workspace.rmdir()
 
 
 def test_a_queue_that_does_not_answer_is_said(settings: Settings, look: Look, note: Path):
@@ -136,66 +115,29 @@ def test_a_queue_that_does_not_answer_is_said(settings: Settings, look: Look, no
     assert status.ok
 
 
-def test_troubles_and_dead_letters_are_not_ok(settings: Settings, look: Look, note: Path):
+def test_conditions_and_dead_letters_are_not_ok_and_notes_of_documents_are(
+    settings: Settings, look: Look, workspace: Path
+):
+    (workspace / "memory" / "odd.md").write_bytes(b"broken \xff byte\n")
     store = write_index(settings)
-    assert not look(
-        troubles=(Condition(ConditionCode.WATCH_POLLS, since=1.0, params={"reason": "no more watches"}),)
-    ).ok
-
+    assert look().ok
+    assert [note.partition(": ")[0] for note in look().notes] == ["memory/odd.md"]
+    polls = Condition(ConditionCode.WATCH_POLLS, since=1.0, params={"reason": "no more watches"})
+    assert not look(troubles=(polls,)).ok
     store.add_dead_letter(DocumentKey("memory", "memory/bad.md"), reason="cannot be read", error_class="Permanent")
     status = look()
-    assert [letter.path for letter in status.dead_letters] == ["memory/bad.md"]
-    assert not status.ok
+    assert ([letter.path for letter in status.dead_letters], status.ok) == (["memory/bad.md"], False)
 
 
-def test_settings_that_ask_for_another_index_are_said(settings: Settings, note: Path):
-    write_index(settings)
-    agent = settings.agents[0].model_copy(update={"provider": "none"})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
-
-    assert not status.index.identity_matches
-    assert [trouble.code for trouble in status.troubles] == [ConditionCode.INDEX_OUTDATED]
-    assert not status.ok
-
-
-def test_a_provider_that_cannot_be_had_is_a_trouble(settings: Settings, note: Path):
-    write_index(settings)
-    agent = settings.agents[0].model_copy(update={"provider": "openai"})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
-
-    assert not status.ok
-    assert [trouble.part for trouble in status.troubles] == ["embedding"]
-    assert status.provider_reason
-    assert not status.vector_search.available
-
-
-def test_a_missing_workspace_is_said(settings: Settings, workspace: Path, look: Look):
-    (workspace / "memory").rmdir()
-    workspace.rmdir()
-
-    status = look()
-    assert not status.ok
-    assert [trouble.part for trouble in status.troubles] == ["files"]
-
-
-def test_an_empty_workspace_whose_notes_are_in_the_index_is_not_ok_and_nothing_has_vanished(
-    settings: Settings, workspace: Path, look: Look, note: Path
+@pytest.mark.parametrize(("provider", "part"), [("none", "index"), ("openai", "embedding")])
+def test_settings_that_ask_for_another_index_or_provider_than_there_is_are_a_trouble(
+    settings: Settings, note: Path, provider: str, part: str
 ):
     write_index(settings)
-    note.unlink()
-    note.parent.rmdir()
-    agent = look()
-    assert (agent.ok, agent.disk.vanished) == (False, 0)
-    [trouble] = agent.troubles
-    assert (trouble.code, trouble.params) == (ConditionCode.FOLDER_EMPTIED, {"notes": 1})
-
-
-def test_notes_of_documents_are_listed(settings: Settings, workspace: Path, look: Look):
-    (workspace / "memory" / "odd.md").write_bytes(b"broken \xff byte\n")
-    write_index(settings)
-
-    [note] = look().notes
-    assert note.startswith("memory/odd.md: ")
+    agent = settings.agents[0].model_copy(update={"provider": provider})
+    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
+    assert (status.ok, [trouble.part for trouble in status.troubles]) == (False, [part])
+    assert status.provider_reason
 
 
 def test_the_watcher_is_quoted_while_it_lives(settings: Settings, home: Path, look: Look):
@@ -249,24 +191,6 @@ def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
     assert foreseen(settings, 5, in_batch_jobs=4, **late) == (None, None, None), "they wait in a batch job"
 
 
-def test_vectors_that_take_long_come_with_advice(settings: Settings):
-    local = settings.local.model_copy(update={"model_path": "multilingual-e5-small"})
-    agent = settings.agents[0].model_copy(update={"provider": "local", "local": local})
-    choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
-    index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=NOW)
-    slow, fast = (vector_progress(index, VectorProgress(rate, NOW), agent, choice, NOW)[0] for rate in (2.0, 50.0))
-    assert all(word in str(slow.advice) for word in ("Keyword search", "bundled", "OPENAI_API_KEY"))
-    assert fast.advice is None
-
-
-def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: Path):
-    write_index(settings, vectors=False)
-    assert look().vectors.in_batch_jobs == 0
-    with BatchLedger(ledger_path(settings.home)) as ledger:
-        ledger.note("main", StubProvider(), ["one"], most_open=1)
-    assert look().vectors.in_batch_jobs == 1
-
-
 def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settings: Settings):
     board = HealthStore(QUIET)
     board.spent["main", False] = [
@@ -302,53 +226,29 @@ def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: S
     assert build_status(settings, board).usage == (), "one agent is everybody: it is said there"
 
 
-def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_met_it(settings: Settings, look: Look):
-    board = HealthStore(QUIET)
-    board.state = EndpointStatus(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
-    [status] = build_status(settings, board).agents
-    assert not status.ok
-    assert [(trouble.part, trouble.code) for trouble in status.troubles] == [
-        ("provider stub", ConditionCode.PROVIDER_REFUSES)
-    ]
-    assert status.endpoint is not None
-    assert status.endpoint.condition is EndpointCondition.STOPPED
-
-    told = HealthStore(
-        QUIET,
-        (Condition(ConditionCode.PROVIDER_REFUSES, "stub", 1.0, {"error": "the key is refused: set OPENAI_API_KEY"}),),
-    )
-    told.state = board.state
-    assert len(build_status(settings, told).agents[0].troubles) == 1, "the workers said it already"
-
-    board.state = EndpointStatus(EndpointCondition.COOLING_DOWN, time.time() + 5)
-    [status] = build_status(settings, board).agents
-    assert status.ok
-    assert status.endpoint is not None
-    assert status.endpoint.condition is EndpointCondition.COOLING_DOWN
-
-
-def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_trouble(settings: Settings):
-    def look(seconds: float, *, told: tuple[Condition, ...] = ()) -> AgentStatus:
-        now = time.time()
-        board = Silent(QUIET, told)
-        board.state = EndpointStatus(
-            EndpointCondition.WAITING, None, "openai has not answered a request", now - seconds
-        )
+@pytest.mark.parametrize(
+    ("condition", "seconds", "found"),
+    [
+        (EndpointCondition.STOPPED, None, ConditionCode.PROVIDER_REFUSES),
+        (EndpointCondition.COOLING_DOWN, None, None),
+        (EndpointCondition.WAITING, 15.0, None),
+        (EndpointCondition.WAITING, 600.0, ConditionCode.PROVIDER_SILENT),
+    ],
+)
+def test_an_endpoint_that_refuses_or_stays_silent_for_long_is_a_trouble_told_once(
+    settings: Settings, condition: EndpointCondition, seconds: float | None, found: ConditionCode | None
+):
+    now = time.time()
+    since = None if seconds is None else now - seconds
+    told = Condition(ConditionCode.PROVIDER_REFUSES, "stub", 1.0, {"error": "said by a worker"})
+    for conditions, codes in (((), [found] if found else []), ((told,), [told.code])):
+        board = Silent(QUIET, conditions)
+        board.state = EndpointStatus(condition, now + 50, "the key is refused", since)
         [agent] = build_status(settings, board).agents
-        return agent
-
-    notice = look(15.0)
-    assert notice.ok
-    assert notice.endpoint is not None
-    assert (notice.endpoint.condition, notice.endpoint.reason) == ("waiting", "openai has not answered a request")
-    assert notice.endpoint.since == pytest.approx(time.time() - 15.0, abs=10.0)
-    standing = look(600.0)
-    assert not standing.ok
-    [trouble] = standing.troubles
-    assert (trouble.part, trouble.code) == ("provider stub", ConditionCode.PROVIDER_SILENT)
-    assert trouble.since == pytest.approx(time.time() - 600.0, abs=10.0)
-    failed = Condition(ConditionCode.PROVIDER_FAILS, "stub", 1.0, {"error": "did not answer in time"})
-    assert [one.code for one in look(600.0, told=(failed,)).troubles] == [failed.code], "told once"
+        assert [trouble.code for trouble in agent.troubles] == codes
+        assert agent.ok is not bool(codes)
+        assert agent.endpoint is not None
+        assert agent.endpoint.condition is condition
 
 
 class Silent(HealthStore):

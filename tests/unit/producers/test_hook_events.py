@@ -1,81 +1,178 @@
-"""Whose hook it is."""
+"""Meaning of a program's hook to a memory, and its agent."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
-from producers.hook_events import UnclaimedHook, event_of
-from producers.hook_payloads import Hook
-from schemas.ports import Event
+from producers.hook_events import (
+    MAX_PAYLOAD_BYTES,
+    PROGRAMS,
+    Hook,
+    HookUnreadable,
+    UnclaimedHook,
+    event_of,
+    read_hook,
+    read_payload,
+)
 from schemas.settings import AgentSettings, Settings
 
+FILE, OWN = "/h/.claude/projects/-w/0b1a.jsonl", "/h/.claude/projects/-w/0b1a/subagents/agent-1.jsonl"
+ENTRIES = {"previousSessionEntry": {"sessionFile": "/s/old.jsonl"}, "sessionEntry": {"sessionFile": "/s/new.jsonl"}}
+CONTEXT = {"sessionFile": "/s/a.jsonl", "sessionId": "a", "content": "secret"}
+RESEARCH = {"sessionKey": "agent:Research:telegram:group:7", "context": CONTEXT}
 
-def settings(tmp_path: Path, *agents: str, **more: object) -> Settings:
-    return Settings(
-        home=tmp_path / "home",
-        agents=tuple(
-            AgentSettings(id=agent, workspace=tmp_path / agent, sessions=(str(tmp_path / agent / "sessions"),), **more)  # type: ignore[arg-type]
-            for agent in agents
+
+@pytest.mark.parametrize("program", ["claude-code", "codex"])
+@pytest.mark.parametrize(
+    ("name", "more", "meaning"),
+    [
+        ("PreCompact", {"trigger": "auto"}, Hook("compaction", (FILE,))),
+        ("PostCompact", {"compact_summary": "..."}, Hook("compaction", (FILE,))),
+        ("SessionStart", {"source": "compact"}, Hook("compaction", (FILE,))),
+        ("SessionStart", {"source": "resume"}, Hook("session-start", (FILE,))),
+        ("SessionStart", {"transcript_path": None}, Hook("session-start")),
+        ("SessionEnd", {"reason": "clear"}, Hook("ended", (FILE,))),
+        ("Stop", {}, Hook("grew", (FILE,))),
+        ("SomethingOfNextYear", {}, Hook("grew", (FILE,))),
+        ("SubagentStop", {"agent_transcript_path": OWN}, Hook("grew", (FILE, OWN))),
+        ("Stop", {"transcript_path": "~/a.jsonl"}, Hook("grew", ("/somewhere/a.jsonl",))),
+        # Without a usable path, what must not be missed compares everything.
+        *(
+            (name, {"transcript_path": path}, meaning)
+            for path in (None, 7, "relative.jsonl", "/a\0b", "/\ud800", "/" + "x" * 5000, ["/a"])
+            for name, meaning in (("PreCompact", Hook("reconcile")), ("SessionEnd", Hook("reconcile")), ("Stop", None))
         ),
-    )
+    ],
+)
+def test_hooks_of_claude_code_and_codex_name_the_transcript(
+    monkeypatch: pytest.MonkeyPatch, program: str, name: str, more: dict[str, Any], meaning: Hook | None
+) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert read_hook(program, {"hook_event_name": name, "transcript_path": FILE, **more}) == meaning
 
 
-def session(tmp_path: Path, agent: str, name: str = "a.jsonl") -> str:
-    return str(tmp_path / agent / "sessions" / name)
+@pytest.mark.parametrize(
+    ("event", "more", "meaning"),
+    [
+        ("session:compact:after", RESEARCH, Hook("compaction", ("/s/a.jsonl",), None, "Research")),
+        ("session:auto-reset", RESEARCH, Hook("ended", ("/s/a.jsonl",), None, "Research")),
+        ("command:stop", RESEARCH, Hook("grew", ("/s/a.jsonl",), None, "Research")),
+        ("message:sent", RESEARCH, Hook("grew", ("/s/a.jsonl",), None, "Research")),
+        ("command:new", {"context": ENTRIES}, Hook("ended", ("/s/old.jsonl", "/s/new.jsonl"))),
+        ("session:compact:after", {"context": {"sessionId": "s-77"}}, Hook("compaction", (), "s-77")),
+        *(
+            ("session:compact:after", {"context": {"sessionId": wrong}}, Hook("reconcile"))
+            for wrong in ("../../etc/passwd", "a/b", "", None, ["a"], ".hidden")
+        ),
+        ("gateway:startup", {"context": {}}, Hook("reconcile")),
+        ("message:received", {"context": {"content": "hi"}}, None),
+    ],
+)
+def test_hooks_of_openclaw_name_session_file_and_agent(event: str, more: dict[str, Any], meaning: Hook | None) -> None:
+    kind, _, action = event.partition(":")
+    assert read_hook("openclaw", {"type": kind, "action": action, **more}) == meaning
 
 
-def test_the_agent_is_the_one_whose_folders_hold_the_transcript(tmp_path: Path) -> None:
-    path = session(tmp_path, "two", "deep/er/b.jsonl")
-    found = event_of(Hook("compaction", (path,)), settings(tmp_path, "one", "two"))
-    assert found == Event("compaction", "two", (path,))
+def test_codex_notify_names_no_file_so_everything_is_compared() -> None:
+    assert read_hook("codex", {"type": "agent-turn-complete", "thread-id": "a"}) == Hook("reconcile")
 
 
-def test_a_folder_reached_through_a_link_is_the_same_folder(tmp_path: Path) -> None:
-    both = settings(tmp_path, "one", "two")
-    (tmp_path / "two" / "sessions").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "two")
-    path = str(tmp_path / "link" / "sessions" / "a.jsonl")
-    assert event_of(Hook("grew", (path,)), both).agent == "two"
+@pytest.mark.parametrize(
+    ("program", "payload"),
+    [
+        ("claude-code", ""),
+        ("claude-code", "not json, but secret"),
+        ("claude-code", '["secret"]'),
+        ("claude-code", '{"transcript_path": "/secret"}'),
+        ("codex", '{"type": "secret"}'),
+        ("openclaw", '{"hook_event_name": "Stop"}'),
+        ("openclaw", '{"type": "command", "action": 3}'),
+        ("codex", "[" * 100_000),
+        ("codex", "x" * (MAX_PAYLOAD_BYTES + 1)),
+    ],
+)
+def test_a_payload_that_is_no_hook_is_refused_without_repeating_it(program: str, payload: str) -> None:
+    with pytest.raises(HookUnreadable) as refused:
+        read_hook(program, read_payload(payload))
+    assert "secret" not in str(refused.value)
 
 
-def test_the_only_agent_is_meant_where_no_path_says_otherwise(tmp_path: Path) -> None:
-    assert event_of(Hook("session-start"), settings(tmp_path, "one")) == Event("session-start", "one", ())
-    with pytest.raises(UnclaimedHook, match="in no agent's folders"):
-        event_of(Hook("changed", ("/elsewhere/a.jsonl",)), settings(tmp_path, "one"))
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda below: st.lists(below) | st.dictionaries(st.text(), below),
+)
+fields = st.sampled_from(
+    ["hook_event_name", "transcript_path", "agent_transcript_path", "source", "type", "action", "context", "sessionKey"]
+)
 
 
-def test_a_session_that_starts_is_that_of_the_agent_in_whose_folders_it_lies(tmp_path: Path) -> None:
-    hook = Hook("session-start", (session(tmp_path, "two"),))
-    assert event_of(hook, settings(tmp_path, "one", "two")) == Event("session-start", "two", hook.paths)
+@hypothesis_settings(suppress_health_check=[HealthCheck.too_slow])  # of inputs, on a busy machine
+@given(st.sampled_from(PROGRAMS), st.dictionaries(fields, anything | st.just("Stop")))
+def test_any_object_is_a_hook_or_refused(program: str, payload: dict[str, Any]) -> None:
+    try:
+        found = read_hook(program, read_payload(json.dumps(payload)))
+    except HookUnreadable:
+        return
+    assert found is None or all(path.startswith("/") for path in found.paths)
 
 
-def test_a_named_agent_is_meant_whatever_the_path(tmp_path: Path) -> None:
-    path = session(tmp_path, "two")
-    assert event_of(Hook("grew", (path,)), settings(tmp_path, "one", "two"), agent="one").agent == "one"
+# Agents
 
 
-def test_a_session_known_by_its_id_is_looked_for_in_the_agents_folders(tmp_path: Path) -> None:
-    both = settings(tmp_path, "one", "two")
-    (tmp_path / "two" / "sessions").mkdir(parents=True)
-    Path(session(tmp_path, "two", "s-7.jsonl")).touch()
-    found = event_of(Hook("compaction", session="s-7"), both)
-    assert found == Event("compaction", "two", (session(tmp_path, "two", "s-7.jsonl"),))
-    assert event_of(Hook("compaction", session="s-8", agent="One"), both) == Event("reconcile", "one")
+def made(tmp_path: Path, *agents: str, **more: Any) -> Settings:
+    for agent in agents:
+        (tmp_path / agent / "sessions").mkdir(parents=True)
+        (tmp_path / agent / "sessions" / "s-7.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / agents[-1] if agents else tmp_path)
+    rows = [
+        AgentSettings(id=one, workspace=tmp_path / one, sessions=(f"{tmp_path}/{one}/sessions",), **more)
+        for one in agents
+    ]
+    return Settings(home=tmp_path / "home", agents=tuple(rows))
 
 
-@pytest.mark.parametrize("path", ["/elsewhere/a.jsonl", "{one}/sessions-of-others/a.jsonl", "{one}/sessions"])
-def test_a_session_of_nobody_is_refused_when_there_are_several_agents(tmp_path: Path, path: str) -> None:
-    hook = Hook("grew", (path.format(one=tmp_path / "one"),))
-    with pytest.raises(UnclaimedHook, match="--agent"):
-        event_of(hook, settings(tmp_path, "one", "two"))
+@pytest.mark.parametrize(
+    ("agents", "hook", "named", "event"),
+    [
+        ("one two", Hook("compaction", ("{}/two/sessions/deep/b.jsonl",)), None, ("compaction", "two", True)),
+        ("one two", Hook("grew", ("{}/link/sessions/a.jsonl",)), None, ("grew", "two", True)),
+        ("one two", Hook("session-start", ("{}/two/sessions/a.jsonl",)), None, ("session-start", "two", True)),
+        ("one two", Hook("grew", ("{}/two/sessions/a.jsonl",)), "one", ("grew", "one", True)),
+        ("one two", Hook("compaction", session="s-7", agent="Two"), "two", ("compaction", "two", True)),
+        ("one", Hook("ended", session="s-7"), None, ("ended", "one", True)),
+        ("one two", Hook("compaction", session="s-8", agent="One"), None, ("reconcile", "one", False)),
+        ("one", Hook("session-start"), None, ("session-start", "one", False)),
+        ("one two", Hook("session-start", agent="Two"), None, ("session-start", "two", False)),
+    ],
+)
+def test_a_hook_is_of_the_agent_that_it_names_or_whose_folders_hold_the_transcript(
+    tmp_path: Path, agents: str, hook: Hook, named: str | None, event: tuple[str, str, bool]
+) -> None:
+    paths = tuple(path.format(tmp_path) for path in hook.paths)
+    found = event_of(hook._replace(paths=paths, program="codex"), made(tmp_path, *agents.split()), agent=named)
+    assert (found.kind, found.agent, bool(found.paths), found.program) == (*event, "codex")
 
 
-def test_without_agents_or_with_an_unknown_name_it_is_said_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UnclaimedHook, match="recalld discover"):
-        event_of(Hook("reconcile"), settings(tmp_path))
-    with pytest.raises(UnclaimedHook, match="name one of one"):
-        event_of(Hook("reconcile"), settings(tmp_path, "one"), agent="other")
-    with pytest.raises(UnclaimedHook):
-        event_of(Hook("reconcile"), settings(tmp_path, "one", enabled=False))
+@pytest.mark.parametrize(
+    ("agents", "more", "hook", "named", "words"),
+    [
+        ("one", {}, Hook("grew", ("/elsewhere/a.jsonl",)), None, "--agent"),
+        ("one two", {}, Hook("grew", ("/elsewhere/a.jsonl",)), None, "one, two"),
+        ("one two", {}, Hook("reconcile"), None, "one, two"),
+        ("one", {}, Hook("reconcile"), "other", "one"),
+        ("one", {"enabled": False}, Hook("reconcile"), None, "no agent"),
+        ("", {}, Hook("reconcile"), None, "recalld discover"),
+    ],
+)
+def test_a_hook_of_no_agent_is_refused_with_a_remedy(
+    tmp_path: Path, agents: str, more: dict[str, Any], hook: Hook, named: str | None, words: str
+) -> None:
+    with pytest.raises(UnclaimedHook, match=words):
+        event_of(hook, made(tmp_path, *agents.split(), **more), agent=named)

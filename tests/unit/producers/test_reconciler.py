@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.imports import ImportedFolder, remember_import
-from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
-from memory.store.reader import DeadLetterRow, StoreReader
+from memory.store.errors import OtherVersion, StoreCorrupt
+from memory.store.reader import StoreReader
 from producers.reconciler import (
     COMPARISON_RETRY_SECONDS,
     LIVE_DOCUMENTS,
@@ -19,8 +18,8 @@ from producers.reconciler import (
     reconcile,
 )
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey, FileStat, Lane
-from schemas.errors import BrokerUnavailable, RecalldError
+from schemas.documents import Lane
+from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
@@ -37,29 +36,29 @@ class Bench:
         self.index: RememberedFiles | None = RememberedFiles({})
         self.answering: RememberedFiles | None = None
         self.building = False
-        self.unreadable: RecalldError | None = None
-        self.older: RecalldError | None = None
+        self.errors: dict[str, RecalldError | None] = {}
 
     def write(self, path: str, text: str = "text") -> None:
         target = self.workspace / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
-    def remember(self, *, vectors_pending: int = 0, **extra: FileStat) -> None:
+    def remember(self) -> None:
         """The index knows what is on disk now."""
-        self.index = RememberedFiles(dict(self.files.scan().documents), vectors_pending=vectors_pending)
+        self.index = RememberedFiles(dict(self.files.scan().documents))
+
+    def opened(self, which: str, index: RememberedFiles | None) -> StoreReader | None:
+        if (error := self.errors.get(which)) is not None:
+            raise error
+        return as_reader(index)
 
     def reconcile(self) -> ReconcileReport:
         indexes = Indexes(
-            indexed=lambda _: as_reader(self.index) if self.unreadable is None else self.fail(self.unreadable),
-            answering=lambda _: as_reader(self.answering) if self.older is None else self.fail(self.older),
+            indexed=lambda _: self.opened("indexed", self.index),
+            answering=lambda _: self.opened("answering", self.answering),
             building=lambda _: self.building,
         )
         return reconcile(self.agent, self.files, indexes, self.queue, today=TODAY)
-
-    @staticmethod
-    def fail(error: RecalldError) -> StoreReader:
-        raise error
 
     def lanes(self) -> dict[str, Lane]:
         return {key.path: lane for _, keys, lane in self.queue.calls for key in keys}
@@ -94,13 +93,6 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     assert {*bench.lanes().values()} == {Lane.LIVE}
 
 
-def test_many_differences_go_to_the_backfill_queue(bench: Bench) -> None:
-    for number in range(LIVE_DOCUMENTS + 1):
-        bench.write(f"memory/{number}.md")
-    bench.reconcile()
-    assert {*bench.lanes().values()} == {Lane.BACKFILL}
-
-
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("notes", [5, LIVE_DOCUMENTS + 5])
 def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Bench, *, notes: int, begun: bool) -> None:
@@ -123,22 +115,15 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "older"), [(None, OtherVersion("written by an older recalld")), (StoreCorrupt("damaged"), None)]
+    ("which", "error"),
+    [("answering", OtherVersion("written by an older recalld")), ("indexed", StoreCorrupt("damaged"))],
 )
 def test_a_damaged_index_and_an_answering_one_of_another_version_count_as_none(
-    bench: Bench, unreadable: RecalldError | None, older: RecalldError | None
+    bench: Bench, which: str, error: RecalldError
 ) -> None:
     bench.write("memory/a.md")
-    bench.index, bench.unreadable, bench.older = None, unreadable, older
+    bench.index, bench.errors = None, {which: error}
     assert (bench.reconcile().new, bench.lanes()) == (1, {"memory/a.md": Lane.LIVE})
-
-
-def test_an_index_that_cannot_be_read_is_no_reason_to_index_everything_again(bench: Bench) -> None:
-    bench.write("memory/a.md")
-    bench.unreadable = StoreUnreadable("not yours")
-    with pytest.raises(StoreUnreadable):
-        bench.reconcile()
-    assert bench.queue.calls == []
 
 
 def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
@@ -201,38 +186,6 @@ def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(
     assert bench.reconcile().vanished == vanished
 
 
-def test_a_note_that_never_could_be_read_and_is_gone_is_looked_at_once_more_for_its_letter(bench: Bench) -> None:
-    bench.write("memory/kept.md")
-    bench.remember()
-    assert bench.index is not None
-    gone = DocumentKey("memory", "memory/gone.md")
-    bench.index.letters = [DeadLetterRow(gone, "cannot be read", "DocumentUnreadable", 1, 0.0, 0.0)]
-    bench.reconcile()
-    assert bench.queue.marked("main") == ["memory/gone.md"]
-
-
-def test_vectors_and_a_completion_that_wait_are_asked_for_whatever_else_is_found(bench: Bench) -> None:
-    bench.write("memory/a.md")
-    bench.remember(vectors_pending=3)
-    for number in (1, 2):
-        bench.reconcile()
-        assert (bench.queue.vectors, bench.queue.completions) == (["main"] * number, [])
-        bench.write("memory/b.md")
-    assert bench.queue.marked("main") == ["memory/b.md"]
-    bench.building = True
-    bench.reconcile()
-    assert bench.queue.completions == ["main"]
-
-
-def test_the_reader_is_closed_whatever_happens(bench: Bench) -> None:
-    bench.write("memory/a.md")
-    bench.queue.available = False
-    with pytest.raises(BrokerUnavailable):
-        bench.reconcile()
-    assert bench.index is not None
-    assert bench.index.closed
-
-
 # Transcripts -------------------------------------------------------------------------------------------
 
 
@@ -275,46 +228,11 @@ def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
     assert len(report.problems) == 1
 
 
-def test_an_archived_session_is_marked_under_its_new_name_first(bench: Bench) -> None:
-    folder = bench.give_sessions()
-    path = write_at(folder / "a.jsonl", 100)
-    bench.remember()
-    path.rename(folder / "a.jsonl.reset.2026-02-03")
-    bench.reconcile()
-    assert bench.queue.marked("main") == ["sessions/a.jsonl.reset.2026-02-03", "sessions/a.jsonl"]
-
-
-def test_imports_are_looked_at_only_while_an_index_comes_into_being(bench: Bench) -> None:
-    bench.give_sessions()
-    old = bench.workspace.parent / "old"
-    old.mkdir()
-    path = write_at(old / "a.jsonl", 100)
-    remember_import(bench.workspace.parent / "imports.json", ImportedFolder(str(old)))
-    assert bench.reconcile().marked == 0
-    bench.building = True
-    bench.reconcile()
-    assert bench.queue.marked("main") == [str(path)]
-    bench.queue.clear()
-    bench.building, bench.index = False, None
-    bench.reconcile()
-    assert bench.queue.marked("main") == [str(path)]
-
-
 def drain(schedule: ReconcileSchedule, now: float) -> list[tuple[str, str]]:
     taken = []
     while (due := schedule.take(now=now)) is not None:
         taken.append(due)
     return taken
-
-
-def test_periodic_comparisons_of_many_agents_are_spread_over_the_interval() -> None:
-    agents = [f"agent{number}" for number in range(300)]
-    schedule = ReconcileSchedule(dict.fromkeys(agents, 900.0), now=0.0)
-    for agent, _ in drain(schedule, 0.0):
-        schedule.done(agent, now=0.0)
-    due = {second: len(drain(schedule, float(second))) for second in range(901)}
-    assert sum(due.values()) == 300
-    assert max(due.values()) <= 2
 
 
 def test_after_the_first_one_a_comparison_comes_every_interval() -> None:
@@ -323,31 +241,6 @@ def test_after_the_first_one_a_comparison_comes_every_interval() -> None:
         assert drain(schedule, at - 0.1) == []
         assert [agent for agent, _ in drain(schedule, at)] == ["amy"]
         schedule.done("amy", now=at)
-
-
-def test_an_agent_without_an_interval_is_compared_on_request_only() -> None:
-    schedule = ReconcileSchedule({"amy": None}, now=0.0)
-    drain(schedule, 0.0)
-    schedule.done("amy", now=0.0)
-    assert drain(schedule, 1e9) == []
-    schedule.request(["amy"], "session-start", now=7.0)
-    assert drain(schedule, 7.0) == [("amy", "session-start")]
-
-
-def test_an_urgent_request_goes_before_those_that_wait() -> None:
-    schedule = ReconcileSchedule({"amy": 60.0, "bob": 60.0, "cid": 60.0}, now=0.0)
-    schedule.request(["cid"], "session-start", now=1.0, urgent=True)
-    assert [agent for agent, _ in drain(schedule, 1.0)] == ["cid", "amy", "bob"]
-
-
-def test_requests_for_one_agent_become_one_comparison_at_the_earliest_time() -> None:
-    schedule = ReconcileSchedule({"amy": 60.0}, now=0.0)
-    drain(schedule, 0.0)
-    schedule.request(["amy"], "moved", now=1.0, delay_seconds=2.0)
-    schedule.request(["amy"], "moved again", now=2.0, delay_seconds=2.0)
-    assert drain(schedule, 2.9) == []
-    assert drain(schedule, 3.0) == [("amy", "moved")]
-    assert drain(schedule, 9.0) == []
 
 
 def test_a_request_during_a_comparison_is_not_lost_when_it_is_done() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,3 +136,23 @@ def test_a_chat_model_may_name_the_note(tmp_path: Path, sessions: Path, script: 
         assert "the vault is blue" in str(server.requests[0]["messages"])
     [name] = [one.name for one in (tmp_path / "main" / "memory").iterdir()]
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-\d{{4}}{re.escape(ending)}", name)
+
+
+def test_notes_are_there_while_a_chat_model_is_asked_for_a_name(tmp_path: Path, sessions: Path) -> None:
+    one, two = talk(sessions / "a.jsonl", "the vault is blue"), talk(sessions / "b.jsonl", "the door is red")
+    answered = threading.Event()
+
+    def slow(_: Any) -> str:
+        answered.wait(60)
+        return "vault"
+
+    with (
+        chat_server([slow]) as server,
+        notes_of(settings_of(tmp_path, slug={"base_url": server.base_url, "model": "small"})) as handle,
+    ):
+        handle("ended", one)
+        handle("ended", two)
+        wait_until(lambda: server.requests and len(written(tmp_path)) == 2)
+        answered.set()
+    assert sorted(re.findall("blue|red", "".join(written(tmp_path)))) == ["blue", "red"]
+    assert "-vault.md" in [one.name[15:] for one in (tmp_path / "main" / "memory").iterdir()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import logging
@@ -14,7 +13,7 @@ import pydantic
 import pytest
 import structlog
 
-from recalld.logs import configure_logs, describe, without_foreign_words
+from recalld.logs import configure_logs, without_foreign_words
 from schemas.errors import Transient
 
 
@@ -102,21 +101,6 @@ def test_what_libraries_log_is_a_line_like_ours_without_secrets(configured: Any)
     assert WORD not in json.dumps(line)
 
 
-def test_a_log_on_a_full_disk_stops_nobody_and_goes_on_when_there_is_room(
-    configured: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    logs = configured()
-    with monkeypatch.context() as patched:
-        patched.setattr(logs.stream, "write", full)
-        logs.log.warning("sweep_failed")
-        logging.getLogger("httpx").warning("slow")
-    logs.log.info("documents_indexed")
-    assert [line["event"] for line in logs.lines()] == ["documents_indexed"]
-
-
 def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
     logs = configured(terminal=True)
     logs.log.warning("document_failed", path="memory/\x1b]0;title\x07\nforged.md", more=["\x9b2J"])
@@ -142,9 +126,3 @@ def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
 )  # fmt: skip
 def test_of_a_sentence_that_quotes_others_our_part_is_logged(sentence: str, logged: str) -> None:
     assert without_foreign_words(sentence) == logged
-
-
-def test_an_exception_that_is_its_own_cause_is_described_once() -> None:
-    error = OSError(28, "No space left on device")
-    error.__context__ = error
-    assert describe(error).count("No space left") == 1

@@ -1,4 +1,4 @@
-"""What notes may do to a terminal."""
+"""Effects of notes on a terminal."""
 
 from __future__ import annotations
 

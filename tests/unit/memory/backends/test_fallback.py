@@ -109,7 +109,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("state", SEARCHES)
-def test_a_search_is_answered_by_whoever_can(tmp_path: Path, state: str) -> None:
+def test_a_search_is_answered_in_every_state(tmp_path: Path, state: str) -> None:
     memory, primary, own = memory_in(state, tmp_path)
     assert asked(memory) == asked(memory) == SEARCHES[state]
     assert primary.closed == (state in (FAILED, BOTH, CLOSED))
@@ -176,7 +176,16 @@ OTHERS: dict[str, tuple[Callable[[FallbackMemory], Any], dict[str, Any]]] = {
         lambda memory: memory.probe_vector_availability().available,
         {HEALTHY: True, FAILED: False, BOTH: False, CLOSED: False, UNMADE: False},
     ),
-    "close": (lambda memory: memory.close(), dict.fromkeys((HEALTHY, FAILED, BOTH, CLOSED, UNMADE))),
+    "close": (
+        lambda memory: (memory.close(), memory.status().problem)[1],
+        {
+            HEALTHY: "the backend is closed",
+            FAILED: "test failed: it broke",
+            BOTH: "test failed: it broke",
+            CLOSED: "the backend is closed",
+            UNMADE: "it is not installed",
+        },
+    ),
 }
 
 
@@ -192,12 +201,12 @@ def test_every_other_call_behaves_through_the_wrapper(tmp_path: Path, name: str,
 RAISED = {
     "read_file": (
         lambda memory: memory.read_file(PATH),
-        lambda answer: answer.unavailable and "it broke" in answer.error,
+        lambda answer: answer.text == "own",
     ),
     "status": (lambda memory: memory.status(), lambda answer: answer.problem == "it broke"),
     "sync": (lambda memory: memory.sync(), lambda answer: answer == "it broke"),
     "probe": (lambda memory: memory.probe_vector_availability(), lambda answer: answer.reason == "it broke"),
-    "close": (lambda memory: memory.close(), lambda answer: answer is None),
+    "close": (lambda memory: memory.close(), lambda answer: answer == "the backend is closed"),
 }
 
 
@@ -212,7 +221,19 @@ def test_what_a_backend_raises_elsewhere_is_an_answer_and_no_fallback(tmp_path: 
         assert asked(memory) == SEARCHES[HEALTHY]
 
 
-def test_a_session_out_of_scope_asks_nobody(tmp_path: Path) -> None:
+def test_a_corpus_gets_its_outcome(tmp_path: Path) -> None:
+    memory, _, _ = memory_in(HEALTHY, tmp_path)
+    outcomes = []
+    for corpus in ("wiki", "all"):
+        answer = asyncio.run(memory.searched(SearchRequest(query="x", corpus=corpus)))
+        outcomes.append((answer.provider, [(one.corpus, one.outcome) for one in answer.corpora or ()]))
+    assert outcomes == [
+        (None, [("wiki", "not-registered")]),
+        ("primary", [("memory", "ok"), ("wiki", "not-registered")]),
+    ]
+
+
+def test_a_session_out_of_scope_asks_no_memory(tmp_path: Path) -> None:
     primary, own = Primary(), Own()
     memory = FallbackMemory(agent_of(tmp_path, scope={"default": "deny"}), primary, own)
     answer = asyncio.run(memory.searched(SearchRequest(query="x", session_key="agent:main:main")))
@@ -281,3 +302,10 @@ def test_an_unknown_backend_is_the_own_index_with_the_reason(tmp_path: Path) -> 
     assert (provider, fallback) == ("own", True)
     assert reason is not None
     assert "'nonsense'" in reason
+
+
+def test_what_is_no_backend_is_the_own_index_with_the_reason(tmp_path: Path) -> None:
+    slots = BackendSlots(Settings.model_validate({"home": tmp_path}), maker=lambda _: lambda *_: Own())  # type: ignore[arg-type,return-value]
+    assert asked(slots.memory(agent_of(tmp_path, "odd"), Own()))[2] == (
+        "the backend 'odd' is no memory.backends.backend.Backend"
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memory.backends.qmd import QmdBackend
-from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, documents_of, read_hits
+from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
 from tests.transcript_files import message_line
@@ -87,7 +87,7 @@ def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]
             "qmd": settings,
         }
         whole = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
-        made.append(QmdBackend.of(whole, whole.agents[0]))
+        made.append(QmdBackend(whole, whole.agents[0]))
         return made[-1]
 
     yield make
@@ -230,7 +230,6 @@ def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
 def test_an_update_that_fails_is_tried_again_and_told(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
     qmd.does(update="sys.stderr.write('database is locked'); sys.exit(1)")
     ours = backend(update={"debounce_seconds": 0})
-    wait_until(lambda: len(qmd.asked("update")) == 3)
     wait_until(lambda: "database is locked" in (ours.status().problem or ""))
     qmd.does()
     ours.sync()
@@ -249,17 +248,16 @@ def test_a_transcript_that_is_gone_leaves_the_index(
     wait_until(lambda: not export.exists())
 
 
-def test_a_document_is_read_by_its_path_and_by_qmds(backend: Callable[..., QmdBackend]) -> None:
-    ours = backend()
-    assert ours.read_file(GetRequest(path="memory/a.md")).text == "one\ntwo\nthree"
-    assert ours.read_file(GetRequest(path="qmd/memory-dir-main/a.md", from_=2, lines=1)).text == "two"
-    assert ours.read_file(GetRequest(path="qmd/memory-dir-main/../../../etc/passwd")).status == "not_found"
+def test_a_document_is_read_by_its_path(backend: Callable[..., QmdBackend]) -> None:
+    assert backend().read_file(GetRequest(path="memory/a.md", from_=2, lines=1)).text == "two"
 
 
-def test_documents_are_counted_from_what_the_command_prints() -> None:
-    printed = "QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n"
-    assert documents_of(printed.splitlines()) == (12, 7)
-    assert documents_of([]) == (None, None)
+@pytest.mark.parametrize(
+    ("printed", "files"),
+    [("QMD Status\n\nDocuments\n  Total:    12 files indexed\n  Vectors:  7 embedded\n", 12), ("", None)],
+)
+def test_files_are_counted_from_what_the_command_prints(printed: str, files: int | None) -> None:
+    assert files_of(printed) == files
 
 
 def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn) -> None:
@@ -267,7 +265,7 @@ def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn)
     child = f"child = subprocess.Popen(['sleep', '600']); open({str(pid)!r}, 'w').write(str(child.pid))"
     qmd.does(search=f"import subprocess; {child}; time.sleep(600)")
     with pytest.raises(QmdFailed, match="timed out"):
-        QmdCommand(qmd.command, tmp_path / "folder", tmp_path).run("search", timeout_seconds=2.0)
+        QmdCommand(qmd.command, tmp_path / "folder", tmp_path).run("search", timeout_seconds=6.0)
 
     def is_gone() -> bool:
         try:

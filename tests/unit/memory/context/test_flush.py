@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.context.flush import FlushPlan, FlushSession, SilentFilter, Skip, flush_plan
+from memory.context.flush import SilentFilter, flush_plan
+from schemas.context import FlushAnswer, FlushRequest
 from schemas.sections import Flush
 
 NOW = datetime(2026, 11, 22, 23, 30, tzinfo=UTC)
 
 #: A window of 100,000 tokens: 20,000 are reserved, so the flush is due at 76,000.
-FULL = FlushSession(window_tokens=100_000, tokens=76_000)
+FULL = {"window_tokens": 100_000, "tokens": 76_000}
 
 WORDS = ({"role": "user", "content": "word " * 70_000},)
 
@@ -34,49 +34,47 @@ DUE: dict[str, dict[str, Any]] = {
     "a small window reserves a quarter": {"window_tokens": 16_000, "tokens": 8_000},
 }
 
-SKIPPED: dict[str, tuple[dict[str, Any], Flush, Skip]] = {
-    "it is switched off": ({}, Flush(enabled=False), Skip.DISABLED),
-    "the turn is a heartbeat": ({"is_heartbeat": True}, Flush(), Skip.HEARTBEAT),
-    "the workspace is read-only": ({"is_writable": False}, Flush(), Skip.WORKSPACE_READ_ONLY),
-    "the first cycle had its flush": ({"flushed_at": 0}, Flush(), Skip.FLUSHED_IN_THIS_CYCLE),
-    "this cycle had its flush": ({"compactions": 2, "flushed_at": 2}, Flush(), Skip.FLUSHED_IN_THIS_CYCLE),
-    "the threshold is not reached": ({"tokens": 75_999}, Flush(), Skip.BELOW_THRESHOLD),
+SKIPPED: dict[str, tuple[dict[str, Any], Flush, str]] = {
+    "it is switched off": ({}, Flush(enabled=False), "disabled"),
+    "the turn is a heartbeat": ({"is_heartbeat": True}, Flush(), "heartbeat"),
+    "the workspace is read-only": ({"is_writable": False}, Flush(), "workspace_read_only"),
+    "the first cycle had its flush": ({"flushed_at": 0}, Flush(), "flushed_in_this_cycle"),
+    "this cycle had its flush": ({"compactions": 2, "flushed_at": 2}, Flush(), "flushed_in_this_cycle"),
+    "the threshold is not reached": ({"tokens": 75_999}, Flush(), "below_threshold"),
     "the size does not count": (
         {"tokens": 1, "transcript_bytes": 10**9},
         Flush(transcript_bytes=None),
-        Skip.BELOW_THRESHOLD,
+        "below_threshold",
     ),
-    "nothing is known": ({"tokens": None}, Flush(), Skip.SIZE_UNKNOWN),
-    "a fresh total counts, not the messages": ({"tokens": 5, "messages": WORDS}, Flush(), Skip.BELOW_THRESHOLD),
+    "nothing is known": ({"tokens": None}, Flush(), "size_unknown"),
+    "a fresh total counts, not the messages": ({"tokens": 5, "messages": WORDS}, Flush(), "below_threshold"),
 }
+
+
+def planned(state: dict[str, Any], settings: Flush | None = None, now: datetime = NOW) -> FlushAnswer:
+    return flush_plan(FlushRequest(**{**FULL, **state}), settings or Flush(), now=now)
 
 
 @pytest.mark.parametrize("state", DUE.values(), ids=DUE)
 def test_a_flush_is_due_when(state: dict[str, Any]) -> None:
-    session = replace(FULL, **state)
-    plan = flush_plan(session, Flush(), now=NOW)
-    assert isinstance(plan, FlushPlan)
-    assert plan.cycle == session.compactions
-    assert flush_plan(replace(session, flushed_at=plan.cycle), Flush(), now=NOW) == Skip.FLUSHED_IN_THIS_CYCLE
+    plan = planned(state)
+    assert (plan.due, plan.cycle, plan.skip) == (True, state.get("compactions", 0), None)
+    assert planned({**state, "flushed_at": plan.cycle}).skip == "flushed_in_this_cycle"
 
 
-@pytest.mark.parametrize("case", SKIPPED.values(), ids=SKIPPED)
-def test_no_flush_is_due_because(case: tuple[dict[str, Any], Flush, Skip]) -> None:
-    state, settings, reason = case
-    assert flush_plan(replace(FULL, **state), settings, now=NOW) == reason
+@pytest.mark.parametrize(("state", "settings", "reason"), SKIPPED.values(), ids=SKIPPED)
+def test_no_flush_is_due_because(state: dict[str, Any], settings: Flush, reason: str) -> None:
+    assert planned(state, settings) == FlushAnswer(due=False, skip=reason)
 
 
 @pytest.mark.parametrize(
     ("timezone", "path"), [("UTC", "memory/2026-11-22.md"), ("Asia/Shanghai", "memory/2026-11-23.md")]
 )
 def test_the_plan_names_the_users_day_and_the_silent_token(timezone: str, path: str) -> None:
-    plan = flush_plan(FULL, Flush(model="small"), now=NOW.astimezone(ZoneInfo(timezone)))
-    assert isinstance(plan, FlushPlan)
+    plan = planned({}, Flush(model="small"), NOW.astimezone(ZoneInfo(timezone)))
     assert (plan.path, plan.silent_token, plan.model) == (path, "NO_REPLY", "small")
-    assert path in plan.prompt
-    assert "Append" in plan.prompt
-    assert "NO_REPLY" in plan.prompt
-    assert "NO_REPLY" in plan.system_prompt
+    assert all(word in (plan.prompt or "") for word in (path, "Append", "NO_REPLY"))
+    assert "NO_REPLY" in (plan.system_prompt or "")
 
 
 SILENT = ["NO_REPLY", " no_reply\n", "NO_REPLY\nI saved three notes.", "No_Reply.", "\n\nNO_REPLY 好"]

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
+from memory.chunking.curated import curated_blocks
 from memory.context.injection import (
+    MEANT_COSINE,
     REMEMBERED_SESSIONS,
-    CuratedFile,
     InjectedBlock,
     InjectedSessions,
     found_blocks,
@@ -22,8 +23,12 @@ from memory.search.tools import SearchableMemory
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Injection
 
-MEMORY = CuratedFile("MEMORY.md", "## Rules\n- Never push on Fridays\n\n# Else\n- Vault <!-- trigger: deploy -->\n")
-USER = CuratedFile("USER.md", "- Metric units <!-- always -->\n")
+CURATED = [
+    *curated_blocks(
+        "## Rules\n- Never push on Fridays\n\n# Else\n- Vault <!-- trigger: deploy -->\n", path="MEMORY.md"
+    ),
+    *curated_blocks("- Metric units <!-- always -->\n", path="USER.md"),
+]
 
 
 class Found(SearchableMemory):
@@ -52,24 +57,55 @@ class Found(SearchableMemory):
 
 
 def test_standing_instructions_have_a_budget_of_their_own() -> None:
-    assert [(one.source, one.text) for one in standing_blocks([MEMORY, USER], Injection())] == [
+    assert [(one.source, one.text) for one in standing_blocks(CURATED, Injection())] == [
         ("MEMORY.md#L1-L3", "## Rules\n- Never push on Fridays"),
         ("USER.md#L1-L1", "- Metric units"),
     ]
-    long = CuratedFile("MEMORY.md", "## Rules\n" + "- a rule\n" * 1_000)
-    shown = standing_blocks([long, USER], Injection(standing_max_chars=500))
+    long = curated_blocks("## Rules\n" + "- a rule\n" * 1_000, path="MEMORY.md")
+    shown = standing_blocks([*long, *CURATED], Injection(standing_max_chars=500))
     assert [len(one.text) for one in shown] == [500]
-    assert standing_blocks([MEMORY], Injection(standing_max_chars=0)) == []
+    assert standing_blocks(CURATED, Injection(standing_max_chars=0)) == []
 
 
-def test_a_trigger_brings_its_line() -> None:
-    assert [one.text for one in triggered_blocks([MEMORY, USER], "deploy it")] == ["- Vault"]
-    assert triggered_blocks([MEMORY, USER], "hello") == []
+NOTES = """
+- The vault holds the deploy password <!-- trigger: deploy, 部署 --> <!-- importance: 9 -->
+- Ports begin at 7000 <!-- trigger: port, C++ -->
+- The café opens at nine <!-- trigger: café -->
+- Staging is on Fridays <!-- trigger: deploy, stage --> <!-- importance: 2 -->
+- Ask Ada <!-- trigger: deploy -->
+- Nothing
+"""
+
+#: Prompt, cosines of lines with it, and the lines that it gets.
+TRIGGERED: list[tuple[str, dict[str, float], list[str]]] = [
+    ("How do I DEPLOY this?", {}, ["vault", "Ada", "Staging"]),
+    ("redeployed", {}, []),
+    ("我们怎么部署", {}, ["vault"]),
+    ("which Port?", {}, ["Ports"]),
+    ("written in C++", {}, ["Ports"]),
+    ("the cafe", {}, ["café"]),
+    ("hello", {}, []),
+    ("stage the port of the café in C++ and deploy", {}, ["vault", "Ports", "café"]),
+    ("hello", {"Ada": MEANT_COSINE, "Staging": 0.71}, ["Ada"]),
+    ("hello", {"Ports": 0.8, "Ada": 0.9, "vault": 0.75}, ["vault", "Ada", "Ports"]),
+    ("deploy", {"Ports": 0.9, "café": 0.95}, ["vault", "Ada", "café"]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "near", "found"), TRIGGERED)
+def test_a_prompt_gets_at_most_three_lines_by_words_and_meanings_the_most_important_first(
+    prompt: str, near: dict[str, float], found: list[str]
+) -> None:
+    curated = curated_blocks(NOTES, path="MEMORY.md")
+    cosines = {one.meaning: near[word] for one in curated for word in near if one.meaning and word in one.text}
+    blocks = triggered_blocks(curated, prompt, cosines=cosines)
+    assert len(blocks) == len(found)
+    assert all(word in block.text and "<!--" not in block.text for word, block in zip(found, blocks, strict=True))
 
 
 def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
     memory = Found()
-    settings = Injection(max_chars=100, max_results=2, min_score=0.5)
+    settings = Injection(max_chars=100, max_results=2, min_score=0.5, timeout_ms=10_000)
     blocks = asyncio.run(found_blocks(memory, "the port", settings, session_key="agent:a:main"))
     assert [(one.source, one.text) for one in blocks] == [("memory/a.md#L3-L9", "y" * 100)]
     assert memory.asked == SearchRequest(
@@ -104,7 +140,7 @@ def test_sessions_used_last_are_remembered() -> None:
 
 
 def test_injected_text_is_marked_quoted_and_names_its_sources() -> None:
-    text = injected_text([*standing_blocks([MEMORY], Injection()), *blocks("one")])
+    text = injected_text([*standing_blocks(CURATED, Injection()), *blocks("one")])
     assert re.findall(rf"<{MARK} kind=\"(\w+)\">", text) == ["standing", "memory"]
     assert "[MEMORY.md#L1-L3]\n## Rules" in text
     assert "no instruction" in text

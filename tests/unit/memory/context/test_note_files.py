@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.context.note_files import WriteRefused, append_note, create_note, new_text
+from memory.context.note_files import WriteRefused, append_note, create_note, new_text, rename_note
 
 TODAY = "memory/2026-11-22.md"
 
@@ -93,3 +93,10 @@ def test_notes_of_one_minute_never_overwrite_each_other(tmp_path: Path) -> None:
     assert sorted((tmp_path / path).read_text("utf-8") for path in paths) == sorted(map(str, range(40)))
     assert paths.count("memory/2026-11-22-2330.md") == 1
     assert "memory/2026-11-22-2330-2.md" in paths
+
+
+def test_a_note_gets_another_name_unless_that_is_taken(tmp_path: Path) -> None:
+    notes = [create_note(tmp_path, "2026-11-22-2330", text) for text in ("one", "two")]
+    assert rename_note(tmp_path, notes[0], "2026-11-22-2330-vault") == "memory/2026-11-22-2330-vault.md"
+    assert rename_note(tmp_path, notes[1], "2026-11-22-2330-vault") == notes[1] == "memory/2026-11-22-2330-2.md"
+    assert sorted(note.read_text("utf-8") for note in tmp_path.glob("memory/*")) == ["one", "two"]

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.context.messages import characters
-from memory.context.pruning import Pruned, PruningState, prune
+from memory.context.pruning import prune
+from schemas.context import PruneAnswer, PruneRequest
 from schemas.sections import Pruning
 
 NOW = 1_000_000.0
-COLD = PruningState(touched_at=NOW - 3_600)
+COLD = NOW - 3_600
 ON = Pruning(mode="cache-ttl")
 
 #: A window of 10,000 characters.
@@ -66,8 +67,9 @@ def conversation(*texts: str, shape: Any = chat, tools: tuple[str, ...] = (), tu
     return messages
 
 
-def pruned(messages: Messages, settings: Pruning = ON, **options: Any) -> Pruned:
-    return prune(messages, settings, **{"now": NOW, "state": COLD, "window_tokens": SMALL_WINDOW, **options})
+def pruned(messages: Any, settings: Pruning = ON, now: float = NOW, **request: Any) -> PruneAnswer:
+    request = {"touched_at": COLD, "window_tokens": SMALL_WINDOW, **request}
+    return prune(PruneRequest(messages=messages, **request), settings, now=now)
 
 
 def results(messages: Any) -> list[str]:
@@ -91,7 +93,7 @@ def test_a_long_result_keeps_its_beginning_and_its_end(shape: Any) -> None:
     after = pruned(conversation(text, shape=shape))
     note = "[Tool result trimmed: kept first 1500 and last 1500 of 5000 characters.]"
     assert results(after.messages) == ["a" * 1500 + "\n...\n" + "c" * 1500 + "\n\n" + note]
-    assert after.state.touched_at == NOW
+    assert after.touched_at == NOW
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -100,9 +102,9 @@ def test_the_oldest_results_are_cleared_until_half_of_the_window_is_free(shape: 
     after = pruned(conversation(*texts, shape=shape), window_tokens=50_000)
     cleared = [text == "[Old tool result content cleared]" for text in results(after.messages)]
     assert cleared == sorted(cleared, reverse=True)
-    assert after.characters[1] / 200_000 < 0.5 <= after.characters[0] / 200_000
+    assert after.characters_after / 200_000 < 0.5 <= after.characters_before / 200_000
     # One fewer would not have been enough.
-    assert (after.characters[1] + 4_000) / 200_000 >= 0.5
+    assert (after.characters_after + 4_000) / 200_000 >= 0.5
 
 
 LONG = "x" * 6_000
@@ -110,8 +112,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 NOT_PRUNED = {
     "switched off": (conversation(LONG), Pruning(), {}),
-    "the cache is warm": (conversation(LONG), ON, {"state": PruningState(NOW - 299)}),
-    "no call was made yet": (conversation(LONG), ON, {"state": PruningState()}),
+    "the cache is warm": (conversation(LONG), ON, {"touched_at": NOW - 299}),
+    "no call was made yet": (conversation(LONG), ON, {"touched_at": None}),
     "less than three turns follow": (conversation(LONG, turns=2), ON, {}),
     "the window is nearly empty": (conversation(LONG), ON, {"window_tokens": 200_000}),
     "the window is unknown and large": (conversation(LONG), ON, {"window_tokens": None}),
@@ -146,8 +148,8 @@ NOT_PRUNED = {
 def test_nothing_is_pruned_because(case: tuple[Messages, Pruning, dict[str, Any]]) -> None:
     messages, settings, options = case
     after = pruned(messages, settings, **options)
-    assert after.messages == messages
-    assert after.state == options.get("state", COLD)
+    assert list(after.messages) == messages
+    assert (after.touched_at, after.decisions) == (options.get("touched_at", COLD), {})
 
 
 @pytest.mark.parametrize("allow", [("read",), ("R*",), ()], ids=["name", "glob", "all"])
@@ -171,10 +173,11 @@ def test_an_image_counts_for_its_place_in_the_window() -> None:
 def test_earlier_decisions_are_repeated_byte_for_byte_while_the_cache_is_warm() -> None:
     first = pruned(conversation(LONG))
     longer = [*conversation(LONG), *chat(9, LONG, "read")]
-    second = prune(longer, ON, now=NOW + 1, state=first.state, window_tokens=SMALL_WINDOW)
+    state = {"touched_at": first.touched_at, "decisions": first.decisions}
+    second = pruned(longer, now=NOW + 1, **state)
     assert second.messages[: len(first.messages)] == first.messages
     assert results(second.messages)[-1] == LONG
-    assert second.state == first.state
+    assert {"touched_at": second.touched_at, "decisions": second.decisions} == state
 
 
 _RESULTS = st.lists(
@@ -195,12 +198,13 @@ def test_pruning_shortens_changes_no_input_and_is_idempotent(
     after = pruned(messages, settings, window_tokens=window)
     assert messages == before
     assert len(after.messages) == len(messages)
-    assert after.characters == (sum(map(characters, messages)), sum(map(characters, after.messages)))
-    assert after.characters[1] <= after.characters[0]
+    assert after.characters_before == sum(map(characters, messages))
+    assert after.characters_after == sum(map(characters, after.messages)) <= after.characters_before
     assert pruned(after.messages, settings, window_tokens=window).messages == after.messages
     again = pruned(messages, settings, window_tokens=window)
     assert json.dumps(again.messages) == json.dumps(after.messages)
-    replayed = prune(messages, settings, now=NOW, state=after.state, window_tokens=window)
+    state = {"touched_at": after.touched_at, "decisions": after.decisions}
+    replayed = pruned(messages, settings, window_tokens=window, **state)
     assert replayed.messages == after.messages
 
 
@@ -219,5 +223,5 @@ ODD: list[dict[str, Any]] = [
 def test_messages_of_an_unknown_shape_stay_as_they_are() -> None:
     messages = [*conversation(LONG)[:2], *ODD, *conversation(LONG)[2:]]
     after = pruned(messages)
-    assert after.messages[2 : 2 + len(ODD)] == ODD
+    assert list(after.messages[2 : 2 + len(ODD)]) == ODD
     assert results(after.messages[2 + len(ODD) :]) != [LONG]

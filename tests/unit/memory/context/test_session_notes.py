@@ -11,7 +11,6 @@ import pytest
 
 from memory.context.session_notes import (
     TAIL_BYTES,
-    EndedSession,
     last_words,
     note_name,
     session_note,
@@ -22,7 +21,7 @@ from memory.transcripts.lines import RawLine
 from memory.transcripts.transcript_format import Said
 
 AT = datetime(2026, 11, 22, 9, 5, tzinfo=UTC)
-SESSION = EndedSession("agent:main:main", "openclaw", "sessions/a.jsonl")
+SESSION = {"session": "agent:main:main", "program": "openclaw", "transcript": "sessions/a.jsonl"}
 
 
 def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
@@ -57,14 +56,12 @@ def test_only_the_end_of_a_long_transcript_is_read() -> None:
     assert "early" not in texts(("user", "early"), ("user", long), ("assistant", long), ("user", "late"))
 
 
-def test_a_session_without_words_leaves_no_note() -> None:
+def test_a_session_of_commands_and_tools_has_no_words() -> None:
     assert texts(("user", "/reset"), ("tool", "x")) == []
-    assert session_note([], SESSION, at=AT) is None
 
 
 def test_the_note_names_its_session_and_quotes_its_last_words() -> None:
-    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], SESSION, at=AT)
-    assert note is not None
+    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], **SESSION, at=AT)
     assert note.startswith("# Session of 2026-11-22 09:05 UTC\n\n- Session: agent:main:main\n- Program: openclaw\n")
     assert "- Transcript: sessions/a.jsonl\n" in note
     assert "\n\n**User**: Where is the key?\n\n**Assistant**: xxx" in note

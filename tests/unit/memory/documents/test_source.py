@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles, WatchRoot
@@ -18,7 +17,6 @@ from memory.documents.comparison import forgets
 from memory.documents.content import DocumentGone, DocumentRefused
 from memory.documents.imports import ImportedFolder
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, file_stat
-from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import IndexedFile
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
@@ -112,6 +110,38 @@ def test_odd_entries_become_conditions_and_are_not_followed(case: Case, tmp_path
         case.files.read(case.key("link"))
 
 
+def test_links_to_what_is_found_anyway_are_not_worth_a_word(case: Case) -> None:
+    path = case.write("real")
+    (case.folder / f"link{case.suffix}").symlink_to(path.name)
+    (case.folder / "up").symlink_to(".")
+    (case.folder / "notes.txt").symlink_to("/etc/hostname")
+    scan = case.files.scan(imported=True)
+    assert (list(scan.documents), scan.problems) == ([case.key("real")], ())
+
+
+def test_of_a_great_many_problems_a_few_are_told_and_the_rest_is_counted(case: Case) -> None:
+    for number in range(100):
+        os.mkfifo(case.folder / f"pipe{number}{case.suffix}")
+        Path(os.fsdecode(os.fsencode(case.folder) + b"/%d\xff.md" % number)).write_text("x")
+    problems = case.files.scan(imported=True).problems
+    assert len(problems) == 42
+    assert {one.code for one in problems[-2:]} == {ConditionCode.MORE_FILES}
+    kinds = {ConditionCode.FILE_NOT_REGULAR, ConditionCode.FILE_NAME_NOT_UTF8}
+    assert {(one.params["kind"], one.params["count"]) for one in problems[-2:]} == {(kind, 80) for kind in kinds}
+
+
+def test_beyond_a_number_of_documents_the_rest_is_told_and_nothing_is_taken_for_deleted(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.documents.scan.MAX_DOCUMENTS", 20)
+    for number in range(100):
+        case.write(f"d{number}/a")
+    scan = case.files.scan(imported=True)
+    assert len(scan.documents) == 21
+    assert (scan.complete, scan.unlisted) == (False, (str(case.folder),))
+    assert [(one.code, one.params) for one in scan.problems] == [(ConditionCode.TOO_MANY_DOCUMENTS, {"most": 20})]
+
+
 def test_a_folder_that_cannot_be_listed_hides_what_is_in_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, case_a = case.write("locked/b"), case.write("a")
     scandir = os.scandir
@@ -149,36 +179,6 @@ def test_the_absence_of_a_root_says_nothing_of_its_documents(case: Case) -> None
     assert not forgets(case.files, case.key("a"))
 
 
-def test_a_scan_opens_nothing_and_lists_thousands_of_documents_quickly(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(2_000):
-        case.write(f"{number % 20}/{number}")
-
-    def refuse(*arguments: object, **options: object) -> int:
-        raise AssertionError("a scan opens nothing")
-
-    monkeypatch.setattr(os, "open", refuse)
-    begun = time.thread_time()
-    assert len(case.files.scan(imported=True).documents) == 2_000
-    assert time.thread_time() - begun < 2
-
-
-def test_a_link_is_not_followed_and_a_transcript_is_never_read_as_a_whole(case: Case, tmp_path: Path) -> None:
-    case.write("a")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / f"outside/b{case.suffix}").write_text("{}\n")
-    (case.folder / "linked").symlink_to(tmp_path / "outside")
-    (case.folder / f"link{case.suffix}").symlink_to(tmp_path / f"outside/b{case.suffix}")
-    for stem in ("linked/b", "link"):
-        assert case.files.stat(case.key(stem)) is None
-        with pytest.raises(DocumentRefused), case.files.opened(case.key(stem)):
-            pass
-    if case.name == "sessions":
-        with pytest.raises(DocumentRefused, match="line by line"):
-            case.files.read(case.key("a"))
-
-
 def note(name: str) -> DocumentKey:
     return DocumentKey("memory", f"memory/{name}.md")
 
@@ -198,24 +198,9 @@ def test_what_is_on_the_disk_is_new_changed_or_as_it_was_and_the_rest_is_absent(
     assert [note(name) in known for name in ("same", "changed", "gone", "new")] == [True, True, True, False]
 
 
-def test_a_document_that_is_to_be_read_anew_differs_whatever_is_on_the_disk() -> None:
-    known = KnownFiles([IndexedFile(note("forgotten"), FORGOTTEN, "", 1, 0.0)])
-    assert known.differs(note("forgotten"), FileStat(5, 7, 9))
-
-
-@given(times=st.tuples(st.integers(), st.integers()), size=st.integers(0, 2**62), inode=st.integers(0, 2**64 - 1))
-@example(times=(2**63, 2**63), size=0, inode=0)
-@example(times=(-(2**80), -1), size=2**62, inode=2**64 - 1)
-def test_a_file_is_known_again_whatever_its_stat_says(times: tuple[int, int], size: int, inode: int) -> None:
-    stat = file_stat(stat_result(*times, size, inode))
-    known = KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)])
-    assert not known.differs(note("a"), stat)
+@given(*(st.integers() | st.sampled_from([2**63, -(2**80)]) for _ in range(2)))
+def test_a_file_is_known_again_whatever_its_times_say(mtime_ns: int, ctime_ns: int) -> None:
+    made = SimpleNamespace(st_size=5, st_ino=2**64 - 1, st_mtime_ns=mtime_ns, st_ctime_ns=ctime_ns)
+    stat = file_stat(cast("os.stat_result", made))
+    assert not KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)]).differs(note("a"), stat)
     assert stat.ctime_ns >= 0, "a negative one says something else"
-    earlier = file_stat(stat_result(times[0] - 1, times[1], size, inode))
-    assert earlier.mtime_ns <= stat.mtime_ns
-
-
-def stat_result(mtime_ns: int, ctime_ns: int, size: int, inode: int) -> os.stat_result:
-    """A stat as no file system of this machine may give it."""
-    made = SimpleNamespace(st_size=size, st_mtime_ns=mtime_ns, st_ino=inode, st_ctime_ns=ctime_ns)
-    return cast("os.stat_result", made)

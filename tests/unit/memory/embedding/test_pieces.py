@@ -16,7 +16,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import Urgency
 from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces
 from memory.store.writer import Refusal
-from schemas.errors import Permanent, TooLarge
+from schemas.errors import TooLarge
 
 LONG = " ".join(f"word{number}" for number in range(120))
 
@@ -76,12 +76,3 @@ def test_a_text_that_is_refused_in_any_pieces_is_refused_after_a_few_requests() 
     outcomes = sent(picky, "a short", LONG)
     assert [one.result for one in outcomes if 1 in one.places] == [Refusal("too long for the model")]
     assert picky.requests <= 10
-
-
-def test_pieces_that_are_refused_for_another_reason_end_it() -> None:
-    def rule(texts: Sequence[str]) -> None:
-        if any("word7 " in text for text in texts):
-            raise Permanent("HTTP 400", reason="content policy")
-
-    outcomes = sent(Short(most=600, rule=rule), "a short one", LONG)
-    assert [one.result for one in outcomes if 1 in one.places] == [Refusal("content policy")]

@@ -1,4 +1,4 @@
-"""Which provider the settings choose, and what is said when it cannot be had."""
+"""Choice of a provider by the settings, and the reason when it cannot be had."""
 
 from __future__ import annotations
 
@@ -143,26 +143,6 @@ def test_the_identity_names_what_decides_the_numbers_and_no_secret() -> None:
     assert made(**{**settings, "remote": {**remote, "api_key": "another"}}).identity == provider.identity
 
 
-def test_another_key_is_another_account_but_not_another_identity() -> None:
-    first, second = (made(provider="voyage", remote={"api_key": key}) for key in ("pa-1", "al-2"))
-    assert first.identity == second.identity
-    assert first.account != second.account
-    assert (bool(first.account), made(provider="local").account) == (True, "")
-
-
-@pytest.mark.parametrize("name", ["openai", "gemini", "voyage", "mistral", "ollama"])
-def test_no_request_holds_more_than_a_crash_may_cost(name: str) -> None:
-    limits = made(provider=name).limits
-    assert (limits.tokens <= 100_000, limits.requests_per_minute, limits.tokens_per_minute) == (True, None, None)
-
-
-def test_limits_a_minute_reach_the_provider_and_bound_a_request() -> None:
-    remote = {"requests_per_minute": 30, "tokens_per_minute": 40_000, "concurrency": 2}
-    limits = made(provider="voyage", remote=remote).limits
-    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency) == (30, 40_000, 2)
-    assert limits.tokens <= 10_000, "what may leave at once is a part of the minute"
-
-
 def fallback(settings: dict[str, Any], **keys: str) -> ProviderChoice | None:
     return fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(keys))
 
@@ -185,17 +165,6 @@ def test_the_fallback_has_its_own_model_address_and_key() -> None:
     assert local is not None
     assert local.provider is not None
     assert local.provider.model == "multilingual-e5-small"
-
-
-def test_a_fallback_that_cannot_be_had_says_so_and_one_that_is_no_other_is_none(without: Any) -> None:
-    without("voyageai")
-    missing = fallback({"provider": "local", "fallback": "voyage"}, **KEYS)
-    assert missing is not None
-    assert missing.provider is None
-    assert 'pip install "recalld[voyage]"' in (missing.error or "")
-    assert fallback({"provider": "openai"}, **KEYS) is None
-    assert fallback({"provider": "openai", "fallback": "openai"}, **KEYS) is None
-    assert fallback({"provider": "auto", "fallback": "openai"}, **KEYS) is None
 
 
 @pytest.mark.parametrize(

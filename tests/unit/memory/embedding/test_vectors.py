@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.embedding.vectors import check_and_round, matrix_from_bytes16, round_rows, to_bytes16
+from memory.embedding.vectors import check_and_round, matrix_from_bytes16, to_bytes16
 from schemas.errors import Transient
 
 
@@ -48,13 +48,6 @@ def test_what_is_not_one_usable_vector_for_each_text_is_refused(
 ) -> None:
     with pytest.raises(Transient, match=words):
         check_and_round(raw.astype(np.float32), expected=expected, dimensions=dimensions)
-
-
-def test_unusable_rows_are_told_from_their_neighbours() -> None:
-    raw = np.array([[3.0, 4.0], [np.nan, 1.0], [0.0, 0.0]], dtype=np.float32)
-    rounded, unusable = round_rows(raw, expected=3, dimensions=None)
-    assert unusable.tolist() == [False, True, True]
-    assert np.allclose(rounded[0], [0.6, 0.8], atol=1e-3)
 
 
 def test_values_whose_squares_leave_float32_keep_their_direction() -> None:

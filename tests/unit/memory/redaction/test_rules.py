@@ -154,6 +154,14 @@ class TestPrivateKeys:
             f'"key": "{self.FIRST}[redacted:private-key]{self.LAST}{end}",'
         )
 
+    @pytest.mark.parametrize("start", ["-", "+", "  ", "\t", "7\t", "     7\t", "     7→"])
+    def test_a_key_in_a_diff_and_in_a_numbered_listing_is_masked(self, start: str) -> None:
+        text = "".join(f"{start}{line}\n" for line in [self.FIRST, *self.BODY.split("\n"), "Abc=", self.LAST])
+        redacted = redact(text)
+        assert not any(line in redacted for line in [*self.BODY.split("\n"), "Abc="])
+        assert redacted.count("\n") == text.count("\n")
+        assert self.LAST in redacted
+
     def test_quoted_and_encrypted_keys_are_masked(self) -> None:
         head = "> Proc-Type: 4,ENCRYPTED\n> DEK-Info: AES-128-CBC,0123456789ABCDEF\n>\n"
         body = "".join(f"> {line}\n" for line in self.BODY.split("\n"))

@@ -22,12 +22,9 @@ from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.writer import DocumentDelete, Store
-from schemas.conditions import ConditionCode
 from schemas.errors import Transient
-from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay
-from tests.quiet_board import QuietBoard
 from tests.storing import document, key
 from tests.written_index import write_index
 
@@ -166,70 +163,6 @@ def resources(settings: Settings) -> Iterator[SearchResources]:
     made.close()
 
 
-@pytest.fixture
-def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[SearchManager]:
-    made = SearchManager(settings, settings.agents[0], resources=resources)
-    yield made
-    made.close()
-
-
-def test_a_kept_answer_needs_no_vector_of_its_query(manager: SearchManager, resources: SearchResources):
-    first = manager.search(SearchRequest(query="dentist"))
-    assert first.mode == "hybrid"
-    provider = manager.provider
-    assert isinstance(provider, StubProvider)
-    asked = len(provider.queries)
-    for vectors in resources._vectors.values():
-        vectors._cache.clear()
-
-    assert without_time(manager.search(SearchRequest(query="dentist"))) == without_time(first)
-    assert len(provider.queries) == asked
-    manager.search(SearchRequest(query="another"))
-    assert len(provider.queries) == asked + 1
-
-
-def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resources: SearchResources, notes: Path):
-    class HealthStore(QuietBoard):
-        state: Pending | None = Pending()
-
-        def pending(self, agent: str) -> Pending | None:
-            return self.state
-
-    board = HealthStore()
-    manager = SearchManager(settings, settings.agents[0], resources=resources, pending=board)
-    first = manager.search(SearchRequest(query="dentist", wait_ms=0))
-    board.state = Pending(documents=7)
-    second = manager.search(SearchRequest(query="dentist", wait_ms=0))
-    board.state = None
-    third = manager.search(SearchRequest(query="dentist", wait_ms=0))
-
-    assert (first.pending.documents, second.pending.documents, third.pending.documents) == (0, 7, 0)
-    assert (first.degraded, second.degraded) == ((), ())
-    assert [one.code for one in third.conditions] == [ConditionCode.QUEUE_UNREACHABLE]
-    assert first.results == second.results == third.results
-    assert resources.answers.hits == 2
-    manager.close()
-
-
-def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
-    settings: Settings, manager: SearchManager, resources: SearchResources, notes: Path, monkeypatch
-):
-    retrieve = searching.retrieve
-    (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
-
-    def slowly(*arguments):
-        found = retrieve(*arguments)
-        write_index(settings).close()
-        return found
-
-    monkeypatch.setattr(searching, "retrieve", slowly)
-    assert manager.search(SearchRequest(query="zebra")).results == ()
-    assert resources.answers.kept_bytes == 0
-    monkeypatch.setattr(searching, "retrieve", retrieve)
-    assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
-    assert resources.answers.hits == 0
-
-
 def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypatch):
     def down(self, text):
         raise Transient("connection refused")
@@ -242,25 +175,6 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
     assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
     manager.close()
     resources.close()
-
-
-def test_agents_settings_and_providers_never_share_an_answer(
-    settings: Settings, resources: SearchResources, notes: Path
-):
-    agent = settings.agents[0]
-    limits = agent.limits.model_copy(update={"max_snippet_chars": 40})
-    weighted = agent.query.model_copy(update={"hybrid": Hybrid(fusion="weighted")})
-    others = [
-        agent,
-        agent.model_copy(update={"limits": limits}),
-        agent.model_copy(update={"query": weighted}),
-        agent.model_copy(update={"provider": "none"}),
-    ]
-    for other in others:
-        manager = SearchManager(settings, other, resources=resources)
-        manager.search(SearchRequest(query="dentist appointment"))
-        manager.close()
-    assert resources.answers.hits == 0
 
 
 def asked(query: str = "q") -> Question:
@@ -291,3 +205,43 @@ def test_the_answers_used_longest_ago_make_room():
     cache.put(questions[2], 1, answer("x" * 1_000))
     assert [cache.knows(question) for question in questions] == [True, False, True]
     assert 2_000 < cache.kept_bytes < 10_000
+
+
+def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
+    settings: Settings, resources: SearchResources, notes: Path, monkeypatch
+):
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
+    retrieve = searching.retrieve
+    (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
+
+    def slowly(*arguments):
+        found = retrieve(*arguments)
+        write_index(settings).close()
+        return found
+
+    monkeypatch.setattr(searching, "retrieve", slowly)
+    assert manager.search(SearchRequest(query="zebra")).results == ()
+    assert resources.answers.kept_bytes == 0
+    monkeypatch.setattr(searching, "retrieve", retrieve)
+    assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
+    assert resources.answers.hits == 0
+    manager.close()
+
+
+def test_agents_settings_and_providers_never_share_an_answer(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    agent = settings.agents[0]
+    limits = agent.limits.model_copy(update={"max_snippet_chars": 40})
+    weighted = agent.query.model_copy(update={"hybrid": Hybrid(fusion="weighted")})
+    others = [
+        agent,
+        agent.model_copy(update={"limits": limits}),
+        agent.model_copy(update={"query": weighted}),
+        agent.model_copy(update={"provider": "none"}),
+    ]
+    for other in others:
+        manager = SearchManager(settings, other, resources=resources)
+        manager.search(SearchRequest(query="dentist appointment"))
+        manager.close()
+    assert resources.answers.hits == 0

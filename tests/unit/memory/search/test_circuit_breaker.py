@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 from memory.search.freshness import OPEN_SECONDS, GuardedPendingReader
-from schemas.ports import Pending, Usage, VectorProgress
-from schemas.status import EndpointCondition, EndpointStatus
+from schemas.ports import Pending, VectorProgress
 from tests.quiet_board import QuietBoard
 
 
@@ -23,34 +20,17 @@ class Queue(QuietBoard):
         self.asked += 1
         return VectorProgress(rate=1.0)
 
-    def conditions(self, agent: str):
-        self.asked += 1
-        return ()
-
-    def usage(self, agent: str, *, day: date | None = None):
-        self.asked += 1
-        return (Usage("openai", "m", requests=1),)
-
-    def endpoint(self, account: str, model: str):
-        self.asked += 1
-        return EndpointStatus(EndpointCondition.OK)
-
 
 def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     queue, now = Queue(), [0.0]
     reader = GuardedPendingReader(queue, clock=lambda: now[0])
 
-    assert reader.pending("main") is None
-    assert reader.pending("other") is None
+    assert (reader.pending("main"), reader.pending("other")) == (None, None)
     assert reader.vector_progress("main").rate == 0.0
-    assert reader.usage("main") == ()
-    assert reader.endpoint("account", "m") is None
     assert queue.asked == 1
 
     queue.answer = Pending(documents=2)
     now[0] += OPEN_SECONDS
     assert reader.pending("main") == queue.answer
-    assert reader.pending("main") == queue.answer
+    assert reader.vector_progress("main").rate == 1.0
     assert queue.asked == 3
-    assert reader.usage("main") == (Usage("openai", "m", requests=1),)
-    assert reader.endpoint("account", "m") == EndpointStatus(EndpointCondition.OK)

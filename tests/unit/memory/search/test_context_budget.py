@@ -1,4 +1,4 @@
-"""What of an answer goes into a model's context."""
+"""Part of an answer that goes into a model's context."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.search.ranking.terms import splits_character, splits_word
-from memory.search.tools import LEAST_CHARACTERS, footer, injected
+from memory.search.tools import footer, injected
 from schemas.search import SearchResult
-
-PROSE = "The gateway listens on port seven thousand three hundred and seventy-three."
 
 
 def result(snippet: str, citation: str | None = "memory/a.md#L1-L9") -> SearchResult:
     return SearchResult(
         path="memory/a.md", start_line=1, end_line=9, score=0.5, snippet=snippet, source="memory", citation=citation
     )
-
-
-def test_the_last_one_is_shortened_between_words_and_keeps_its_source_and_lines():
-    bound = len(PROSE) + len(footer("memory/a.md#L1-L9")) * 2 + 45
-    shown = injected([result(PROSE), result(PROSE), result("one more")], max_chars=bound)
-
-    assert [one.snippet for one in shown] == [
-        f"{PROSE}\n\nSource: memory/a.md#L1-L9",
-        "The gateway listens on port seven thousand\n\nSource: memory/a.md#L1-L9",
-    ]
-    assert (shown[1].start_line, shown[1].end_line) == (1, 9)
 
 
 def test_the_lines_of_a_shortened_snippet_are_those_that_are_still_shown():
@@ -40,19 +27,6 @@ def test_the_lines_of_a_shortened_snippet_are_those_that_are_still_shown():
     talk = whole.model_copy(update={"source": "sessions"})
     [shown] = injected([talk], max_chars=60)
     assert (shown.snippet_start_line, shown.snippet_end_line) == (4, 8), "its lines are messages"
-
-
-def test_a_crumb_of_a_snippet_is_left_out():
-    bound = len(PROSE) + len(footer("memory/a.md#L1-L9")) * 2 + LEAST_CHARACTERS - 1
-
-    assert len(injected([result(PROSE), result(PROSE)], max_chars=bound)) == 1
-
-
-def test_the_first_result_is_shown_even_where_its_source_leaves_no_room():
-    [shown] = injected([result(PROSE, "memory/" + "long/" * 20 + "a.md#L1")], max_chars=40)
-
-    assert shown.snippet == "The gateway listens on port seven"
-    assert shown.citation is not None
 
 
 SNIPPETS = st.text(st.sampled_from("ab é\n文件e\u0301👩\u200d🚀"), min_size=1, max_size=120)

@@ -15,14 +15,12 @@ from tests.storing import TemporaryStore, chunk, mark, piece
 from tests.transcript_files import (
     FORMATS,
     UNSAID,
-    codex_transcript,
     conversation,
     damaged,
     message_line,
     transcript,
-    unknown_line,
 )
-from tests.transcript_folds import folded, raw_lines
+from tests.transcript_folds import raw_lines
 
 DOCUMENTS = st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=20), max_size=40)
 
@@ -100,24 +98,6 @@ def test_a_line_of_a_transcript_shows_what_was_said_in_that_line_of_the_file(nam
     assert UNSAID not in "".join(shown)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_lines_that_a_chunk_cites_show_its_messages(name: str):
-    data = transcript(name)
-    for cited in folded(data, overlap=0)[1]:
-        shown = talk(data, cited.start_line, cited.end_line - cited.start_line + 1)
-        assert shown[0]
-        assert shown[-1]
-        assert " ".join(filter(None, shown)) == " ".join(cited.text.split())
-
-
-@pytest.mark.parametrize("data", [*map(transcript, FORMATS), codex_transcript(events_only=True)])
-def test_a_page_shows_its_lines_as_the_whole_file_does_wherever_it_begins(data: bytes):
-    whole = talk(data)
-    for first in range(1, len(whole) + 1):
-        for count in (1, 3, 1000):
-            assert talk(data, first, count) == whole[first - 1 : first - 1 + count]
-
-
 def test_odd_lines_of_a_transcript():
     line, half = message_line("plain", "user", "hi"), message_line("plain", "user", "open\nsesame")
     assert [bool(text) for text in talk(line + line[:-1])] == [True, True], "an unterminated line is a line"
@@ -127,15 +107,6 @@ def test_odd_lines_of_a_transcript():
     assert hidden(raw_lines(half)[0], True) == "[2026-02-03 09:00] User: open ***"
     too_long = replace(raw_lines(line)[0], data=None, size=5_000_000)
     assert hidden(too_long, True) == "(5 MB in one line, too long to be shown)"
-
-
-def test_lines_above_a_page_are_parsed_only_until_the_format_is_settled():
-    parsed: list[str] = []
-    texts = message_texts(None, lambda text: parsed.append(text) or text)
-    data = unknown_line() * 2 + message_line("plain", "user", "hi") * 100
-    answer = page("t", raw_lines(data), first=50, count=2, text_of=texts)
-    assert (answer.total_lines, answer.lines) == (102, 2)
-    assert len(parsed) == 1 + 2
 
 
 def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown():

@@ -10,9 +10,7 @@ import pytest
 
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
-from memory.search.scope import is_long_term
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.search import GetAnswer, GetRequest, SearchRequest
@@ -140,21 +138,24 @@ def test_a_hard_link_brings_long_term_memory_to_no_shared_session(linked: Settin
     assert SECRET not in str(shared)
 
 
-def test_a_link_is_known_by_the_disk_before_long_term_memory_is_indexed(linked: Settings):
-    store = write_index(linked)
-    key = DocumentKey("memory", "MEMORY.md")
-    store.write([DocumentDelete(key, store.revision(key))])
-    store.close()
-
-    assert SECRET not in str(found(linked, GROUP))
-
-
 @pytest.mark.parametrize("removed", ["MEMORY.md", LINKS[0]])
 def test_a_link_is_known_by_the_index_when_a_name_is_gone(linked: Settings, removed: str):
     write_index(linked).close()
     (linked.agents[0].workspace / removed).unlink()
 
     assert SECRET not in str(found(linked, GROUP))
+
+
+@pytest.mark.parametrize("session_key", [None, GROUP])
+def test_what_long_term_memory_says_too_does_not_tell_a_shared_session_of_it(
+    settings: Settings, workspace: Path, session_key: str | None
+):
+    for name in ("MEMORY.md", "memory/copy.md"):
+        (workspace / name).write_text(f"There is a vault called {SECRET}.\n", "utf-8")
+    write_index(settings).close()
+
+    expected = {"memory/copy.md"} if session_key else {"memory/copy.md", "MEMORY.md"}
+    assert found(settings, session_key).keys() == expected
 
 
 def test_a_document_that_is_to_be_read_anew_may_have_been_a_link(linked: Settings):
@@ -175,6 +176,15 @@ def test_a_document_that_is_to_be_read_anew_may_have_been_a_link(linked: Setting
     assert SECRET not in str(shared)
 
 
+def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: SearchManager, monkeypatch):
+    def busy(self, key):
+        raise Transient("no descriptors left")
+
+    monkeypatch.setattr("memory.documents.agent_files.AgentFiles.stat", busy)
+    assert get(manager, "memory/vault-1.md", GROUP).text == ""
+    assert get(manager, "memory/vault-1.md", None).text
+
+
 def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memory(linked: Settings):
     workspace = linked.agents[0].workspace
     for name in ("MEMORY.md", *LINKS):
@@ -193,29 +203,3 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
     manager.close()
     resources.close()
     store.close()
-
-
-def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: SearchManager, monkeypatch):
-    def busy(self, key):
-        raise Transient("no descriptors left")
-
-    monkeypatch.setattr("memory.documents.agent_files.AgentFiles.stat", busy)
-    assert get(manager, "memory/vault-1.md", GROUP).text == ""
-    assert get(manager, "memory/vault-1.md", None).text
-
-
-@pytest.mark.parametrize("path", ["memory/my-memory.md", "memory.md/x.md", "memory/memory.md.md", "memory"])
-def test_other_notes_are_no_long_term_memory(path: str):
-    assert not is_long_term(DocumentKey("memory", path))
-
-
-@pytest.mark.parametrize("session_key", [None, GROUP])
-def test_what_long_term_memory_says_too_does_not_tell_a_shared_session_of_it(
-    settings: Settings, workspace: Path, session_key: str | None
-):
-    for name in ("MEMORY.md", "memory/copy.md"):
-        (workspace / name).write_text(f"There is a vault called {SECRET}.\n", "utf-8")
-    write_index(settings).close()
-
-    expected = {"memory/copy.md"} if session_key else {"memory/copy.md", "MEMORY.md"}
-    assert found(settings, session_key).keys() == expected

@@ -1,4 +1,4 @@
-"""What an answer shows: exact lines, and nothing twice."""
+"""Passages of an answer: exact lines, and nothing twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import CutChunk, chunk_text
+from memory.chunking.chunker import chunk_text
 from memory.redaction import redact
 from memory.search.answers import passages
 from memory.search.get import lines_of
@@ -18,12 +18,10 @@ from memory.search.ranking.overlap import repeats
 from memory.search.ranking.terms import sought
 from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
-from memory.transcripts.packing import Packer, label
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.documents import DocumentKey
 from schemas.search import SearchResult
 
 NOTE = DocumentKey("memory", "memory/a.md")
-TALK = DocumentKey(SESSIONS_SOURCE, "sessions/a.jsonl")
 
 #: A word that stands once in a document: shown twice, it is the same place twice.
 WORD = re.compile(r"w\d+q")
@@ -40,25 +38,6 @@ def rows_of(text: str, *, tokens: int = 400, overlap: int = 80) -> list[ChunkRow
     ]
 
 
-def rows_of_talk(messages: Sequence[tuple[int, str]], *, tokens: int = 400, overlap: int = 80) -> list[ChunkRow]:
-    """The chunks of a transcript whose messages stand on these lines."""
-    packer = Packer(tokens=tokens, overlap=overlap, max_bytes=8191)
-    for line, text in messages:
-        packer.add(line, 1_770_000_000.0 + line, label("Ann", 1_770_000_000.0 + line), text)
-    chunks: list[CutChunk] = [*packer.take(), *packer.open()]
-    return [
-        ChunkRow(
-            id=one.ordinal,
-            key=TALK,
-            ordinal=one.ordinal,
-            start_line=one.start_line,
-            end_line=one.end_line,
-            text=one.text,
-        )
-        for one in chunks
-    ]
-
-
 def fused(row: ChunkRow) -> Fused:
     return Fused(id=row.id, rank=1.0, score=1.0, vector=None, text=1.0)
 
@@ -70,7 +49,7 @@ def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list
         if not repeats(row, kept):
             kept.append(row)
     hits = tuple((fused(row), row) for row in kept)
-    found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", lacks=())
+    found = Found(hits=hits, terms=sought(query), mode="keyword", lacks=())
     return [passage[0] for passage in passages(found, max_snippet_chars=max_chars)]
 
 
@@ -123,56 +102,3 @@ def test_a_notes_snippets_stand_in_their_lines_and_show_no_place_twice(pieces, q
         assert snippet.count("\n") == len(held) - 1, "no line more than it takes"
         assert snippet
     assert max(words_of(answer).values(), default=0) <= 1
-
-
-@given(
-    lengths=st.lists(st.sampled_from([1, 3, 12, 60, 300]), min_size=1, max_size=40),
-    query=QUERIES,
-    limit=st.sampled_from([40, 120, 700]),
-    sizes=st.sampled_from([(48, 12), (100, 20), (100, 50), (400, 80)]),
-    choice=st.randoms(use_true_random=False),
-)
-@settings(max_examples=400, deadline=None)
-def test_a_transcripts_snippets_stand_in_the_messages_of_their_lines_and_show_no_place_twice(
-    lengths, query, limit, sizes, choice
-):
-    numbers = iter(range(100_000))
-    said: dict[int, str] = {}
-    for place, length in enumerate(lengths):
-        # Between messages there are lines on which nobody spoke.
-        said[place * 3 + 2] = " ".join(f"w{next(numbers)}q" for _ in range(length))
-    rows = rows_of_talk(list(said.items()), tokens=sizes[0], overlap=sizes[1])
-    hits = choice.sample(rows, choice.randint(0, min(len(rows), 8)))
-
-    answer = shown(hits, query, max_chars=limit)
-
-    for passage in answer:
-        assert (passage.snippet_start_line, passage.snippet_end_line) == (passage.start_line, passage.end_line)
-        spoken = " ".join(
-            said.get(line, "") for line in range(passage.snippet_start_line, passage.snippet_end_line + 1)
-        )
-        assert set(WORD.findall(passage.snippet)) <= set(spoken.split())
-    assert max(words_of(answer).values(), default=0) <= 1
-
-
-def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
-    text = "one two\nthree four\nfive six\n"
-    whole = ChunkRow(id=1, key=NOTE, ordinal=1, start_line=1, end_line=3, text=text)
-    before = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=2, text="one two\nthree four\n")
-    after = ChunkRow(id=2, key=NOTE, ordinal=2, start_line=3, end_line=3, text="five six\n")
-    hits = tuple((fused(row), row) for row in (before, after, whole))
-    found = Found(hits=hits, terms=(), mode="keyword", lacks=())
-
-    assert [passage[0].snippet for passage in passages(found, max_snippet_chars=700)] == [
-        "one two\nthree four",
-        "five six",
-    ]
-
-
-def test_the_same_words_of_another_file_are_shown_again():
-    row = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=1, text="The dentist called.")
-    other = ChunkRow(
-        id=1, key=DocumentKey("memory", "memory/b.md"), ordinal=0, start_line=1, end_line=1, text="The dentist called."
-    )
-
-    assert [passage.snippet for passage in shown([row, other], "dentist")] == ["The dentist called."] * 2

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,7 @@ from memory.search.query_vectors import (
     Unavailable,
 )
 from memory.store.reader import Vector
-from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
+from schemas.errors import RecalldError, Terminal, Throttled, Transient
 from schemas.ports import Usage
 from tests.waiting import wait_until
 
@@ -91,16 +90,6 @@ def got(vectors: QueryVectors, query: str, *, seconds: float = 60, agent: str = 
         return str(error)
 
 
-def test_a_query_is_embedded_once_and_normalised(warm: Warm):
-    provider = Provider()
-    vectors = warm(provider)
-
-    first = got(vectors, "hello")
-    assert first == pytest.approx([0.6, 0.8], abs=1e-3)
-    assert np.array_equal(got(vectors, "hello"), first)
-    assert provider.asked == ["hello"]
-
-
 def test_the_same_query_in_flight_is_one_request(warm: Warm):
     provider = Provider()
     vectors = warm(provider)
@@ -129,50 +118,12 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     vectors = warm(provider)
     provider.answering.clear()
 
-    late = got(vectors, "slow", seconds=0.01)
+    late = got(vectors, "slow", seconds=0.5)
     assert late == "the embedding provider 'fake' did not answer in time"
     assert got(vectors, "next") == late, "as long as the first one is not answered"
-    assert provider.asked in ([], ["slow"])
+    assert provider.asked == ["slow"]
     provider.answering.set()
     wait_until(lambda: not isinstance(got(vectors, "next"), str))
-
-
-def test_a_query_that_is_refused_is_not_the_provider_failing(warm: Warm):
-    provider = Provider()
-    vectors = warm(provider)
-    provider.failure = Permanent("the input is refused")
-    assert got(vectors, "bad") == "the input is refused"
-
-    provider.failure = None
-    assert not isinstance(got(vectors, "good"), str)
-
-
-def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(warm: Warm):
-    provider = Provider()
-    got(warm(provider), "数据" * 1000)
-
-    assert provider.asked == ["数据" * 16 + "数"]
-
-
-def test_a_model_that_cannot_be_loaded_is_tried_again_later(made: Warm):
-    clock = Clock()
-
-    class Broken(Provider):
-        broken = True
-
-        def warm_up(self) -> None:
-            if self.broken:
-                raise ImportError("no such wheel")
-
-    provider = Broken()
-    vectors = made(provider, clock=clock)
-    vectors.warm_up()
-    wait_until(vectors.failure)
-    assert got(vectors, "x") == "ImportError: no such wheel"
-
-    provider.broken = False
-    clock.now += REFUSED_SECONDS
-    wait_until(lambda: not isinstance(got(vectors, "x"), str))
 
 
 class Recorder:
@@ -208,13 +159,6 @@ def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: W
     assert provider.asked == []
     clock.now += REFUSED_SECONDS
     assert not isinstance(got(vectors, "a"), str)
-
-
-def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
-    limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), coordination=shared(RateLimiter(limits)))
-    for query in ("one", "two", "three"):
-        assert not isinstance(got(vectors, query), str)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):

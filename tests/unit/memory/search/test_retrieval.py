@@ -70,24 +70,12 @@ def paths(found: Found) -> list[str]:
     return [row.key.path for _, row in found.hits]
 
 
-def test_keywords_that_were_searched_before_the_vector_came_find_the_same():
-    for query in ("dentist appointment", "ERR_BROKER_4711", "basil Friday", "周五"):
-        expected = find(index(), query, vector=embed(NOTES["memory/garden.md"]))
-        assert find(index(), query, vector=embed(NOTES["memory/garden.md"]), early=True) == expected
-
-
 def test_keywords_of_an_index_that_has_changed_since_are_searched_again():
     store = index()
     wanted = Wanted(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
     early = by_keywords(store, wanted)
     store.write([document(key("memory/zoo.md"), "A zebra in the zoo.")])
     assert paths(retrieve(store, wanted, None, lambda: early)) == ["memory/zoo.md"]
-
-
-def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
-    found = find(index(), "ERR_BROKER_4711", vector=embed("tomatoes basil balcony"), min_score=0.9)
-
-    assert paths(found)[0] == "memory/error.md"
 
 
 CODE = {
@@ -129,12 +117,6 @@ def test_what_is_meant_exactly_is_found_and_comes_first_wherever_the_vectors_are
     assert paths(found)[0] == path
 
 
-def test_a_question_about_something_else_finds_nothing():
-    found = find(index(), "which planets have rings", vector=embed("which planets have rings"), min_score=0.35)
-
-    assert paths(found) == []
-
-
 @pytest.mark.parametrize("query", ["basil xylophone quokka telescope", "周五 xylophone quokka telescope"])
 def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
     held = "memory/garden.md" if "basil" in query else "memory/db.md"
@@ -143,13 +125,6 @@ def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
         assert paths(find(index(), words, vector=far, min_score=0.99)) == [held]
     assert paths(find(index(), f"where is the {query} now", vector=far, min_score=0.99)) == []
     assert paths(find(index(), f"{query}?", vector=far, min_score=0.99)) == []
-
-
-def test_the_only_word_of_a_query_is_never_lost_to_min_score_however_common():
-    store = TemporaryStore()
-    store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
-    store.write([document(key(f"memory/{n}.md"), f"café {n}", vectors=[embed(f"{n}")]) for n in range(9)])
-    assert len(find(store, "café", vector=embed("rings"), min_score=0.99).hits) == 6
 
 
 def test_a_hit_by_vector_alone_needs_min_score():
@@ -185,19 +160,3 @@ def test_keywords_answer_without_vectors_and_say_why(made, lack, codes):
     found = find(index(**made), "dentist", lack=lack)
     assert (found.mode, [one.code for one in found.lacks]) == ("keyword", codes)
     assert paths(found) == ["memory/dentist.md"]
-
-
-def test_keywords_can_be_switched_off():
-    found = find(index(), "dentist appointment", hybrid=Hybrid(enabled=False))
-
-    assert found.mode == "vector"
-    assert found.hits[0][0].text is None
-
-
-def test_the_reference_formula_is_available():
-    hybrid = Hybrid.model_validate({"fusion": "weighted"})
-    found = find(index(), "dentist appointment", hybrid=hybrid)
-    best = found.hits[0][0]
-
-    assert best.text == 1.0
-    assert best.score == pytest.approx(0.7 * best.vector + 0.3)

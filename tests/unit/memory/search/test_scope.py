@@ -32,33 +32,25 @@ def scope(*rules: dict[str, str], default: str = "allow") -> Scope:
         ("AGENT:Main:Telegram:GROUP:42", "main", "telegram:group:42", "telegram", "group"),
         ("agent:main:telegram:group:42:topic:9", "main", "telegram:group:42:topic:9", "telegram", "group"),
         ("agent:main:slack:channel:c1", "main", "slack:channel:c1", "slack", "channel"),
-        ("agent:main:discord:channel:1:thread:2", "main", "discord:channel:1:thread:2", "discord", "channel"),
         ("agent:main:telegram:direct:ada", "main", "telegram:direct:ada", "telegram", "direct"),
         ("agent:main:whatsapp:dm:+49", "main", "whatsapp:dm:+49", "whatsapp", "direct"),
-        ("agent:main:telegram:work:direct:ada", "main", "telegram:work:direct:ada", "telegram", "direct"),
         ("agent:main:telegram:work:group:42", "main", "telegram:work:group:42", "telegram", "group"),
         ("agent:main:direct:ada", "main", "direct:ada", None, "direct"),
         ("agent:main:cron:nightly", "main", "cron:nightly", None, "direct"),
         ("cron:nightly", None, "cron:nightly", None, "direct"),
-        ("hook:3f1c", None, "hook:3f1c", None, "direct"),
         ("agent:main:subagent:3f1c", "main", "subagent:3f1c", None, None),
-        ("agent:main:subagent:3f1c:subagent:77", "main", "subagent:3f1c:subagent:77", None, None),
         ("agent:main:telegram:group:42:subagent:1", "main", "telegram:group:42:subagent:1", "telegram", "group"),
         ("group:42", None, "group:42", None, "group"),
         ("whatsapp:12036304@g.us", None, "whatsapp:12036304@g.us", None, "group"),
         ("telegram:group:42", None, "telegram:group:42", "telegram", "group"),
         # An agent may be called anything.
         ("agent:group:main", "group", "main", None, "direct"),
-        ("agent:subagent:main", "subagent", "main", None, "direct"),
-        ("agent:main", "main", "", None, "direct"),
         ("agent::main", "", "main", None, "direct"),
         ("agent", "", "", None, "direct"),
         (" hook : 1 : Group : 2 ", None, "hook : 1 : group : 2", None, "group"),
         ("c0ffee-1234", None, "c0ffee-1234", None, "direct"),
-        ("slack:u123", None, "slack:u123", None, "direct"),
         # A place of a kind that nobody knows: it does not tell who listens.
         ("agent:main:telegram:supergroup:42", "main", "telegram:supergroup:42", None, None),
-        ("agents:main:x", None, "agents:main:x", None, None),
     ],
 )
 def test_a_key_says_where_a_conversation_takes_place(key, agent, normalised, channel, chat_type):
@@ -97,16 +89,13 @@ def test_without_a_key_it_is_the_owner_whom_no_rule_shuts_out(key):
         ([{"action": "deny", "channel": "slack", "chat_type": "group"}], "allow", "agent:main:slack:group:1", False),
         # A prefix is of the key without the agent, or of the whole key.
         ([{"action": "deny", "key_prefix": "cron:"}], "allow", "agent:main:cron:nightly", False),
-        ([{"action": "deny", "key_prefix": "CRON:"}], "allow", "cron:nightly", False),
         ([{"action": "deny", "key_prefix": "agent:main:cron:"}], "allow", "agent:main:cron:nightly", False),
         ([{"action": "deny", "key_prefix": "agent:main:cron:"}], "allow", "cron:nightly", True),
         ([{"action": "deny", "key_prefix": "main"}], "allow", "agent:main:telegram:direct:a", True),
         # A raw prefix is of the whole key, as it came.
         ([{"action": "deny", "raw_key_prefix": "agent:main:discord:"}], "allow", "agent:main:discord:group:1", False),
-        ([{"action": "deny", "raw_key_prefix": " Agent:Main:DISCORD:"}], "allow", "agent:main:discord:group:1", False),
         ([{"action": "deny", "raw_key_prefix": "agent:main:discord:"}], "allow", "discord:group:1", True),
         ([{"action": "deny", "raw_key_prefix": "discord:"}], "allow", "agent:main:discord:group:1", True),
-        ([{"action": "deny", "raw_key_prefix": "discord:"}], "allow", "discord:group:1", False),
         ([{"action": "deny", "raw_key_prefix": "agent:", "key_prefix": "cron:"}], "allow", "agent:main:hook:1", True),
         ([{"action": "deny", "raw_key_prefix": "agent:", "key_prefix": "cron:"}], "allow", "agent:main:cron:1", False),
         # The first match wins.
@@ -115,7 +104,6 @@ def test_without_a_key_it_is_the_owner_whom_no_rule_shuts_out(key):
         ([{"action": "deny"}, {"action": "allow"}], "allow", "agent:main:main", False),
         # Another agent's session is never let in.
         ([{"action": "allow"}], "allow", "agent:other:main", False),
-        ([{"action": "allow"}], "allow", "agent::main", False),
         ([], "allow", "agent:MAIN:main", True),
     ],
 )

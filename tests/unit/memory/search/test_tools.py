@@ -59,17 +59,6 @@ def call(memory: SearchableMemory, name: str, session_key: str | None = None, /,
     return answer
 
 
-def test_agents_find_the_two_tools_they_know():
-    assert list(TOOLS) == ["memory_search", "memory_get"]
-    assert tuple(TOOLS[SEARCH].input_schema["properties"]) == ("query", "maxResults", "minScore", "corpus")
-    assert tuple(TOOLS[GET].input_schema["properties"]) == ("path", "from", "lines", "corpus")
-    for name, tool in TOOLS.items():
-        assert tool.name == name
-        assert tool.input_schema["additionalProperties"] is False
-        assert tool.input_schema["required"] == [next(iter(tool.input_schema["properties"]))]
-        json.dumps(tool.input_schema)
-
-
 def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows():
     memory = Memory(result(1))
     answer = call(memory, SEARCH, "agent:main:main", query="gateway", maxResults=3, minScore=0.2)
@@ -81,15 +70,6 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
     assert hit["citation"] == "memory/1.md#L1-L2"
     assert "warning" not in answer
     assert "disabled" not in answer
-
-
-def test_optional_arguments_may_be_null_as_some_models_send_them():
-    memory = Memory()
-    call(memory, SEARCH, query="x", maxResults=None, minScore=None)
-    call(memory, GET, **{"path": "a.md", "from": None, "lines": None})
-
-    assert memory.asked == [SearchRequest(query="x")]
-    assert memory.read == [GetRequest(path="a.md")]
 
 
 @pytest.mark.parametrize(
@@ -127,17 +107,6 @@ def test_a_wrong_call_is_refused_in_one_sentence_and_asks_nothing(name, argument
     assert "\n" not in str(refused.value)
     assert isinstance(refused.value, UserError)
     assert (memory.asked, memory.read) == ([], [])
-
-
-def test_an_answer_has_at_most_max_injected_chars_and_says_what_was_left_out():
-    memory = Memory(*(result(number, f"{number} " + "word " * 100) for number in range(6)), max_injected_chars=1200)
-    answer = call(memory, SEARCH, query="word")
-
-    assert len(answer["results"]) == 3
-    assert sum(len(hit["snippet"]) for hit in answer["results"]) <= 1200
-    assert all(hit["snippet"].endswith(f"\n\nSource: {hit['citation']}") for hit in answer["results"])
-    assert answer["results"][2]["snippet"].startswith("2 word")
-    assert "3 more results were left out" in answer["warning"]
 
 
 @pytest.mark.parametrize("name", [SEARCH, GET])

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from memory.service.mcp_server import SESSION_KEY_META, build_server
-from tests.mcp_clients import ERAS, calling, connected, protocol_error, refusal
+from tests.mcp_clients import calling, connected, refusal
 
 
 class Answering:
@@ -23,14 +23,6 @@ class Answering:
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol(era: str):
-    answering = Answering({})
-    with protocol_error("no tool is called 'memory_write'; there are memory_search, memory_get"):
-        connected(build_server(answering), calling("memory_write"), era=era)
-    assert answering.calls == []
 
 
 def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from memory.service.app import PAGE_FOLDER, PAGE_HEADERS
+from memory.service.app import PAGE_FOLDER
 
 ROOT = Path(__file__).parents[4]
 
@@ -33,24 +33,3 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_is_read_as_html(file: Path
     if file.suffix == ".html":
         # The policy allows neither scripts nor styles in the page itself.
         assert re.findall(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", text) == []
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_what_a_file_asks_for_is_there(file: Path) -> None:
-    text = file.read_text("utf-8")
-
-    for name in re.findall(r'(?:src|href)="/page/([^"]+)"|from "\./([^"]+)"', text):
-        assert (PAGE_FOLDER / "".join(name)).is_file(), name
-
-
-def test_the_policy_names_this_service_alone() -> None:
-    policy = PAGE_HEADERS["Content-Security-Policy"]
-
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert {word for word in policy.split() if "'" in word} <= {
-        "'none';",
-        "'self';",
-        "'script';",
-        "'none'",
-    }

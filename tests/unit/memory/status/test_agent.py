@@ -7,14 +7,11 @@ import pytest
 from memory.status.agent import (
     BUILD_SECONDS,
     SILENCE_SECONDS,
-    build_conditions,
-    clock_conditions,
     endpoint_conditions,
     figure_conditions,
-    trouble_of,
 )
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import Pending, VectorProgress
+from schemas.ports import VectorProgress
 from schemas.status import BuildState, EndpointCondition, EndpointStatus, IndexState, QueueState
 
 NOW = 1_000_000.0
@@ -32,51 +29,45 @@ BUILD = BuildState(
 
 def codes(queue: QueueState, *, index: IndexState | None = None, in_batch_jobs: int = 0) -> list[ConditionCode]:
     index = index or IndexState(generation="current", building="next", build=BUILD)
-    return [one.code for one in build_conditions(index, queue, in_batch_jobs=in_batch_jobs, now=NOW)]
+    found = figure_conditions("main", index, queue, in_batch_jobs=in_batch_jobs, embeds=True, now=NOW)
+    return [one.code for one in found]
 
 
-def test_a_document_that_waits_since_tomorrow_is_a_condition_of_the_clock():
-    [found] = clock_conditions(Pending(documents=1, oldest_at=NOW + 3600), now=NOW)
-    assert (found.code, found.params) == (ConditionCode.CLOCK_DIFFERS, {"seconds": 3600.0})
-    assert list(clock_conditions(Pending(documents=1, oldest_at=NOW + 1), now=NOW)) == []
-    assert list(clock_conditions(Pending(documents=1, oldest_at=NOW - 3600), now=NOW)) == []
-
-
-def test_a_build_that_does_not_go_on_is_a_condition():
-    assert codes(QueueState(reachable=False)) == [ConditionCode.BUILD_ABANDONED]
-    assert codes(QueueState()) == [ConditionCode.BUILD_STUCK]
+MOVING = BUILD.model_copy(update={"last_change_at": NOW - BUILD_SECONDS + 1})
 
 
 @pytest.mark.parametrize(
-    ("queue", "index", "in_batch_jobs"),
+    ("index", "queue", "in_batch_jobs", "found"),
     [
-        (QueueState(), IndexState(generation="current"), 0),
-        (QueueState(pending=3), None, 0),
-        (QueueState(), None, 5),
-        (
-            QueueState(),
-            IndexState(building="next", build=BUILD.model_copy(update={"last_change_at": NOW - BUILD_SECONDS + 1})),
+        pytest.param(None, QueueState(reachable=False), 0, [ConditionCode.BUILD_ABANDONED], id="nothing runs"),
+        pytest.param(None, QueueState(), 0, [ConditionCode.BUILD_STUCK], id="a build does not go on"),
+        pytest.param(None, QueueState(pending=3), 0, [], id="documents are on their way"),
+        pytest.param(None, QueueState(), 5, [], id="texts are in batch jobs"),
+        pytest.param(IndexState(building="next", build=MOVING), QueueState(), 0, [], id="it went on"),
+        pytest.param(IndexState(), QueueState(), 0, [], id="all is well"),
+        pytest.param(
+            IndexState(),
+            QueueState(pending=3, oldest_seconds=95.0),
             0,
+            [ConditionCode.DOCUMENTS_WAIT],
+            id="documents wait for long",
+        ),
+        pytest.param(
+            IndexState(identity_matches=False), QueueState(), 0, [ConditionCode.INDEX_OUTDATED], id="other settings"
+        ),
+        pytest.param(
+            IndexState(vectors_pending=2),
+            QueueState(reachable=False),
+            0,
+            [ConditionCode.VECTORS_UNATTENDED],
+            id="vectors and nothing runs",
         ),
     ],
 )
-def test_a_build_that_gets_on_or_has_a_reason_to_wait_is_none(
-    queue: QueueState, index: IndexState | None, in_batch_jobs: int
+def test_figures_that_say_something_is_wrong_are_conditions(
+    index: IndexState | None, queue: QueueState, in_batch_jobs: int, found: list[ConditionCode]
 ):
-    assert codes(queue, index=index, in_batch_jobs=in_batch_jobs) == []
-
-
-@pytest.mark.parametrize(
-    ("index", "queue", "code"),
-    [
-        (IndexState(), QueueState(pending=3, oldest_seconds=95.0), ConditionCode.DOCUMENTS_WAIT),
-        (IndexState(identity_matches=False), QueueState(), ConditionCode.INDEX_OUTDATED),
-        (IndexState(vectors_pending=2), QueueState(reachable=False), ConditionCode.VECTORS_UNATTENDED),
-    ],
-)
-def test_figures_that_say_something_is_wrong_are_conditions(index: IndexState, queue: QueueState, code: ConditionCode):
-    assert [one.code for one in figure_conditions("main", index, queue, embeds=True)] == [code]
-    assert list(figure_conditions("main", IndexState(), QueueState(), embeds=True)) == []
+    assert codes(queue, index=index, in_batch_jobs=in_batch_jobs) == found
 
 
 LONG = SILENCE_SECONDS + 1
@@ -106,10 +97,3 @@ def test_an_endpoint_that_refuses_is_a_condition_though_no_worker_met_it():
     refuses = EndpointStatus(EndpointCondition.STOPPED, reason="the key is refused")
     [found] = endpoint_conditions(refuses, None, (), provider="openai", now=NOW)
     assert (found.code, found.subject) == (ConditionCode.PROVIDER_REFUSES, "openai")
-
-
-def test_status_shows_a_condition_with_its_code_its_part_and_since_when():
-    shown = trouble_of(Condition(ConditionCode.PROVIDER_FAILS, "openai", 5.0, {"error": "HTTP 500"}), now=NOW)
-    assert (shown.code, shown.subject, shown.part, shown.since) == ("provider_fails", "openai", "provider openai", 5.0)
-    assert shown.params == {"error": "HTTP 500"}
-    assert trouble_of(Condition(ConditionCode.CLOCK_DIFFERS, params={"seconds": 9.0}), now=NOW).since == NOW

@@ -1,4 +1,4 @@
-"""How far a generation under construction is."""
+"""Progress of a generation under construction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from memory.index.generation_writer import GenerationWriter
-from memory.index.generations import begun_at
 from memory.status.home import build_status
 from memory.status.index import build_progress, seconds_left
 from memory.store.options import StoreOptions
@@ -50,8 +49,3 @@ def test_what_is_left_takes_as_long_as_what_is_there_did_and_vectors_come_at_the
     assert seconds_left(counts, began=1_000.0, documents=20, rate=0.0) is None
     assert seconds_left(IndexCounts(), began=1_000.0, documents=20, rate=5.0) is None
     assert seconds_left(IndexCounts(), began=None, documents=0, rate=0.0) == 0
-
-
-def test_a_name_says_when_a_generation_was_begun() -> None:
-    assert begun_at("19700101T000105-3f2a9c41-9d0e.sqlite") == 65
-    assert begun_at("another name") is None

@@ -45,16 +45,6 @@ def test_the_sentence_shows_the_params() -> None:
     assert remedy_of(found) == "set it"
 
 
-def test_a_missing_param_is_an_error_of_the_code() -> None:
-    with pytest.raises(KeyError):
-        text_of(Condition(ConditionCode.VECTORS_UNAVAILABLE, "main"))
-
-
-def test_the_part_is_the_one_that_has_the_trouble() -> None:
-    assert part_of(condition(ConditionCode.PROVIDER_FAILS, "openai")) == "provider openai"
-    assert part_of(condition(ConditionCode.PROCESS_GONE, "watch", pid=7)) == "watch"
-
-
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -86,20 +76,3 @@ def test_values_are_shown_as_people_say_them(found: Condition, said: str) -> Non
 )
 def test_durations_are_shown_short(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
-
-
-@pytest.mark.parametrize(
-    ("code", "label"),
-    [
-        (ConditionCode.QUERY_NOT_EMBEDDED, "vectors"),
-        (ConditionCode.VECTORS_ONLY, "keywords"),
-        (ConditionCode.SEARCH_LATE, "time"),
-        (ConditionCode.QUEUE_UNREACHABLE, "queue"),
-        (ConditionCode.PROCESS_STOPPED, "watch"),
-        (ConditionCode.CHANGES_UNSEEN, "watch"),
-        (ConditionCode.INDEX_MISSING, "index"),
-        (ConditionCode.QUERY_CUT, "other"),
-    ],
-)
-def test_an_answer_that_lacks_something_has_the_label_of_what(code: ConditionCode, label: str) -> None:
-    assert TEXTS[code].lacks == label

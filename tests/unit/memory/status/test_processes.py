@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
+from memory.status.processes import known_processes, outdated_conditions, process_conditions
 from schemas.conditions import Condition, ConditionCode
 from schemas.status import OutdatedState, ProcessState
 from tests.quiet_board import QuietBoard
@@ -27,12 +27,6 @@ def test_a_process_that_is_not_well_is_a_condition_with_its_host_and_what_hangs(
     [found] = process_conditions([state("work"), unwell("watch", "stuck")])
     assert (found.code, found.subject, found.since) == (ConditionCode.PROCESS_STUCK, "watch", 1000.0)
     assert found.params == {"pid": 7, "host": "here", "threads": "its tail thread"}
-
-
-def test_changes_are_noticed_while_one_watcher_is_well():
-    stopped = unwell("watch", "stopped")
-    assert not_watched([stopped, state("work")]) == next(process_conditions([stopped]))
-    assert not_watched([stopped, state("watch")]) is None
 
 
 def test_when_all_are_silent_the_machine_may_have_slept_and_they_are_looked_at_once_more():
@@ -66,23 +60,10 @@ def outdated(*states: ProcessState) -> list[Condition]:
     return list(outdated_conditions(states, version="1.0", now=1000.0))
 
 
-def test_processes_that_are_up_to_date_are_no_condition():
-    assert outdated(state("up"), state("work"), state("serve", version=None)) == []
-
-
 def test_one_condition_names_the_changed_file_both_times_and_what_to_start_again():
     [found] = outdated(state("up", changed=900.0), state("work", changed=900.0), state("serve", changed=900.0))
     assert (found.code, found.subject, found.since) == (ConditionCode.SETTINGS_CHANGED, "/etc/recalld.toml", 900.0)
     assert found.params == {"changed_at": 900.0, "read_at": 500.0, "commands": "`recalld up`"}
-
-
-def test_without_up_each_command_is_named():
-    [found] = outdated(state("watch", changed=1.0), state("work", changed=1.0))
-    assert found.params["commands"] == "`recalld watch` and `recalld work`"
-
-
-def test_settings_that_are_not_valid_now_are_a_condition_of_their_own():
-    assert [one.code for one in outdated(state("up", changed=1.0, invalid=True))] == [ConditionCode.SETTINGS_INVALID]
 
 
 def test_another_version_is_a_condition_and_that_of_a_command_that_ends_by_itself_is_not():

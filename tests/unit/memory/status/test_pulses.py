@@ -51,13 +51,3 @@ def test_a_thread_that_ended_is_missed_until_the_process_ends():
     assert pulses.problems() == ["its inbox thread has ended"]
     pulses.close()
     assert pulses.problems() == []
-
-
-def test_threads_of_one_name_are_told_apart_and_named_without_their_numbers():
-    clock = Clock()
-    pulses = Pulses(stalled_after_seconds=10, clock=clock)
-    for number in (140556638324416, 140556638324417):
-        pulses.of("job", thread=number).busy(f"step {number % 10}")
-    clock.now += 11
-    pulses.of("job", thread=140556638324417).idle()
-    assert pulses.problems() == ["its job thread has been at the same step (step 6) for 11 s"]

@@ -1,4 +1,4 @@
-"""What the watcher says of itself, read by every search."""
+"""Reports of the watcher about itself, read by every search."""
 
 from __future__ import annotations
 

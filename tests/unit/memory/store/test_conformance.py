@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import MOST_NAMED, TranscriptMark, VectorState
+from memory.store.reader import MOST_NAMED, VectorState
 from memory.store.writer import (
     DocumentDelete,
-    DocumentTouch,
     DocumentWrite,
     KeptChunk,
     NewChunk,
@@ -32,7 +30,7 @@ COMMITTED, CONFLICT = WriteOutcome.COMMITTED, WriteOutcome.CONFLICT
 
 @pytest.fixture(autouse=True)
 def always_sound(store: Store) -> object:
-    """Whatever a test did, the store holds together afterwards."""
+    """Check after each test that the store holds together."""
     yield
     assert store.check() == []
 
@@ -112,14 +110,6 @@ def test_a_write_cannot_touch_the_chunks_of_another_document(store: Store) -> No
     taken = KeptChunk(theirs, 9, 9, 9)
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "x", moved=(taken,), removed=(theirs,))])
     assert [(one.id, one.ordinal) for one in store.chunks_of(OTHER)] == [(theirs, 0)]
-
-
-def test_ids_are_never_given_twice(store: Store) -> None:
-    store.write([document(NOTE, "one", "two")])
-    before = ids_of(store)
-    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
-    store.write([document(NOTE, "three", revision=store.revision(NOTE))])
-    assert min(ids_of(store)) > max(before)
 
 
 # Revisions -------------------------------------------------------------------------------------------
@@ -245,13 +235,6 @@ def test_keywords_find_english_and_chinese_best_first(store: Store) -> None:
     assert set(store.text_scores("gateway", [english, chinese])) == {english}
 
 
-@pytest.mark.parametrize("query", ["", "?", '"', "AND OR NOT", "a* (b", "col:umn", "\0", "NEAR(", "的"])
-def test_whatever_is_typed_is_a_query(store: Store, query: str) -> None:
-    store.write([document(NOTE, "gateway")])
-    store.search_text(query, 5)
-    store.text_scores(query, ids_of(store))
-
-
 def test_a_note_is_found_by_its_name_and_a_transcript_is_not(store: Store) -> None:
     named, talk = key("memory/projects/gateway-plan_2.md"), key("sessions/gateway-plan.jsonl", "sessions")
     store.write([document(named, "one", "two"), document(talk, "three")])
@@ -311,15 +294,6 @@ def test_documents_are_found_by_the_names_of_their_files(store: Store) -> None:
     assert named("/", "readme.md") == newest
 
 
-def test_a_renamed_document_brings_its_letter_along(store: Store) -> None:
-    store.write([piece(*refused("one"), continues=None, to=mark(1))])
-    store.add_dead_letter(ARCHIVED, reason="permission denied", error_class="DocumentUnreadable")
-    [before] = [letter for letter in store.dead_letters() if letter.key == TALK]
-    assert store.rename_document(TALK, ARCHIVED)
-    assert store.dead_letters() == [replace(before, key=ARCHIVED)]
-    assert store.retry_dead_letter(ARCHIVED) == 1
-
-
 def test_who_read_a_document_before_it_was_renamed_conflicts(store: Store) -> None:
     store.write([piece(*said("one"), continues=None, to=mark(1))])
     old, new = store.revision(TALK), store.revision(ARCHIVED)
@@ -360,21 +334,6 @@ def test_an_append_goes_on_from_the_mark_and_keeps_what_it_does_not_name(store: 
     rows = store.chunk_rows(ids_of(store, TALK))
     assert [row.text for row in rows.values()] == ["one", "two", "open, and more", "new"]
     assert ids_of(store, TALK)[:2] == [one, two]
-
-
-@pytest.mark.parametrize(
-    "continues",
-    [None, mark(2), *(replace(mark(3), **change) for change in ({"offset": 1}, {"lines": 2}, {"digest": "of others"}))],
-)
-def test_a_slice_that_continues_another_mark_conflicts_and_changes_nothing(
-    store: Store, continues: TranscriptMark | None
-) -> None:
-    store.write([piece(*said("one", "two", "three"), continues=None, to=mark(3))])
-    before, revision = store.chunks_of(TALK), store.revision(TALK)
-    late = piece(*said("late"), continues=continues, to=mark(9), stale_from=0)
-    assert store.write([late, document(NOTE, "fine")]) == [CONFLICT, COMMITTED]
-    assert (store.chunks_of(TALK), store.transcript(TALK), store.revision(TALK)) == (before, mark(3), revision)
-    assert found(store, "late") == set()
 
 
 def test_what_is_stale_is_found_until_the_last_slice_and_comes_last(store: Store) -> None:
@@ -437,74 +396,6 @@ def test_dead_letters_count_attempts_and_go_with_the_next_commit(store: Store) -
     assert store.dead_letters() == []
 
 
-def test_a_refused_chunk_is_the_dead_letter_of_its_document_which_is_indexed_all_the_same(store: Store) -> None:
-    with_refusals(store, "fine", "gateway", "as well", refused={1: "the provider refused it"})
-    [letter] = store.dead_letters()
-    assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)
-    assert letter.reason == "line 2: the provider refused it"
-    assert found(store, "gateway") == {ids_of(store)[1]}
-    assert len(store.pending_chunks(9)) == 2
-    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [(2, "the provider refused it")]
-    assert store.refused_chunks(OTHER) == []
-
-
-def test_the_letter_stays_while_a_refused_chunk_is_kept_and_goes_with_the_last_one(store: Store) -> None:
-    with_refusals(store, "one", "two", refused={1: "too long"})
-    [before] = store.dead_letters()
-    first, second = ids_of(store)
-    kept = KeptChunk(second, 5, 60, 70)
-    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "edited", (chunk("new"),), (kept,), (first,))])
-    assert store.dead_letters() == [replace(before, reason="lines 60-70: too long")]
-    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "without", removed=(second,))])
-    assert store.dead_letters() == []
-
-
-def test_a_refused_chunk_of_any_slice_of_a_call_is_a_letter_that_an_append_keeps(store: Store) -> None:
-    first = piece(*refused("one"), *said("two", first=1), continues=None, to=mark(2), final=False)
-    second = piece(*said("three", first=2), continues=mark(2), to=mark(3))
-    assert store.write([first, second]) == [COMMITTED, COMMITTED]
-    before = store.dead_letters()
-    assert letters(store) == [(TALK, "line 1: too long", 1)]
-    assert store.write([piece(*said("x", first=3), continues=mark(3), to=mark(4))]) == [COMMITTED]
-    assert store.dead_letters() == before
-    third = piece(*refused("four", first=4), continues=mark(4), to=mark(5), final=False)
-    fourth = piece(*refused("five", first=5), continues=mark(5), to=mark(6))
-    assert store.write([third, fourth]) == [COMMITTED, COMMITTED]
-    assert letters(store) == [(TALK, "line 1: too long; and 2 more chunks", 2)]
-
-
-def test_only_a_transcript_that_could_be_read_to_its_end_loses_its_letter(store: Store) -> None:
-    unreadable(store, TALK)
-    assert store.write([piece(continues=mark(7), to=mark(8))]) == [CONFLICT]
-    assert store.write([piece(*said("alpha"), continues=None, to=mark(1), final=False)]) == [COMMITTED]
-    assert len(store.dead_letters()) == 1
-    assert store.write([piece(*said("beta", first=1), continues=mark(1), to=mark(2))]) == [COMMITTED]
-    assert store.dead_letters() == []
-
-
-def test_that_a_document_cannot_be_read_any_more_says_more_than_that_parts_were_refused(store: Store) -> None:
-    with_refusals(store, "one", "two", refused={0: "too long"})
-    unreadable(store, NOTE)
-    [pending] = store.pending_chunks(5)
-    store.write_vectors({pending.id: (pending.text_hash, Refusal("no words"))})
-    store.write([DocumentTouch(NOTE, FileStat(1, 2, 3), "of another reading")])
-    assert [letter.error_class for letter in store.dead_letters()] == ["DocumentUnreadable"]
-    touch(store, NOTE, FileStat(1, 2, 3))  # it was read, and is what it was
-    [letter] = store.dead_letters()
-    assert (letter.error_class, letter.reason) == (EMBEDDING_REFUSED, "line 1: too long; and 1 more chunk")
-
-
-def test_a_retried_document_asks_for_its_refused_vectors_again(store: Store) -> None:
-    with_refusals(store, "one", "two", "three", refused={0: "too long", 2: "no words"})
-    token = store.change_token()
-    assert store.retry_dead_letter(NOTE) == 2
-    assert store.change_token() != token
-    assert store.dead_letters() == store.refused_chunks(NOTE) == []
-    assert len(store.pending_chunks(9)) == 3
-    assert [file.stat for file in store.files()] == [STAT], "what it says is known; nothing is to be read"
-    assert store.retry_dead_letter(NOTE) == 0
-
-
 def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_change(store: Store) -> None:
     store.write([document(NOTE, "one", vectors=[vector(1)])])
     unreadable(store, NOTE)
@@ -517,23 +408,15 @@ def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_ch
     assert (store.revision(NOTE), store.counts().vectors_ready) == (revision, 1)
 
 
-def test_what_is_retried_and_fails_again_failed_since_the_first_time_and_so_often(store: Store) -> None:
-    with_refusals(store, "one", refused={0: "too long"})
-    unreadable(store, OTHER, attempts=2)
-    first = {letter.key: letter for letter in store.dead_letters()}
-    for again in (1, 2):
-        for name in (NOTE, OTHER):
-            store.retry_dead_letter(name)
-        [pending] = store.pending_chunks(9)
-        store.write_vectors({pending.id: (pending.text_hash, Refusal("too long"))})
-        unreadable(store, OTHER)
-        now = {letter.key: (letter.attempts, letter.first_at) for letter in store.dead_letters()}
-        assert now == {name: (one.attempts + again, one.first_at) for name, one in first.items()}
-    store.retry_dead_letter(OTHER)
-    store.write([document(OTHER, "it was read meanwhile", vectors=[vector(1)])])
-    unreadable(store, OTHER)
-    [letter] = [letter for letter in store.dead_letters() if letter.key == OTHER]
-    assert (letter.attempts, letter.first_at > first[OTHER].first_at) == (1, True)
+def test_a_refused_chunk_is_the_dead_letter_of_its_document_which_is_indexed_all_the_same(store: Store) -> None:
+    with_refusals(store, "fine", "gateway", "as well", refused={1: "the provider refused it"})
+    [letter] = store.dead_letters()
+    assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)
+    assert letter.reason == "line 2: the provider refused it"
+    assert found(store, "gateway") == {ids_of(store)[1]}
+    assert len(store.pending_chunks(9)) == 2
+    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [(2, "the provider refused it")]
+    assert store.refused_chunks(OTHER) == []
 
 
 def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store) -> None:
@@ -579,38 +462,3 @@ def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> N
     store.write_vectors({})
     assert (store.retry_dead_letter(OTHER), store.drop_dead_letter(OTHER)) == (0, False)
     assert store.change_token() == tokens[-1]
-
-
-def test_touches_change_the_stat_and_count_how_often_the_same_content_was_found_again(store: Store) -> None:
-    def touches() -> tuple[int, int]:
-        file = store.file(NOTE)
-        assert file is not None
-        return file.touches, file.stat.ctime_ns
-
-    write = document(NOTE, "one")
-    store.write([write])
-    revision = store.revision(NOTE)
-    touch(store, NOTE, FileStat(1, 2, 3, 5))
-    assert touches() == (1, 5)
-    store.write([DocumentTouch(one, FileStat(1, 2, 3, 6), "of another reading") for one in (NOTE, OTHER)])
-    assert (touches(), store.revision(NOTE), store.file(OTHER)) == ((1, 5), revision, None)
-    store.write([replace(write, expected=revision, added=())])
-    assert touches()[0] == 2
-    store.write([replace(write, expected=store.revision(NOTE), added=(), content_hash="another")])
-    assert touches()[0] == 0
-
-
-def test_threads_may_read_and_write_at_once(store: Store) -> None:
-    def work(number: int) -> None:
-        mine = key(f"memory/{number}.md")
-        for turn in range(5):
-            added, removed = (chunk(f"round {turn} of {number}", vector=vector(number)),), tuple(ids_of(store, mine))
-            write = DocumentWrite(mine, store.revision(mine), STAT, str(turn), added=added, removed=removed)
-            assert store.write([write]) == [COMMITTED]
-            assert len(store.search_text(f"of {number}", 50)) >= 1
-            assert len(store.search_vectors(vector(number), 50)) >= 1
-            assert len(ids_of(store, mine)) == 1
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(6)))
-    assert store.counts().chunks == 6

@@ -233,5 +233,5 @@ def _cut(said: list[tuple[str, VectorState]], first: int) -> tuple[list[CutChunk
 
 TestStoreLaws = StoreMachine.TestCase
 TestStoreLaws.settings = settings(
-    max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,11 +1,9 @@
-"""What is SQLite's own: files, permissions, damage, full disks, and one table of vectors with sqlite-vec."""
+"""Properties of SQLite alone: files, permissions, damage, full disks, and one table of vectors with sqlite-vec."""
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -14,25 +12,15 @@ import apsw
 import pytest
 
 from memory.store.errors import (
-    CheckUnfinished,
     OtherVersion,
-    StoreBusy,
     StoreCorrupt,
-    StoreFull,
-    StoreUnreadable,
-    VectorSearchUnavailable,
 )
 from memory.store.options import StoreOptions
-from memory.store.sqlite import connection as sqlite_connection
-from memory.store.sqlite import maintenance as sqlite_check
-from memory.store.sqlite import reader as sqlite_reader
 from memory.store.sqlite import vectors as sqlite_vectors
-from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentDelete, WriteOutcome
-from schemas.errors import Permanent
+from memory.store.writer import DocumentDelete
 from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
 NOTE = key("memory/note.md")
@@ -120,29 +108,6 @@ def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Sql
     ours.close()
 
 
-def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store: SqliteStore, index_path: Path) -> None:
-    filled(sqlite_store, documents=1, chunks=3)
-    rows = sqlite_vectors.fillings(with_sqlite_vec(index_path))[0].places
-    other, plain = with_sqlite_vec(index_path), apsw.Connection(str(index_path))
-    choice = random.Random(3)
-    expected = sqlite_store.vectors_of([1, 2, 3])
-    for turn in range(12):
-        gone = choice.sample(sorted(expected), len(expected) // 3)
-        new = {10_000 * (turn + 1) + number: vector(number) for number in range(choice.choice([1, 9, rows]))}
-        writing = other if turn % 2 else plain
-        with writing:
-            sqlite_vectors.delete_vectors(writing, gone)
-            sqlite_vectors.insert_vectors(writing, list(new.items()))
-        expected = {id_: made for id_, made in (expected | new).items() if id_ not in gone}
-        held = dict(other.execute("SELECT rowid, embedding FROM chunks_vec").fetchall())
-        assert held == {id_: made.tobytes() for id_, made in expected.items()}
-        in_blocks, listed = sqlite_vectors.stored_ids(other)
-        assert in_blocks == listed == set(expected)
-    assert {id_: made.tobytes() for id_, made in sqlite_store.vectors_of(list(expected)).items()} == held
-    other.close()
-    plain.close()
-
-
 def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=2, chunks=3)
     lost = sqlite_store.vectors_of([2])[2].tobytes()
@@ -157,28 +122,6 @@ def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteSto
     assert sqlite_vectors.fillings(connection) == []
     assert connection.execute("SELECT count(*) FROM chunks_vec_vector_chunks00").fetchall() == [(0,)]
     connection.close()
-
-
-def test_vectors_that_cannot_be_searched_are_an_error_and_not_silently_missing(
-    sqlite_store: SqliteStore, index_path: Path
-) -> None:
-    off = SqliteReader(index_path, StoreOptions(vector_enabled=False))
-    assert off.vector_reason
-    assert off.search_vectors(vector(1), 5) == []  # there are none
-    filled(sqlite_store, documents=1)
-    with pytest.raises(VectorSearchUnavailable):
-        off.search_vectors(vector(1), 5)
-    off.close()
-    with pytest.raises(VectorSearchUnavailable, match="dimensions"):
-        sqlite_store.search_vectors(vector(1, 8), 5)
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "rows"), [(384, 1024), (512, 512), (768, 512), (1536, 256), (3072, 128), (8, 1024)]
-)
-def test_a_block_of_vectors_stays_below_its_limit(dimensions: int, rows: int) -> None:
-    assert sqlite_vectors.block_rows(dimensions) == rows
-    assert rows * dimensions * 4 <= 1_572_864
 
 
 # Damage, and a full disk -----------------------------------------------------------------------------
@@ -214,22 +157,6 @@ def test_what_is_no_index_is_refused_and_named(
         assert getattr(caught.value, "generation", path.name) == path.name
     with pytest.raises(FileExistsError):
         create_generation(path, StoreOptions(), fingerprint="g", description="")
-
-
-def test_documents_are_listed_a_page_at_a_time_while_others_write(
-    sqlite_store: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_reader, "_FILES_PAGE", 2)
-    names = [f"{number}.md" for number in range(6)]
-    sqlite_store.write([document(key(name)) for name in names[:5]])
-    reader = SqliteReader(index_path, StoreOptions())
-    files = reader.files()
-    seen = [next(files).key.path]
-    sqlite_store.write([document(key(names[5]))])
-    sqlite_store.write([DocumentDelete(key(names[3]), sqlite_store.revision(key(names[3])))])
-    seen += [file.key.path for file in files]
-    assert seen == [key(name).path for name in names if name != names[3]]
-    reader.close()
 
 
 def test_damaged_pages_are_reported_as_corrupt(sqlite_store: SqliteStore, index_path: Path) -> None:
@@ -269,45 +196,6 @@ def test_the_check_finds_every_disagreement(
     assert any(finding in found for found in sqlite_store.check())
 
 
-def test_a_full_disk_leaves_nothing_half_written(sqlite_store: SqliteStore) -> None:
-    filled(sqlite_store, documents=2)
-    before = sqlite_store.counts().chunks
-    token = sqlite_store.change_token()
-    pages = sqlite_store._writer.pragma("page_count")
-    sqlite_store._writer.pragma("max_page_count", pages + 4)
-    big = [document(key(f"memory/big{n}.md"), *["word " * 4000] * 20, vectors=[vector(n)] * 20) for n in range(5)]
-    with pytest.raises(StoreFull):
-        sqlite_store.write(big)
-    assert sqlite_store.counts().chunks == before
-    assert sqlite_store.change_token() == token
-    assert sqlite_store.check() == []
-
-    sqlite_store._writer.pragma("max_page_count", 1_000_000)
-    assert sqlite_store.write(big) == [WriteOutcome.COMMITTED] * 5
-    assert sqlite_store.check() == []
-
-
-def test_another_process_holding_the_lock_for_too_long_is_busy(index_path: Path) -> None:
-    store = SqliteStore(index_path, StoreOptions(busy_timeout_seconds=0.05))
-    other = apsw.Connection(str(index_path))
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusy):
-        store.write([document(NOTE, "gateway")])
-    assert list(store.files()) == []  # reading does not wait
-    other.execute("ROLLBACK")
-    assert store.write([document(NOTE, "gateway")]) == [WriteOutcome.COMMITTED]
-    other.close()
-    store.close()
-
-
-def test_a_name_that_is_not_utf8_is_refused_in_words_and_can_be_a_dead_letter(sqlite_store: SqliteStore) -> None:
-    strange = key("memory/\udcff.md")
-    with pytest.raises(Permanent, match="UTF-8"):
-        sqlite_store.write([document(strange, "x")])
-    sqlite_store.add_dead_letter(strange, reason="name", error_class="Permanent")
-    assert [letter.key.path for letter in sqlite_store.dead_letters()] == ["memory/\\udcff.md"]
-
-
 # Readers and writers ---------------------------------------------------------------------------------
 
 
@@ -321,59 +209,6 @@ def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, 
         assert len(reader.search_text("gateway", 5)) == 1
     assert len(reader.search_text("gateway", 5)) == 2
     reader.close()
-
-
-def test_closing_waits_for_the_calls_of_other_threads(index_path: Path) -> None:
-    reader = SqliteReader(index_path, StoreOptions())
-    lent = threading.Event()
-    finish = threading.Event()
-
-    def use() -> None:
-        with reader._readers.borrow():
-            lent.set()
-            finish.wait(60)
-
-    user = threading.Thread(target=use)
-    user.start()
-    lent.wait(60)
-    closer = threading.Thread(target=reader.close)
-    closer.start()
-    closer.join(0.05)
-    assert closer.is_alive()
-    finish.set()
-    closer.join(60)
-    user.join(60)
-    assert not closer.is_alive()
-    with pytest.raises(StoreUnreadable, match="closed"):
-        reader.counts()
-
-
-def test_the_write_ahead_log_is_bounded_while_somebody_always_reads(
-    index_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sqlite_connection.WRITER_PRAGMAS, "wal_autocheckpoint", 16)
-    monkeypatch.setattr(sqlite_writer, "WAL_RESTART_BYTES", 1_000_000)
-    store = SqliteStore(index_path, StoreOptions())
-    wal = index_path.with_name(f"{index_path.name}-wal")
-    stop = threading.Event()
-
-    def read_always() -> None:
-        while not stop.is_set():
-            list(store.files())
-
-    readers = [threading.Thread(target=read_always) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    largest = 0
-    for number in range(60):
-        store.write([document(key(f"memory/{number}.md"), *["words " * 300] * 40, vectors=[vector(number)] * 40)])
-        largest = max(largest, wal.stat().st_size)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert largest < 4_000_000
-    store.close()
-    assert wal.stat().st_size == 0
 
 
 # The schema ------------------------------------------------------------------------------------------
@@ -391,17 +226,3 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
     assert recorded["migration:1"].startswith("first tables, ")
     assert recorded[f"migration:{len(more)}"].startswith("colours, ")
     connection.close()
-
-
-def test_a_check_that_takes_too_long_is_ended_and_leaves_the_connection_as_it_was(
-    sqlite_store: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(sqlite_store)
-    monkeypatch.setattr(sqlite_check, "_STEPS", 10)
-    connection = apsw.Connection(str(index_path), flags=apsw.SQLITE_OPEN_READONLY)
-    with pytest.raises(CheckUnfinished, match="takes longer than 0 s"):
-        sqlite_check.findings(connection, seconds=0.0)
-    assert not connection.in_transaction
-    assert connection.execute("SELECT count(*) FROM chunks").fetchall()[0][0] > 0, "nothing interrupts others"
-    connection.close()
-    assert sqlite_store.check() == []

@@ -63,17 +63,3 @@ def test_nothing_is_written_that_would_lack_its_keywords_and_vectors_join_all_th
     store.write([document(key("memory/other.md"), "rhubarb")])
     assert len(store.search_text("rhubarb", 5)) == 1
     store.close()
-
-
-def test_a_sound_index_is_called_sound_and_a_torn_one_is_not(written: Path) -> None:
-    with without_fts5():
-        reader = SqliteReader(written, StoreOptions())
-        assert reader.check() == []
-        reader.close()
-    store = SqliteStore(written, StoreOptions())
-    store._writer.execute("DELETE FROM chunks_fts WHERE rowid = 1")
-    store.close()
-    with without_fts5():
-        reader = SqliteReader(written, StoreOptions())
-        assert reader.check() == ["1 chunks without a row in chunks_fts (ids 1)"]
-        reader.close()

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import CutChunk
-from memory.transcripts import interpreter as interpreting
 from memory.transcripts.folding import TranscriptFold
 from tests.transcript_files import (
     FORMATS,
@@ -22,7 +21,7 @@ from tests.transcript_files import (
     transcript,
     unknown_line,
 )
-from tests.transcript_folds import folded, new_fold, raw_lines, text_of
+from tests.transcript_folds import feed, folded, new_fold, raw_lines, text_of
 
 _SMALL: dict[str, Any] = {"tokens": 60, "overlap": 20, "max_bytes": 8191}
 
@@ -91,35 +90,10 @@ def test_what_was_skipped_is_told_in_sentences() -> None:
     assert fold.notes() == (f"12 lines are not JSON and were skipped (first: lines {numbers})",)
 
 
-def test_a_line_that_is_too_long_is_counted_and_does_not_stop_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memory.transcripts.lines.MAX_LINE_BYTES", 200)
-    message = message_line("plain", "user", "hi")
-    data = message + message_line("plain", "user", "x" * 500) + message
-    fold, chunks = folded(data)
-    assert fold.notes() == ("1 line is too long to be read and was skipped (line 2)",)
-    assert (fold.lines, fold.offset, fold.messages) == (3, len(data), 2)
-    assert (chunks[0].start_line, chunks[0].end_line) == (1, 3)
-    _, chunks = folded(data + b"y" * 500)
-    assert (chunks[0].start_line, chunks[0].end_line) == (1, 3)
-
-
-def test_broken_lines_change_nothing_but_line_numbers() -> None:
-    for name in FORMATS:
-        whole, hurt = folded(transcript(name)), folded(damaged(transcript(name)))
-        assert [chunk.text for chunk in hurt[1]] == [chunk.text for chunk in whole[1]]
-        assert hurt[0].notes()[0].startswith("6 lines are not JSON and were skipped (lines ")
-
-
-def test_a_state_of_another_version_is_refused() -> None:
-    for state in ('{"version": 0}', "[]", "{}"):
-        with pytest.raises(ValueError, match="from its start"):
-            new_fold(state=state)
-
-
 def test_a_last_line_without_its_end_is_shown_if_it_is_whole_and_not_counted_twice() -> None:
     first, second = message_line("codex", "user", "one"), message_line("codex", "assistant", "two")
     fold = new_fold()
-    tail = fold.feed_all(raw_lines(first + second.rstrip()))
+    tail = feed(fold, first + second.rstrip())
     assert tail is not None
     with pytest.raises(ValueError, match="ended"):
         fold.feed(tail)
@@ -132,15 +106,6 @@ def test_a_last_line_without_its_end_is_shown_if_it_is_whole_and_not_counted_twi
     assert fold.messages == 2
     (tail,) = raw_lines(message_line("openclaw", "user", "one").rstrip())
     assert new_fold(name="plain").open(tail) == [], "it is of the format of the lines before it"
-
-
-@pytest.mark.parametrize("length", [3_000, 300_000])
-def test_what_is_kept_of_a_huge_message_is_its_last_part(length: int) -> None:
-    fold = new_fold()
-    for line in raw_lines(message_line("plain", "user", "word 你好 " * length)):
-        fold.feed(line)
-    assert fold.closed > length // 500
-    assert len(fold.state().encode()) < 2 * 1600 + 1000
 
 
 def test_words_that_wait_in_a_queue_are_kept_without_their_secrets() -> None:
@@ -162,7 +127,7 @@ def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[CutChu
     shown: list[CutChunk] = []
     for cut in [*cuts, len(data)]:
         fold = new_fold(**_SMALL, state=state)
-        tail = fold.feed_all(raw_lines(data[fold.offset : cut]))
+        tail = feed(fold, data[fold.offset : cut])
         taken += fold.take()
         shown = fold.open(tail)
         assert [chunk.ordinal for chunk in [*taken, *shown]] == list(range(len(taken) + len(shown)))
@@ -193,7 +158,7 @@ _ENTRIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=80)
 @given(st.data(), _FILES | st.lists(_ENTRIES, max_size=15).map(b"".join), st.booleans())
 def test_however_a_transcript_is_cut_into_appends_it_is_that_of_folding_it_whole(
     data: st.DataObject, content: bytes, ended: bool
@@ -232,7 +197,7 @@ _JUNK = st.one_of(
 ).map(lambda junk: junk.replace(b"\n", b" "))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(_JUNK, max_size=12), st.sampled_from([b"\n", b"\r\n"]), st.binary(max_size=40))
 @example([b'{"role":"user","content":"\\ud800"}'], b"\n", b'{"role":"user"')
 def test_whatever_stands_between_them_every_message_is_found(junk: list[bytes], end: bytes, tail: bytes) -> None:
@@ -246,38 +211,3 @@ def test_whatever_stands_between_them_every_message_is_found(junk: list[bytes], 
     assert "message first" in found
     for note in fold.notes():
         assert note.isprintable()
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.binary(max_size=300))
-def test_any_bytes_are_a_transcript(data: bytes) -> None:
-    fold, chunks = folded(data)
-    text_of(chunks).encode("utf-8")
-    assert fold.offset <= len(data)
-
-
-@pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'"k":1'], ids=["lists", "objects", "numbers", "keys"])
-def test_a_line_of_too_many_values_is_skipped_and_said_and_the_next_one_is_read(
-    value: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interpreting, "MAX_SEPARATORS", 1000)
-    opening, closing = (b"{", b"}") if b":" in value else (b"[", b"]")
-    bomb = b'{"role":"user","content":"bomb","x":' + opening + b",".join([value] * 2000) + closing + b"}\n"
-    fold, chunks = folded(said("before") + bomb + said("after"))
-    assert "bomb" not in text_of(chunks)
-    assert all(word in text_of(chunks) for word in ("before", "after"))
-    assert fold.notes() == ("1 line is too long to be read and was skipped (line 2)",)
-
-
-def test_a_text_full_of_commas_and_brackets_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreting, "MAX_SEPARATORS", 1000)
-    fold, chunks = folded(said('a "table" \\' + "[1,2,3]," * 2000 + "last"))
-    assert "last" in text_of(chunks)
-    assert not fold.notes()
-
-
-@pytest.mark.parametrize("tail", [b'{"role":"user","con', said("a").replace(b"\n", b"\r") * 3])
-def test_what_has_no_line_end_and_is_no_message_is_said(tail: bytes) -> None:
-    fold, _ = folded(said("whole") + tail)
-    [last] = raw_lines(tail)
-    assert fold.notes(last) == ("what follows line 1 is no whole message and has no line end; it is read with it",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from memory.transcripts import lines as line_reading
 from memory.transcripts.lines import RawLine, TranscriptDamaged, read_lines
-from tests.transcript_files import message_line
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdCompressor, compress
@@ -44,10 +42,6 @@ def lines_of(path: Path, *, offset: int = 0, end: int | None = None, compressed:
 
 def digest_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
-
-
-def message(text: str) -> bytes:
-    return message_line("plain", "user", text)
 
 
 def read_until_damage(path: Path, *, compressed: bool, match: str) -> list[RawLine]:
@@ -91,12 +85,6 @@ def test_reading_goes_on_at_an_offset_of_the_content(write: Callable[[bytes], tu
     assert lines_of(path, compressed=compressed) == []
 
 
-def test_a_growing_file_is_read_up_to_the_size_it_had(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"one\ntwo\nthree\n")
-    assert [(line.data, line.ended) for line in lines_of(path, end=6)] == [(b"one", True), (b"tw", False)]
-
-
 @pytest.mark.parametrize("block", [3, 64])
 def test_a_line_that_is_too_long_is_skipped_and_still_counted(
     write: Callable[[bytes], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch, block: int
@@ -137,50 +125,6 @@ def test_lines_before_the_damage_of_a_stream_are_given(
     path = tmp_path / "x.jsonl.zst"
     path.write_bytes(content)
     assert [line.data for line in read_until_damage(path, compressed=True, match=reason)] == before
-
-
-def test_a_stream_is_unpacked_in_bounded_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.zst"
-    path.write_bytes(compress(b"a" * 30_000_000 + b"\nlast\n"))
-    tracemalloc.start()
-    with opened(path) as descriptor:
-        lines = read_lines(descriptor, offset=0, end=None, compressed=True, longest=1000)
-        assert [(line.data, line.size) for line in lines] == [(None, 30_000_001), (b"last", 5)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8_000_000
-
-
-def test_a_hole_of_gigabytes_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_reading, "HOPELESS_LINE_BYTES", 3_000_000)
-    path = tmp_path / "sparse.jsonl"
-    with path.open("wb") as file:
-        file.write(message("before the hole"))
-        file.truncate(100 << 30)
-    [line] = read_until_damage(path, compressed=False, match="without a line end")
-    assert line.data is not None
-    assert b"before the hole" in line.data
-
-
-@pytest.mark.parametrize("filling", [b"\0", b"\n", b"x\n"], ids=["zeros", "line ends", "short lines"])
-def test_a_stream_that_unpacks_to_far_more_than_its_size_is_damaged(
-    tmp_path: Path, filling: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(line_reading, "SPARE_BYTES", 5_000_000)
-    monkeypatch.setattr(line_reading, "SPARE_LINES", 50_000)
-    path = tmp_path / "bomb.jsonl.zst"
-    path.write_bytes(compress(message("before") + filling * (60_000_000 // len(filling))))
-    assert path.stat().st_size < 10_000
-    read = read_until_damage(path, compressed=True, match="more than 100 times its size, or to more lines")
-    assert read[0].data == message("before")[:-1]
-    assert len(read) < 50_000 + path.stat().st_size + 1_000_000
-
-
-def test_a_conversation_that_packs_well_is_no_bomb(tmp_path: Path) -> None:
-    path = tmp_path / "long.jsonl.zst"
-    content = b"".join(message(f"question {number} of a long day " * 20) for number in range(20_000))
-    path.write_bytes(compress(content))
-    assert len(lines_of(path, compressed=True)) == 20_000
 
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"a", b"\n")), st.integers(1, 20))

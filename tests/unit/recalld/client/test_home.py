@@ -1,4 +1,4 @@
-"""A client of a home's service: how it is found, and with which token it is asked."""
+"""A client of a home's service: how it is found, which token it is asked with, and that it proves itself first."""
 
 from __future__ import annotations
 
@@ -10,60 +10,50 @@ from pathlib import Path
 
 import pytest
 
-from recalld.client import AsyncClient, Client, agents_with_tokens
-from tests.raw_server import announce, answer, proof, raw_server
+from recalld.client import (
+    AsyncClient,
+    Client,
+    ServiceTimedOut,
+    ServiceUnavailable,
+    ServiceUnproven,
+    agents_with_tokens,
+)
+from tests.raw_server import Turn, announce, answer, proof, raw_server
 
 OK = answer(b'{"results": [], "agents": []}')
+SECRET = "of this start"
 
 
-def write_entry(home: Path, **more: object) -> None:
+def write_entry(home: Path, text: str) -> None:
     (home / "run").mkdir(exist_ok=True)
-    entry = {"host": "127.0.0.1", "port": 1, "pid": os.getpid(), **more}
-    (home / "run" / "service.json").write_text(json.dumps(entry), "utf-8")
+    (home / "run" / "service.json").write_text(text, "utf-8")
 
 
-def write_tokens(home: Path, *agents: str) -> None:
-    (home / "run" / "tokens").mkdir(parents=True)
-    for agent in agents:
-        (home / "run" / "tokens" / agent).write_text(f"token-{agent}\n", "utf-8")
+def at_home(home: Path, **more: str | None) -> Client:
+    client = Client.at_home(home, **more)
+    assert client is not None
+    return client
 
 
-def test_a_service_is_found_by_its_homes_entry(tmp_path: Path) -> None:
-    assert Client.at_home(tmp_path) is None
-    for host, called in {"0.0.0.0": "127.0.0.1", "::": "::1"}.items():
-        write_entry(tmp_path, host=host)
-        everywhere = Client.at_home(tmp_path)
-        assert everywhere is not None
-        assert everywhere.host == called
-    write_tokens(tmp_path, "a")
-    with raw_server([proof("s"), OK]) as server:
-        announce(tmp_path, server, secret="s")
-        other = AsyncClient.at_home(str(tmp_path), agent="a")
-        assert isinstance(other, AsyncClient)
-        assert other.address.url == server.url
-        client = Client.at_home(tmp_path, agent="a", session_key="agent:a:main")
-        assert client is not None
-        with client:
-            client.search("x")
-    challenge, request = server.requests
-    assert b"Authorization" not in challenge
-    assert b"\r\nAuthorization: Bearer token-a\r\n" in request
-    body = json.loads(request.partition(b"\r\n\r\n")[2])
-    assert (body["agent"], body["sessionKey"]) == ("a", "agent:a:main")
+@pytest.fixture(autouse=True)
+def tokens(tmp_path: Path) -> None:
+    """Two agents with a token each."""
+    (tmp_path / "run" / "tokens").mkdir(parents=True)
+    for agent in ("a", "b"):
+        (tmp_path / "run" / "tokens" / agent).write_text(f"token-{agent}\n", "utf-8")
 
 
-def test_the_entry_that_a_killed_service_left_behind_is_not_believed(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    write_entry(tmp_path, pid=ended.pid)
-    assert Client.at_home(tmp_path) is None
+@pytest.mark.parametrize(("host", "called"), [("0.0.0.0", "127.0.0.1"), ("::", "::1")])
+def test_a_service_that_listens_everywhere_is_called_on_this_machine(tmp_path: Path, host: str, called: str) -> None:
+    write_entry(tmp_path, json.dumps({"host": host, "port": 1, "pid": os.getpid()}))
+    assert at_home(tmp_path).host == called
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"host": "h", "port": "x", "pid": 1}', '{"host": "h"'])
-def test_a_damaged_entry_means_no_service(tmp_path: Path, content: str) -> None:
-    write_entry(tmp_path)
-    (tmp_path / "run" / "service.json").write_text(content, "utf-8")
-    assert Client.at_home(tmp_path) is None
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"host": "h", "port": "x", "pid": 1}', '{"host": "h"', None])
+def test_a_damaged_entry_or_none_means_no_service(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        write_entry(tmp_path, content)
+    assert Client.at_home(tmp_path) is AsyncClient.at_home(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -77,19 +67,77 @@ def test_a_damaged_entry_means_no_service(tmp_path: Path, content: str) -> None:
         ("../tokens/a", ["a", "b"], None),
     ],
 )
-def test_the_agents_token_comes_along_and_none_is_guessed(
+def test_the_agents_token_comes_along_after_the_proof_and_none_is_guessed(
     tmp_path: Path, agent: str | None, known: list[str], expected: bytes | None
 ) -> None:
-    write_tokens(tmp_path, *known)
+    if "b" not in known:
+        (tmp_path / "run" / "tokens" / "b").unlink()
     assert agents_with_tokens(tmp_path) == known
-    with raw_server([proof("s"), OK]) as server:
-        announce(tmp_path, server, secret="s")
-        client = Client.at_home(tmp_path, agent=agent)
-        assert client is not None
-        with client:
-            client.status()
-    headers = dict(line.split(b": ", 1) for line in server.requests[1].split(b"\r\n")[1:] if b": " in line)
+    with raw_server([proof(SECRET), OK]) as server:
+        announce(tmp_path, server, secret=SECRET)
+        with at_home(tmp_path, agent=agent, session_key="agent:a:main") as client:
+            client.search("x")
+    challenge, request = server.requests
+    assert b"Authorization" not in challenge
+    headers = dict(line.split(b": ", 1) for line in request.split(b"\r\n")[1:] if b": " in line)
     assert headers.get(b"Authorization") == expected
+    assert json.loads(request.partition(b"\r\n\r\n")[2])["sessionKey"] == "agent:a:main"
+
+
+#: What a program that is not the service may answer to anything.
+STRANGERS: dict[str, Turn] = {
+    "no HTTP": b"SSH-2.0-OpenSSH_9\r\n",
+    "a page": answer(b"<html>"),
+    "a list": answer(b"[]"),
+    "nothing": answer(b""),
+    "another object": answer(b'{"agents": [], "results": []}'),
+    "another kind of proof": answer(b'{"proof": [1]}'),
+    "another proof": proof("of another start"),
+    "a proof and goodbye": lambda request: proof(SECRET)(request).replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+    "a refusal": answer(b'{"error": "no"}', status="401 No"),
+    "a proof that failed": lambda request: proof(SECRET)(request).replace(b"200 OK", b"404 No"),
+    "a redirect": answer(b"", "Location: https://example.com/", status="308 Moved"),
+    "more than was asked for": b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b" " * 100_000,
+    "busy": answer(b'{"error": "too many connections"}', status="503 Busy"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_program_on_the_port_of_a_service_that_died_learns_nothing(tmp_path: Path, stranger: str) -> None:
+    # A service that is too busy to prove itself is not called another program.
+    error, said = (ServiceTimedOut, r"\w") if stranger == "busy" else (ServiceUnproven, "restart `recalld up`")
+    with raw_server([STRANGERS[stranger], OK]) as server:
+        announce(tmp_path, server, secret=SECRET)
+        with at_home(tmp_path, agent="a") as client, pytest.raises(error, match=said):
+            client.search("where is the spare key")
+    [challenge] = server.requests
+    assert challenge.startswith(b"GET /v1/proof/")
+    assert not [word for word in (b"token-a", b"spare", b"Authorization") if word in challenge]
+
+
+def test_every_connection_proves_itself_and_once(tmp_path: Path) -> None:
+    with raw_server([proof(SECRET), OK], [proof(SECRET), OK]) as server:
+        announce(tmp_path, server, secret=SECRET)
+        with at_home(tmp_path) as client:
+            client.search("x")
+            client.search("x")
+    paths = [[request.split()[1].rpartition(b"/") for request in requests] for requests in server.connections]
+    assert [[before for before, *_ in one] for one in paths] == [[b"/v1/proof", b"/v1"]] * 2
+    assert paths[0][0] != paths[1][0], "each with a challenge of its own"
+
+
+def test_a_service_that_was_started_again_is_found_with_its_new_port_and_secret(tmp_path: Path) -> None:
+    with raw_server([proof("first"), OK]) as server:
+        announce(tmp_path, server, secret="first")
+        client = at_home(tmp_path)
+        client.search("x")
+    with raw_server([proof("second"), OK]) as server, client:
+        announce(tmp_path, server, secret="second")
+        client.search("x")
+        assert client.address.url == server.url
+    (tmp_path / "run" / "service.json").unlink()
+    with pytest.raises(ServiceUnavailable, match="no recalld service runs for"):
+        client.search("x")
 
 
 def test_the_client_needs_nothing_but_the_standard_library() -> None:

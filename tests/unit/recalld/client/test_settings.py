@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,64 +80,41 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
         AsyncClient(**settings)
 
 
-def sent(*calls: Any, **settings: Any) -> list[dict[str, Any]]:
-    """The bodies of these calls."""
-    with raw_server(*[[OK]] * len(calls)) as server, Client(url=server.url, **settings) as client:
-        for call in calls:
-            call(client)
-    return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
+OF_A = {"agent": "a", "session_key": "agent:a:main", "token": "secret"}
+AN_A, A_B = {"agent": "a", "sessionKey": "agent:a:main"}, {"agent": "b", "sessionKey": "agent:b:微信:group:7"}
+B = {"agent": "b", "session_key": "agent:b:微信:group:7"}
 
 
-def test_a_call_sends_what_was_given_and_nothing_else() -> None:
-    assert sent(
-        lambda client: client.search("水 in the cellar", max_results=3, sources=["memory"]),
-        lambda client: client.search("x", agent="a", min_score=0.0, session_key="k", wait_ms=10),
-        lambda client: client.get("memory/a b.md", start_line=3, lines=4),
-    ) == [
-        {"query": "水 in the cellar", "maxResults": 3, "sources": ["memory"]},
-        {"query": "x", "agent": "a", "minScore": 0.0, "sessionKey": "k", "waitMs": 10},
-        {"path": "memory/a b.md", "from": 3, "lines": 4},
-    ]
-
-
-def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> None:
-    calls = [
-        lambda client: client.search("q"),
-        lambda client: client.get("p"),
-        lambda client: client.call_tool("memory_search", "{}"),
-    ]
-    for body in sent(*calls, session_key="agent:a:main", agent="a"):
-        assert (body["sessionKey"], body["agent"]) == ("agent:a:main", "a")
-    others = [
-        lambda client: client.search("q", session_key="agent:b:微信:group:7", agent="b"),
-        lambda client: client.get("p", session_key="agent:b:微信:group:7", agent="b"),
-        lambda client: client.call_tool("memory_search", "{}", session_key="agent:b:微信:group:7", agent="b"),
-    ]
-    for body in sent(*others, session_key="agent:a:main", agent="a"):
-        assert (body["sessionKey"], body["agent"]) == ("agent:b:微信:group:7", "b")
-    for body in sent(*calls):
-        assert body.keys().isdisjoint({"sessionKey", "agent"})
-
-
-def test_each_call_has_its_address_and_status_its_agent() -> None:
-    with raw_server(*[[OK]] * 5) as server, Client(url=server.url, agent="a", token="secret") as client:
-        client.status()
-        client.status(agent="x&y", deep=True)
-        client.get("p")
-        client.search("q")
-        client.call_tool("memory_search", "{}")
-    assert [request.split(b" HTTP/1.1\r\n")[0] for request in server.requests] == [
-        b"GET /v1/status?agent=a",
-        b"GET /v1/status?agent=x%26y&deep=true",
-        b"POST /v1/get",
-        b"POST /v1/search",
-        b"POST /v1/tools",
-    ]
-    assert all(b"\r\nAuthorization: Bearer secret\r\n" in request for request in server.requests)
-
-
-def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
-    client = Client(session_key="agent:a:telegram:group:1")
-    for call in (client.search, client.get, lambda key, **more: client.call_tool("memory_search", key, **more)):
-        with pytest.raises(InvalidSettings, match="session key"):
-            call("x", session_key="")
+@pytest.mark.parametrize(
+    ("settings", "call", "line", "body"),
+    [
+        ({}, lambda one: one.search("水", max_results=3), "POST /v1/search", {"query": "水", "maxResults": 3}),
+        ({}, lambda one: one.search("q", sources=["memory"]), "POST /v1/search", {"query": "q", "sources": ["memory"]}),
+        ({}, lambda one: one.search("q", wait_ms=1), "POST /v1/search", {"query": "q", "waitMs": 1}),
+        ({}, lambda one: one.search("q", min_score=0.0), "POST /v1/search", {"query": "q", "minScore": 0.0}),
+        ({}, lambda one: one.get("a b", start_line=3, lines=4), "POST /v1/get", {"path": "a b", "from": 3, "lines": 4}),
+        ({}, lambda one: one.status(agent="x&y", deep=True), "GET /v1/status?agent=x%26y&deep=true", None),
+        (OF_A, lambda one: one.status(), "GET /v1/status?agent=a", None),
+        (OF_A, lambda one: one.search("q"), "POST /v1/search", {"query": "q", **AN_A}),
+        (OF_A, lambda one: one.search("q", **B), "POST /v1/search", {"query": "q", **A_B}),
+        (OF_A, lambda one: one.get("p"), "POST /v1/get", {"path": "p", **AN_A}),
+        (OF_A, lambda one: one.get("p", **B), "POST /v1/get", {"path": "p", **A_B}),
+        (OF_A, lambda one: one.call_tool("t", "{}"), "POST /v1/tools", {"name": "t", "arguments": "{}", **AN_A}),
+        (
+            OF_A,
+            lambda one: one.call_tool("t", "{}", **B),
+            "POST /v1/tools",
+            {"name": "t", "arguments": "{}", **A_B},
+        ),
+    ],
+)
+def test_a_call_sends_what_was_given_to_it_else_to_its_client_and_nothing_else(
+    settings: dict[str, str], call: Callable[[Client], object], line: str, body: dict[str, object] | None
+) -> None:
+    with raw_server([OK]) as server, Client(url=server.url, **settings) as client:
+        call(client)
+    [request] = server.requests
+    assert request.startswith(f"{line} HTTP/1.1\r\n".encode())
+    assert (b"\r\nAuthorization: Bearer secret\r\n" in request) == ("token" in settings)
+    sent = request.partition(b"\r\n\r\n")[2]
+    assert (json.loads(sent) if sent else None) == body

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from memory.search.tools import TOOLS, unavailable
-from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
-from tests.raw_server import answer, raw_server
+from recalld.client import AsyncClient, Client
 
 
 @pytest.mark.parametrize("client", [Client(), AsyncClient()])
@@ -23,31 +22,9 @@ def test_definitions_have_the_form_of_either_of_openais_interfaces(client: Clien
 
 
 def called(url: str, name: str, arguments: Any) -> str:
-    """What a loop would put before the model."""
+    """Return the text that a loop would put before the model."""
     with Client(url=url) as client:
         return client.call_tool(name, arguments)
-
-
-def test_half_of_a_surrogate_pair_in_a_call_is_replaced() -> None:
-    with raw_server([answer(b'{"text": ""}')]) as server:
-        called(server.url, "memory_\udce9", '{"query": "\ud83d"}')
-    body = json.loads(server.requests[0].partition(b"\r\n\r\n")[2])
-    assert body == {"name": "memory_?", "arguments": '{"query": "?"}'}
-
-
-@pytest.mark.parametrize("status", ["413 Too Large", "422 Unprocessable"])
-def test_what_the_model_did_wrong_is_an_answer(status: str) -> None:
-    with raw_server([answer(b'{"error": "too much"}', status=status)]) as server:
-        assert json.loads(called(server.url, "memory_search", "{}")) == {"error": "too much"}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [("401 No", AccessRefused), ("400 No", RequestRefused), ("404 No", RequestRefused)]
-)
-def test_what_the_runtime_did_wrong_is_raised(status: str, kind: type[Exception]) -> None:
-    said = answer(b'{"error": "say which agent"}', status=status)
-    with raw_server([said]) as server, pytest.raises(kind, match="say which agent"):
-        called(server.url, "memory_search", "{}")
 
 
 @pytest.mark.parametrize(

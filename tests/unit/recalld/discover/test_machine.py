@@ -1,10 +1,9 @@
-"""What is found on a machine."""
+"""Findings on a machine."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 import tomllib
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 from memory.documents.agent_files import AgentFiles
 from recalld.commands.discover import discovery_lines
 from recalld.discover.machine import discover, working_folder
-from recalld.discover.memories import Counted, Discovery, Found, with_unique_names
-from recalld.discover.settings_file import settings_file
+from recalld.discover.memories import Counted, Discovery, Found, settings_file, with_unique_names
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
@@ -87,22 +85,20 @@ def test_openclaws_agents_have_their_workspaces_and_sessions_also_those_without_
     assert any("does not exist" in remark for remark in alone.remarks)
 
 
-def test_without_settings_there_is_the_usual_agent_with_the_usual_workspace(machine: Machine) -> None:
+def test_agents_without_settings_in_an_older_folder_and_in_a_moved_one_are_found(
+    machine: Machine, tmp_path: Path
+) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     found = only(machine.discover())
     assert (found.name, found.workspace) == ("main", machine.home / ".openclaw/workspace")
-
-
-def test_the_older_folder_and_a_moved_one_are_found(machine: Machine, tmp_path: Path) -> None:
-    machine.write(".clawdbot/agents/main/sessions/a.jsonl")
-    machine.write(".clawdbot/clawdbot.json", '{"agents": {"defaults": {"workspace": "~/clawd"}}}')
-    machine.write("clawd/MEMORY.md")
-    assert only(machine.discover()).workspace == machine.home / "clawd"
-    moved = tmp_path / "moved"
+    moved, config = tmp_path / "moved", machine.write("elsewhere.json5", "{agents: {list: [{id: 'other'}]}}")
     (moved / "workspace").mkdir(parents=True)
-    config = machine.write("elsewhere.json5", "{agents: {list: [{id: 'other', workspace: '~/clawd'}]}}")
-    found = machine.discover(OPENCLAW_STATE_DIR=str(moved), OPENCLAW_CONFIG_PATH=str(config))
-    assert [one.name for one in found.found] == ["other"]
+    found = only(machine.discover(OPENCLAW_STATE_DIR=str(moved), OPENCLAW_CONFIG_PATH=str(config)))
+    assert (found.name, found.workspace) == ("other", moved / "workspace")
+    older = Machine(tmp_path / "older")
+    older.write(".clawdbot/clawdbot.json", '{"agents": {"defaults": {"workspace": "~/clawd"}}}')
+    machine.write("clawd/MEMORY.md")
+    assert only(machine.discover(OPENCLAW_STATE_DIR=str(older.home / ".clawdbot"))).workspace == machine.home / "clawd"
 
 
 @pytest.mark.parametrize("text", ['{"env": {"KEY": "sk-secret"}, oops', "[]", '"sk-secret"'])
@@ -167,30 +163,18 @@ def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives
     assert discovery.problems == ()
 
 
-def test_folders_of_the_removed_backend_are_extra_paths_and_what_is_not_followed_is_said(machine: Machine) -> None:
+def test_settings_of_qmd_come_along_and_included_files_are_a_problem(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
     machine.write(
         ".openclaw/openclaw.json",
         """{agents: {$include: './agents.json5', defaults: {memorySearch: {extraPaths: ['~/a']}}},
             memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
     )
-    found = only(machine.discover())
-    assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
-    assert len(found.remarks) == 3
-    assert any("includes other files" in remark for remark in found.remarks)
-    assert any("scope" in remark for remark in found.remarks)
-    assert any("memory.citations" in remark for remark in found.remarks)
-
-
-@pytest.mark.parametrize("apart", ["session: {dmScope: 'per-peer'}", "bindings: [{session: {dmScope: 'main'}}]"])
-def test_transcripts_of_private_chats_stay_out_of_groups(machine: Machine, apart: str) -> None:
-    machine.write(".openclaw/agents/main/sessions/a.jsonl")
-    machine.write(".openclaw/openclaw.json", "{memory: {search: {}}}")
-    found = only(machine.discover())
-    assert found.settings["sources"] == ["memory", "sessions"]
-    assert [rule["chat_type"] for rule in found.settings["scope"]["rules"]] == ["group", "channel"]
-    machine.write(".openclaw/openclaw.json", f"{{memory: {{search: {{}}}}, {apart}}}")
-    assert only(machine.discover()).settings.items() >= {"sources": ["memory"]}.items()
+    discovery = machine.discover()
+    found = only(discovery)
+    assert found.settings["extra_paths"] == ["~/a", {"path": "~/b", "include": ["x/*.md"]}]
+    assert (found.settings["backend"], len(found.remarks)) == ("qmd", 2)
+    assert ["includes other files" in problem for problem in discovery.problems] == [True]
 
 
 # Claude Code and Codex
@@ -209,7 +193,9 @@ def test_claude_codes_projects_have_the_folder_that_their_sessions_name(machine:
     machine.write(".claude/projects/-user-old/b.jsonl", session(machine.home / "old"), at=2000)
     machine.write(".claude/projects/-user-none/c.jsonl", "{}\n", at=500)
     (machine.home / ".claude/projects/-user-empty").mkdir()
-    latest, old, none = machine.discover().found
+    machine.write(".claude/projects/-src-app/memory/build.md", at=100)
+    latest, old, none, notes = machine.discover().found
+    assert (notes.workspace.name, notes.notes.files, documents(notes, machine)) == ("-src-app", 1, {"memory/build.md"})
     assert (latest.name, latest.workspace, latest.transcripts.files) == ("my-project", project, 2)
     folder = machine.home / ".claude/projects/-user-my-project"
     assert latest.sessions == (str(folder),)
@@ -238,14 +224,6 @@ def test_codex_is_one_memory_with_its_own_notes(machine: Machine) -> None:
     machine.write("moved/memories/rollout_summaries/2026-10-03T09-00-00-fix.md")
     found = only(machine.discover(CODEX_HOME=str(machine.home / "moved")))
     assert (found.settings, found.notes.files) == ({"extra_paths": [str(machine.home / "moved/memories")]}, 2)
-
-
-def test_claude_codes_notes_on_a_repository_without_sessions_of_its_own_are_found(machine: Machine) -> None:
-    machine.write(".claude/projects/-src-app/memory/MEMORY.md")
-    machine.write(".claude/projects/-src-app/memory/build.md")
-    found = only(machine.discover())
-    assert (found.workspace, found.notes.files) == (machine.home / ".claude/projects/-src-app", 2)
-    assert documents(found, machine) == {"memory/MEMORY.md", "memory/build.md"}
 
 
 # Obsidian
@@ -373,17 +351,6 @@ def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
     assert "at least 0 transcripts" in "\n".join(discovery_lines(discovery))
 
 
-def test_links_are_not_followed_and_absent_folders_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "a.jsonl").write_text("x")
-    (tmp_path / "sessions").mkdir()
-    (tmp_path / "sessions" / "link").symlink_to(tmp_path / "real")
-    (tmp_path / "sessions" / "b.jsonl").symlink_to(tmp_path / "real" / "a.jsonl")
-    sessions = (str(tmp_path / "sessions"), str(tmp_path / "absent"))
-    found = Found("a", "codex", "a", workspace=tmp_path, sessions=sessions).counted(time.monotonic() + 60)
-    assert (found.transcripts, found.is_empty) == (Counted(), True)
-
-
 @given(st.text(), st.text(), st.lists(st.text()), st.text())
 def test_whatever_folders_are_called_the_settings_say_it(
     title: str, workspace: str, sessions: list[str], remark: str
@@ -404,12 +371,9 @@ def test_whatever_folders_are_called_the_settings_say_it(
     )
     written = tomllib.loads(settings_file([one]))
     (agent,) = written["agents"]
-    assert agent["workspace"] == str(one.workspace)
-    assert agent.get("sessions", []) == sessions
-    assert agent["extra_paths"] == [*sessions, {"path": remark, "exclude": sessions}]
-    assert agent["model"] == workspace
-    assert agent["query"]["hybrid"]["mmr"]["lambda"] == 0.5
-    assert written["cache"] == {"enabled": False}
+    assert (agent["workspace"], agent.get("sessions", [])) == (str(one.workspace), sessions)
+    assert (agent["extra_paths"], agent["model"]) == (one.settings["extra_paths"], workspace)
+    assert (agent["query"], written["cache"]) == (one.settings["query"], one.shared["cache"])
 
 
 def test_a_folder_whose_name_is_not_utf8_is_said_and_left_out(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Findings on the machine, and on the hooks that programs send."""
+"""Findings: of several agents together, on the machine, and on the hooks that programs send."""
 
 from __future__ import annotations
 
@@ -14,19 +14,47 @@ import pytest
 
 from memory.index.generation_writer import require_room
 from memory.store.errors import NoRoom
+from memory.transcripts.packing import beginnings
 from recalld.doctor import machine
-from recalld.doctor.finding import Level
+from recalld.doctor.examination import alike_condition
+from recalld.doctor.finding import Finding, Level, in_common
 from recalld.doctor.machine import hook_findings
 from recalld.hooks.installation import openclaw_hook
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
+REFUSED = partial(Finding, "provider", "the key is refused", Level.PROBLEM, "correct it")
+
+
+def test_what_agents_have_in_common_is_told_once_and_names_them() -> None:
+    other = Finding("provider", "no answer", Level.PROBLEM, "wait", ("bob",))
+    fine = Finding("disk", "all is well")
+    first, second, third = in_common([REFUSED(agents=("ada",)), other, fine, REFUSED(agents=("cleo",))])
+    assert (first.message, first.agents) == ("ada, cleo: the key is refused", ("ada", "cleo"))
+    assert (second.message, second.agents) == ("bob: no answer", ("bob",))
+    assert third == fine
+    [found] = in_common(REFUSED(agents=(f"a{number}",)) for number in range(1_000))
+    assert found.message == "a0, a1, a2, a3, a4 and 995 more: the key is refused"
+    assert len(found.agents) == 1_000
+
+
+def test_a_slow_pattern_is_told_by_its_place_and_each_list_once(tmp_path: Path) -> None:
+    lists = {"a": ("x", "(?:bird)?(b+)+$"), "b": ("x", "(?:bird)?(b+)+$"), "c": (), "d": ("x",)}
+    agents = [{"id": name, "workspace": tmp_path, "redaction": {"patterns": some}} for name, some in lists.items()]
+    slow, quick = sorted(
+        machine.pattern_findings(Settings.model_validate({"home": tmp_path, "agents": agents})),
+        key=lambda one: list(Level).index(one.level),
+        reverse=True,
+    )
+    assert (slow.level, quick.level, slow.agents) == (Level.WARNING, Level.OK, ("a",))
+    assert slow.message.startswith("pattern 2 of redaction.patterns of a takes more than 0.2 s")
+    assert "bird" not in slow.message
+
 
 def test_few_open_files_are_a_warning_with_the_number_that_is_better(settings: Settings):
     assert machine.open_files(settings, limit=4096).level is Level.OK
     found = machine.open_files(settings, limit=100)
-    assert found.level is Level.WARNING
-    assert "ulimit -n 264" in (found.action or "")
+    assert (found.level, "ulimit -n 264" in (found.action or "")) == (Level.WARNING, True)
 
 
 def test_folders_beyond_the_limit_of_watches_are_told_before_they_are_polled(settings: Settings, tmp_path: Path):
@@ -41,37 +69,25 @@ def test_folders_beyond_the_limit_of_watches_are_told_before_they_are_polled(set
     assert "sysctl fs.inotify.max_user_watches=64" in (found.action or "")
 
 
-def test_both_kinds_of_search_are_looked_for(settings: Settings):
-    assert [found.level for found in machine.sqlite_parts(settings)] == [Level.OK, Level.OK]
+def test_both_kinds_of_search_are_looked_for_and_only_a_set_extension_that_fails_is_a_fault(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def levels(path: Path | None = None) -> list[Level]:
+        vector = settings.store.vector.model_copy(update={"extension_path": path})
+        chosen = settings.model_copy(update={"store": settings.store.model_copy(update={"vector": vector})})
+        return [found.level for found in machine.sqlite_parts(chosen)]
 
-
-def test_a_missing_sqlite_vec_is_no_fault(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    assert levels() == [Level.OK, Level.OK]
+    assert levels(tmp_path / "none.so") == [Level.OK, Level.WARNING]
     monkeypatch.setitem(sys.modules, "sqlite_vec", None)
-    [_, found] = machine.sqlite_parts(settings)
-    assert found.level is Level.OK
+    assert levels() == [Level.OK, Level.OK]
 
 
-def test_an_extension_that_cannot_be_loaded_is_told(settings: Settings, tmp_path: Path):
-    vector = settings.store.vector.model_copy(update={"extension_path": tmp_path / "none.so"})
-    without = settings.model_copy(update={"store": settings.store.model_copy(update={"vector": vector})})
-    [_, found] = machine.sqlite_parts(without)
-    assert found.level is Level.WARNING
-
-
-def test_a_disk_that_is_nearly_full_is_not_said_to_take_nothing(settings: Settings):
+def test_space_for_documents_and_for_the_largest_index_built_anew_is_asked_for(settings: Settings):
     told = machine.disk(settings, free=11_000_000)
     assert told.message.startswith("11.0 MB are free for ")
     assert told.message.endswith(": what does not fit into that is not indexed")
     assert told.action == "keep 500.0 MB free"
-    folder = settings.indexes_path / "main"
-    folder.mkdir(parents=True)
-    (folder / "x.sqlite").write_bytes(b"x" * 1000)
-    assert machine.disk(settings, free=0).message.endswith("and no new index can be built beside the present one")
-    with pytest.raises(NoRoom):
-        require_room(folder / "x.sqlite", free=lambda _: machine._NO_SPACE)  # what it says holds at its bound
-
-
-def test_space_for_the_largest_index_to_be_built_anew_is_asked_for(settings: Settings):
     levels = [machine.disk(settings, free=free).level for free in (10**7, 2 * 10**8, 10**9)]
     assert levels == [Level.PROBLEM, Level.WARNING, Level.OK]
     index = settings.indexes_path / "main" / "big.sqlite"
@@ -79,6 +95,9 @@ def test_space_for_the_largest_index_to_be_built_anew_is_asked_for(settings: Set
     with index.open("wb") as file:
         file.truncate(700_000_000)
     assert machine.disk(settings, free=1_000_000_000).level is Level.WARNING
+    assert machine.disk(settings, free=0).message.endswith("and no new index can be built beside the present one")
+    with pytest.raises(NoRoom):
+        require_room(index, free=lambda _: machine._NO_SPACE)  # what it says holds at its bound
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
@@ -187,3 +206,19 @@ def test_hooks_are_looked_at_and_what_is_wrong_is_told_with_its_remedy(
     found = list(hook_findings(folders))
     assert [one.level for one in found] == ([level] if level is not None else [])
     assert all(says in f"{one.message}; {one.action}" for one in found)
+
+
+def test_more_than_a_quarter_of_messages_that_begin_alike_is_told_with_its_beginning() -> None:
+    said = [f"User: question {'abcdefghij'[number % 10]} of {number}" for number in range(75)]
+    machine = [f"User: [Job {number} of a program] run {number}, and so on" for number in range(26)]
+    condition = alike_condition(said + machine)
+    assert condition is not None
+    assert condition.params == {"beginning": "User: [Job 0 of a program] run 0, and so", "percent": 26, "messages": 101}
+    assert alike_condition(said + machine[:25]) is None
+    assert alike_condition(["User: hi"] * 39) is None, "a few messages are not judged"
+
+
+def test_the_beginnings_of_messages_are_taken_from_chunks_and_what_chunks_repeat_counts_once() -> None:
+    first = "[2026-02-03 09:00] User: one\n[2026-02-03 09:01] Assistant: two\nand more: of it"
+    second = "[2026-02-03 09:01] Assistant: two\nand more: of it\n[2026-02-03 09:02] User: one"
+    assert beginnings([first, second]) == ["User: one", "Assistant: two", "User: one"]

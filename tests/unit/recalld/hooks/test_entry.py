@@ -1,82 +1,68 @@
-"""Standard input of a hook: whatever it is, it is over soon."""
+"""Standard input of a hook, and the repository of its folder."""
 
 from __future__ import annotations
 
 import os
-import pty
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from producers.hook_payloads import MAX_PAYLOAD_BYTES, HookUnreadable
-from recalld.hooks.entry import read_input
+from producers.hook_events import MAX_PAYLOAD_BYTES, HookUnreadable
+from recalld.hooks.entry import project_of, read_input
 
 
-class Pipe:
-    """A pipe whose writing end is closed at most once."""
-
-    def __init__(self) -> None:
-        self.reading, writing = os.pipe()
-        self._out = os.fdopen(writing, "wb", buffering=0)
-
-    def write(self, data: bytes) -> None:
-        """Write all of it; waits for the reader."""
-        while data:
-            data = data[self._out.write(data) or 0 :]
-
-    def end(self) -> None:
-        """Close the writing end."""
-        self._out.close()
-
-
-@pytest.fixture
-def pipe() -> Iterator[Pipe]:
-    made = Pipe()
-    yield made
-    made.end()
-    os.close(made.reading)
-
-
-def test_everything_up_to_the_end_is_read(pipe: Pipe) -> None:
-    data = b'{"a": "' + b"x" * 300_000 + b'"}'
+def test_input_is_read_to_its_end_or_limit_or_until_the_time_is_over() -> None:
+    reading, writing = os.pipe()
+    with pytest.raises(HookUnreadable, match="nothing came"):
+        read_input(reading, wait_seconds=0.01)
+    os.write(writing, b'{"a": 1}\n')
+    assert read_input(reading, wait_seconds=0.01) == b'{"a": 1}\n'
 
     def write() -> None:
-        pipe.write(data)
-        pipe.end()
+        with os.fdopen(writing, "wb") as out:
+            out.write(b"x" * 300_000)
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert read_input(pipe.reading, wait_seconds=20) == data
+    assert len(read_input(reading, wait_seconds=60)) == 300_000
     thread.join()
-
-
-def test_a_writer_that_keeps_its_end_open_is_not_waited_for(pipe: Pipe) -> None:
-    pipe.write(b'{"a": 1}\n')
-    assert read_input(pipe.reading, wait_seconds=3600) == b'{"a": 1}\n'
-
-
-def test_a_silent_or_empty_input_is_said(pipe: Pipe) -> None:
     with pytest.raises(HookUnreadable, match="nothing came"):
-        read_input(pipe.reading, wait_seconds=0.01)
-    pipe.end()
-    with pytest.raises(HookUnreadable, match="nothing came"):
-        read_input(pipe.reading, wait_seconds=60)
-
-
-def test_reading_stops_at_the_limit() -> None:
+        read_input(reading, wait_seconds=60)
+    os.close(reading)
     with Path("/dev/zero").open("rb") as endless:
         assert len(read_input(endless.fileno(), wait_seconds=60)) < MAX_PAYLOAD_BYTES * 2
 
 
-def test_a_terminal_and_a_closed_input_are_said() -> None:
-    leader, follower = pty.openpty()
-    try:
-        with pytest.raises(HookUnreadable, match="terminal"):
-            read_input(follower)
-    finally:
-        os.close(leader)
-        os.close(follower)
-    with pytest.raises(HookUnreadable, match="standard input"):
-        read_input(follower)
+@pytest.mark.parametrize(
+    ("url", "project"),
+    [
+        ("https://github.com/acme/shop.git", "github.com/acme/shop"),
+        ("https://user:ghp_secret@github.com/acme/shop/", "github.com/acme/shop"),
+        ("git@github.com:acme/shop.git", "github.com/acme/shop"),
+        ("ssh://git@git.example.org:2222/group/sub/shop.git", "git.example.org/group/sub/shop"),
+        ("/srv/git/shop.git", None),
+        ("", None),
+    ],
+)
+def test_the_project_of_a_folder_is_the_address_of_its_repository(
+    tmp_path: Path, url: str, project: str | None
+) -> None:
+    (tmp_path / "shop" / "src" / "deep").mkdir(parents=True)
+    git = tmp_path / "shop" / ".git"
+    (git / "worktrees" / "fix").mkdir(parents=True)
+    remotes = f'[remote "other"]\n\turl = x:y/z\n[remote "origin"]\n\turl = {url}\n\tfetch = +refs/*\n'
+    (git / "config").write_text(f'[core]\n\tbare = false\n{remotes}[branch "b"]\n\turl = q\n', "utf-8")
+    (git / "worktrees" / "fix" / "commondir").write_text("../..\n")
+    (tmp_path / "fix").mkdir()
+    (tmp_path / "fix" / ".git").write_text(f"gitdir: {git}/worktrees/fix\n")
+    for folder in ("shop", "shop/src/deep", "fix"):
+        assert project_of(str(tmp_path / folder)) == project
+
+
+@pytest.mark.parametrize("content", [None, "", "gitdir: nowhere", "\0"])
+def test_a_folder_without_a_repository_has_no_project(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / ".git").write_text(content)
+    assert project_of(str(tmp_path / "absent")) is None
+    assert project_of("") is None

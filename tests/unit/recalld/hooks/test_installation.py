@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,52 +12,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recalld.hooks import installation
-from recalld.hooks.installation import is_ours, wanted_hooks
+from recalld.hooks.installation import is_ours, openclaw_hook
 from schemas.errors import UserError
+from tests.waiting import wait_until
 
 COMMAND = "/opt/recalld/bin/recalld hook claude-code"
-THEIRS = {"matcher": "Bash", "hooks": [{"type": "command", "command": "say hi"}]}
+OURS = {"hooks": [{"type": "command", "command": COMMAND, "timeout": 10, "async": True}]}
+HANDLER = {"type": "command", "command": "say hi"}
+THEIRS = {"matcher": "Bash", "hooks": [HANDLER]}
 
 
-def installed(before: dict[str, Any], command: str = COMMAND, program: str = "claude-code") -> dict[str, Any]:
-    return installation.with_hooks(before, program, command)
+def with_hooks(before: dict[str, Any], command: str | None = COMMAND) -> dict[str, Any]:
+    return installation.with_hooks(before, "claude-code", command)
 
 
-def removed(before: dict[str, Any], program: str = "claude-code") -> dict[str, Any]:
-    return installation.with_hooks(before, program, None)
-
-
-def changed(file: Path, *, removing: bool = False) -> bool:
+def change(file: Path, *, removing: bool = False) -> bool:
     return installation.change_hooks(file, "claude-code", COMMAND, removing=removing, agreed=True)
-
-
-def test_codex_has_no_hooks_that_run_beside_it() -> None:
-    hooks = installed({}, "recalld hook codex", "codex")["hooks"]
-    assert set(hooks) == {"SessionStart", "Stop", "PreCompact", "PostCompact"}
-    assert all("async" not in groups[0]["hooks"][0] for groups in hooks.values())
 
 
 def test_other_hooks_and_settings_stay() -> None:
     before = {"model": "opus", "hooks": {"Stop": [THEIRS], "PreToolUse": [THEIRS]}, "env": {"A": "b"}}
-    after = installed(before)
-    assert after["hooks"]["Stop"] == [wanted_hooks("claude-code", COMMAND)["Stop"], THEIRS]
-    assert after["hooks"]["PreToolUse"] == [THEIRS]
+    after = with_hooks(before)
+    assert (after["hooks"]["Stop"], after["hooks"]["PreToolUse"]) == ([OURS, THEIRS], [THEIRS])
     assert (after["model"], after["env"]) == ("opus", {"A": "b"})
-    assert (installed(after), removed(after)) == (after, before)
-    assert removed({"hooks": {"Stop": []}}) == {"hooks": {"Stop": []}}
+    assert (with_hooks(after), with_hooks(after, None)) == (after, before)
 
 
-def test_hooks_of_another_installation_or_home_are_replaced() -> None:
-    old = installed({"hooks": {"Stop": [THEIRS]}}, "/old/python -m recalld hook claude-code --home /h")
-    new = installed(old)
-    assert "/old/" not in json.dumps(new)
-    assert new == installed({"hooks": {"Stop": [THEIRS]}})
-
-
-def test_a_handler_that_somebody_put_into_a_group_of_theirs_is_taken_out_of_it() -> None:
-    (theirs,) = THEIRS["hooks"]
-    mixed = {"hooks": [theirs, {"type": "command", "command": COMMAND}]}
-    assert removed({"hooks": {"Stop": [mixed]}}) == {"hooks": {"Stop": [{"hooks": [theirs]}]}}
+@pytest.mark.parametrize(
+    ("groups", "installed", "removed"),
+    [
+        # Those of another installation or home are replaced.
+        (
+            [{"hooks": [{"command": "/old/python -m recalld --home /h hook claude-code"}]}, THEIRS],
+            [OURS, THEIRS],
+            [THEIRS],
+        ),
+        # A handler in a group of the user's is taken out of it.
+        ([{"hooks": [HANDLER, OURS["hooks"][0]]}], [OURS, {"hooks": [HANDLER]}], [{"hooks": [HANDLER]}]),
+        # Items that are no groups are left alone.
+        ([None, 3, {"hooks": None}, {"hooks": [None]}], [OURS, None, 3, {"hooks": None}, {"hooks": [None]}], None),
+    ],
+)
+def test_only_our_handlers_are_replaced_and_removed(
+    groups: list[Any], installed: list[Any], removed: list[Any]
+) -> None:
+    before = {"hooks": {"Stop": groups}}
+    assert with_hooks(before)["hooks"]["Stop"] == installed
+    assert with_hooks(before, None) == ({"hooks": {"Stop": removed}} if removed else before)
 
 
 @pytest.mark.parametrize(
@@ -75,16 +77,21 @@ def test_our_hooks_are_told_from_others(command: str, ours: bool) -> None:
     assert is_ours({"type": "command", "command": command}, "claude-code") is ours
 
 
-def test_items_that_are_no_groups_are_left_alone() -> None:
-    odd = {"hooks": {"Stop": [None, 3, "x", {"hooks": None}, {"hooks": [None, 4]}]}}
-    assert installed(odd)["hooks"]["Stop"][1:] == odd["hooks"]["Stop"]
-    assert removed(odd) == odd
+@pytest.mark.parametrize("program", ["claude-code", "codex"])
+def test_a_program_waits_where_its_prompts_or_notes_depend_on_it(program: str) -> None:
+    usual = installation.with_hooks({}, program, f"recalld hook {program}")
+    beside = {event for event, [group] in usual["hooks"].items() if "async" in group["hooks"][0]}
+    assert beside == ({"SessionStart", "PreCompact", "PostCompact", "Stop"} if program == "claude-code" else set())
+    waits = ["UserPromptSubmit", "Stop"]
+    waiting = installation.with_hooks(usual, program, f"recalld hook {program}", waiting=waits)
+    assert not any("async" in waiting["hooks"][event][0]["hooks"][0] for event in waits)
+    assert installation.with_hooks(waiting, program, f"recalld hook {program}") == usual
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": 1,}',
+        '{"a": "sk-secret",}',
         "// comment\n{}",
         "[]",
         '{"hooks": []}',
@@ -93,7 +100,6 @@ def test_items_that_are_no_groups_are_left_alone() -> None:
         '{"a": NaN}',
         '{"a": 1e999}',
         f'{{"a": {"9" * 10_000}}}',
-        '{"a": {"b": "sk-secret", "b": 2}}',
     ],
 )
 def test_a_file_that_cannot_be_written_anew_without_loss_is_refused_and_kept(tmp_path: Path, text: str) -> None:
@@ -101,7 +107,7 @@ def test_a_file_that_cannot_be_written_anew_without_loss_is_refused_and_kept(tmp
     file.write_text(text)
     for removing in (False, True):
         with pytest.raises(UserError) as refused:
-            changed(file, removing=removing)
+            change(file, removing=removing)
         assert "sk-secret" not in str(refused.value)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("settings.json", text)]
 
@@ -121,19 +127,22 @@ def test_everything_else_keeps_its_content_and_its_order(
     file = tmp_path_factory.mktemp("settings") / "settings.json"
     file.write_text(json.dumps(before, indent=indent, ensure_ascii=plain), "utf-8", "replace")
     before = json.loads(file.read_text("utf-8"))
-    assert changed(file)
+    assert change(file)
     after = json.loads(file.read_text("utf-8"))
     assert list(after.items())[:-1] == list(before.items())
-    assert changed(file, removing=True)
+    assert change(file, removing=True)
     assert list(json.loads(file.read_text("utf-8")).items()) == list(before.items())
 
 
-@pytest.mark.parametrize("program", ["claude-code", "codex"])
-def test_a_program_waits_where_its_prompts_or_notes_depend_on_it(program: str) -> None:
-    command = f"recalld hook {program}"
-    usual = installation.with_hooks({}, program, command)
-    waiting = installation.with_hooks(usual, program, command, waiting=["UserPromptSubmit", "Stop"])
-    for event in ("UserPromptSubmit", "Stop"):
-        [group] = waiting["hooks"][event]
-        assert "async" not in group["hooks"][0]
-    assert installation.with_hooks(waiting, program, command) == usual
+def test_openclaws_handler_passes_on_names_and_nothing_of_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "handler.mjs").write_text(openclaw_hook(f"tee {tmp_path}/got")["handler.ts"])
+    entry = {"sessionId": "a", "sessionFile": "/s/a.jsonl", "summary": "secret"}
+    event = {"type": "command", "action": "new", "sessionKey": "agent:a:b", "messages": ["secret"]}
+    event["context"] = {**entry, "previousSessionEntry": entry, "senderId": "secret"}
+    calls = f"import('{tmp_path}/handler.mjs').then((hook) => hook.default({json.dumps(event)}))"
+    subprocess.run(["node", "-e", calls], check=True, timeout=60)
+    names = {"sessionId": "a", "sessionFile": "/s/a.jsonl"}
+    passed = {"type": "command", "action": "new", "sessionKey": "agent:a:b"}
+    passed |= {"context": {**names, "previousSessionEntry": names}}
+    got = tmp_path / "got"
+    wait_until(lambda: got.exists() and json.loads(got.read_text() or "{}") == passed)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from recalld.cli import run
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.local.answers import Absence, Answer
@@ -56,23 +55,3 @@ def test_a_damaged_index_is_no_answer_and_no_crash(indexed: Path) -> None:
     folder = indexed / "indexes" / "main"
     (folder / (folder / "CURRENT").read_text("utf-8").strip()).write_bytes(b"not a database" * 500)
     assert search(indexed, "sourdough")["unavailable"] is True
-
-
-def test_copies_are_one_result_that_names_a_file_which_is_there(
-    home: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notes = [workspace / "memory" / name for name in ("a.md", "b.md")]
-    for age, note in enumerate(notes):
-        note.write_text("The harbour key hangs behind the blue door.\n", "utf-8")
-        os.utime(note, (age + 1, age + 1))
-    home.mkdir()
-    (home / "recalld.toml").write_text(
-        f"provider = 'none'\n[[agents]]\nid = 'main'\nworkspace = '{workspace}'\n", "utf-8"
-    )
-    write_index(load(home=str(home)).settings)
-    for shown, other in ("ba", "ab"):
-        [hit] = search(home, "harbour key")["results"]
-        assert (hit["path"], hit["alsoIn"]) == (f"memory/{shown}.md", {"count": 1, "paths": [f"memory/{other}.md"]})
-        assert run(["--home", str(home), "search", "harbour", "key"]) == 0
-        assert f"1 more: memory/{other}.md" in capsys.readouterr().out
-        notes[1].unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Transcripts that a backfill finds, and those that the index has when it ends."""
+"""Transcripts that a backfill finds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill import Found, find_transcripts, is_behind
-from schemas.documents import FileStat
+from recalld.runs.backfill import Found, find_transcripts
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:
@@ -99,35 +98,3 @@ def test_a_path_that_is_nothing_is_a_sentence_and_the_others_count(tmp_path: Pat
     assert names(found) == ["a.jsonl"]
     [problem] = found.problems
     assert problem.startswith(f"{tmp_path}/{says}")
-
-
-def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "open/a.jsonl")
-    locked = write(tmp_path / "locked/b.jsonl").parent
-    scandir = os.scandir
-
-    def listed(folder: str) -> object:
-        if folder == str(locked):
-            raise PermissionError(13, "Permission denied", folder)
-        return scandir(folder)
-
-    monkeypatch.setattr("memory.documents.scan.os.scandir", listed)
-    found = find_transcripts([tmp_path])
-    assert names(found) == ["a.jsonl"]
-    assert found.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)
-
-
-@pytest.mark.parametrize(
-    ("known", "behind"),
-    [
-        (FileStat(9, 100, 1, 100), False),
-        (FileStat(5, 99, 1, 99), True),
-        (FileStat(5, 0, 1, -1), True),  # a part of it
-        (FileStat(12, 101, 1, 101), False),  # it grew meanwhile
-        (FileStat(9, 100, 1, 99), True),  # changed in place, its time set back
-        (FileStat(9, 100, 1, 102), False),  # its permissions changed meanwhile
-        (FileStat(9, 100, 1, 0), False),  # where change times say nothing
-    ],
-)
-def test_a_transcript_counts_as_soon_as_the_index_has_what_was_there(known: FileStat, *, behind: bool) -> None:
-    assert is_behind(known, FileStat(9, 100, 1, 100)) is behind

@@ -1,4 +1,4 @@
-"""What a person reads of status."""
+"""Text of status for a person."""
 
 from __future__ import annotations
 
@@ -61,80 +61,94 @@ def lines(*, all_agents: tuple[UsageState, ...] = (), **own: Any) -> list[str]:
     return [click.unstyle(line).strip() for line in status_lines(answer)]
 
 
-def test_what_differs_waits_and_failed_is_said():
-    letter = {
-        "source": "memory",
-        "reason": "not readable",
-        "error_class": "",
-        "attempts": 1,
-        "first_at": 0,
-        "last_at": 0,
-    }
-    shown = lines(
-        disk=DiskState(files=3, missing=1),
-        index=IndexState(files=2, chunks=9, vectors_ready=5, vectors_pending=4, disk_bytes=2_000_000),
-        queue=QueueState(pending=1, oldest_seconds=95.0),
-        vectors=VectorState(rate=2.0, eta_seconds=2.0, advice="an endpoint is faster"),
-        dead_letters=tuple(DeadLetter(path=f"{number}.md", **letter) for number in range(7)),
-    )
-    assert shown[:2] == ["main: ok  /notes", "provider      openai"]
-    for line in (
-        "files         3 on disk, 2 indexed, 1 missing",
-        "index         9 chunks, 2.0 MB",
-        "queue         1 document waiting, 0 running, the oldest for 1 min 35 s",
-        "vectors       5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster",
-        "failed        4.md: not readable",
-        "failed        and 2 more (`recalld dead list`)",
-        "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it",
-    ):
-        assert line in shown
+LETTER = {"source": "memory", "reason": "not readable", "error_class": "", "attempts": 1, "first_at": 0, "last_at": 0}
+LETTERS = tuple(DeadLetter(path=f"{number}.md", **LETTER) for number in range(7))
+SOURCES = (SourceCount(source="memory", files=12, chunks=40), SourceCount(source="sessions", files=1, chunks=1))
+NOW, LATER = time.time(), time.time() + 3600
+TODAY = Spent(requests=12, tokens=812_345)
+SPENT = UsageState(provider="openai", model="m", total=Spent(requests=68, tokens=5_030_000, dollars=0.1), today=TODAY)
+FREE = UsageState(provider="local", model="m", total=Spent(requests=9, dollars=0.0), today=Spent())
 
 
 @pytest.mark.parametrize(
-    ("model", "total", "today", "line"),
+    ("own", "shown"),
     [
+        ({}, ["main: ok  /notes", "provider      openai", "queue         empty"]),
+        ({"disk": DiskState(files=3, missing=1)}, ["files         3 on disk, 0 indexed, 1 missing"]),
+        ({"disk": DiskState(files=3, left_out=2)}, ["files         3 on disk, 0 indexed, 2 left out"]),
         (
-            "text-embedding-3-small",
-            Spent(requests=68, tokens=5_030_000, dollars=0.1006),
-            Spent(requests=12, tokens=812_345, dollars=0.016),
-            "68 requests, 5.0 M tokens, about $0.10 (today 12, 812.3 k)",
+            {"index": IndexState(chunks=9, vectors_ready=5, vectors_pending=4, disk_bytes=2_000_000)},
+            ["index         9 chunks, 2.0 MB", "vectors       5 of 9 ready"],
         ),
         (
-            "own",
-            Spent(requests=1, failed=1),
-            Spent(requests=1, failed=1),
-            "1 request (1 failed), 0 tokens (today 1, 0)",
+            {"index": IndexState(files=13, source_counts=SOURCES)},
+            ["sources       memory 12 files, 40 chunks; sessions 1 file, 1 chunk"],
+        ),
+        (
+            {"queue": QueueState(pending=1, oldest_seconds=95.0)},
+            ["queue         1 document waiting, 0 running, the oldest for 1 min 35 s"],
+        ),
+        (
+            {
+                "index": IndexState(vectors_ready=5, vectors_pending=4),
+                "vectors": VectorState(rate=2.0, eta_seconds=2.0, advice="an endpoint is faster"),
+            },
+            ["vectors       5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster"],
+        ),
+        (
+            {"dead_letters": LETTERS},
+            [
+                "failed        4.md: not readable",
+                "failed        and 2 more (`recalld dead list`)",
+                "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it",
+            ],
+        ),
+        (
+            {"usage": (SPENT, FREE)},
+            ["spent         openai m: 68 requests, 5.0 M tokens, about $0.10 (today 12, 812.3 k)"],
+        ),
+        (
+            {"all_agents": (SPENT,)},
+            ["spent by all  openai m: 68 requests, 5.0 M tokens, about $0.10 (today 12, 812.3 k)"],
+        ),
+        (
+            {"endpoint": EndpointStatus(EndpointCondition.COOLING_DOWN, LATER)},
+            ["endpoint      cooling down; next try in "],
+        ),
+        (
+            {"endpoint": EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered", NOW - 3600)},
+            ["endpoint      waiting: openai has not answered for "],
+        ),
+        (
+            {"endpoint": EndpointStatus(EndpointCondition.STOPPED, None, "a name\x07\x1b[2J\nmain: ok")},
+            ["endpoint      stopped: a name\\x07\\x1b[2J\\nmain: ok"],
+        ),
+        (
+            {"troubles": (TroubleState(code=ConditionCode.JOB_FAILED, part="a", message="b", since=NOW - 95),)},
+            ["trouble       a: b (for "],
+        ),
+        (
+            {},
+            [
+                "broker        valkey 9.0 (private), kept on disk: none; beware",
+                "disk          indexes 2.0 kB, cache 0 B, models 75.6 MB, broker 0 B, log 0 B, free 68.5 GB",
+                "versions      recalld 1, Python 3.11, SQLite 3.54",
+            ],
         ),
     ],
 )
-def test_what_was_spent_is_one_short_line_a_model(model: str, total: Spent, today: Spent, line: str):
-    spent = UsageState(provider="openai", model=model, total=total, today=today)
-    assert f"spent         openai {model}: {line}" in lines(usage=(spent,))
-    assert f"spent by all  openai {model}: {line}" in lines(all_agents=(spent,))
-    free = UsageState(provider="local", model="m", total=Spent(requests=9, dollars=0.0), today=Spent())
-    assert not any(text.startswith("spent") for text in lines(usage=(free,)))
+def test_each_fact_is_one_line(own: dict[str, Any], shown: list[str]):
+    told = lines(**own)
+    for line in shown:
+        assert any(one.startswith(line) for one in told), told
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "line"),
-    [
-        (EndpointStatus(EndpointCondition.OK, None), None),
-        (EndpointStatus(EndpointCondition.COOLING_DOWN, time.time() + 3600), "cooling down; next try in "),
-        (EndpointStatus(EndpointCondition.FAILING, None), "failing"),
-        (
-            EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered", time.time() - 3600),
-            "waiting: openai has not answered for ",
-        ),
-        (
-            EndpointStatus(EndpointCondition.STOPPED, time.time() + 3600, "the key is refused: set OPENAI_API_KEY"),
-            "stopped: the key is refused: set OPENAI_API_KEY; next try in ",
-        ),
-    ],
+    ("own", "name"),
+    [({"usage": (FREE,)}, "spent"), ({"endpoint": EndpointStatus(EndpointCondition.OK, None)}, "endpoint")],
 )
-def test_an_endpoint_is_mentioned_when_it_is_not_well(endpoint: EndpointStatus, line: str | None):
-    shown = [text for text in lines(endpoint=endpoint) if text.startswith("endpoint")]
-    assert len(shown) == (line is not None)
-    assert line is None or shown[0].startswith(f"endpoint      {line}")
+def test_what_costs_nothing_or_is_well_is_not_mentioned(own: dict[str, Any], name: str):
+    assert not any(line.startswith(name) for line in lines(**own))
 
 
 def test_numbers_for_people():
@@ -143,33 +157,3 @@ def test_numbers_for_people():
     amounts = {0: "0", 999: "999", 1000: "1.0 k", 999_949: "999.9 k", 999_951: "1.0 M"}
     assert {number: amount(number) for number in amounts} == amounts
     assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]
-
-
-def test_how_long_a_trouble_lasts_is_said_where_it_is_known():
-    now = time.time()
-    troubles = (
-        TroubleState(code=ConditionCode.FILE_IS_LINK, part="files", message="odd", since=now),
-        TroubleState(code=ConditionCode.JOB_FAILED, part="a", message="b", since=now - 95),
-    )
-    shown = [line for line in lines(troubles=troubles) if line.startswith("trouble")]
-    assert shown[0] == "trouble       files: odd"
-    assert shown[1].startswith("trouble       a: b (for 1 min 3")
-
-
-def test_what_is_indexed_is_said_by_source_and_what_all_agents_share_at_the_end():
-    counts = (SourceCount(source="memory", files=12, chunks=40), SourceCount(source="sessions", files=1, chunks=1))
-    told = lines(index=IndexState(files=13, chunks=41, source_counts=counts))
-    for line in (
-        "sources       memory 12 files, 40 chunks; sessions 1 file, 1 chunk",
-        "broker        valkey 9.0 (private), kept on disk: none; beware",
-        "disk          indexes 2.0 kB, cache 0 B, models 75.6 MB, broker 0 B, log 0 B; 68.5 GB free",
-        "versions      recalld 1, Python 3.11, SQLite 3.54",
-    ):
-        assert line in told
-    assert not any("sources" in line for line in lines())
-
-
-def test_no_text_in_it_commands_the_terminal_or_forges_a_line():
-    reason = "a name\x07\x1b[2J\nmain: ok"
-    shown = lines(endpoint=EndpointStatus(condition=EndpointCondition.STOPPED, until=None, reason=reason))
-    assert "endpoint      stopped: a name\\x07\\x1b[2J\\nmain: ok" in shown

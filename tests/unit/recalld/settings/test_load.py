@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and what a person is told when something is wrong."""
+"""Sources of settings, their order, and the message when something is wrong."""
 
 from __future__ import annotations
 
@@ -116,22 +116,6 @@ def test_a_variable_may_name_a_file_that_holds_the_value(case: Case, name: str) 
     assert loaded.origins["credentials.openai"] == f"{name}_FILE"
 
 
-def test_a_value_file_that_is_missing_empty_or_one_too_many_is_an_error(case: Case) -> None:
-    empty = case.folder / "empty"
-    empty.touch()
-    case.environment |= {
-        "REDIS_URL_FILE": str(case.folder / "gone"),
-        "GEMINI_API_KEY_FILE": str(empty),
-        "VOYAGE_API_KEY": "a",
-        "VOYAGE_API_KEY_FILE": str(empty),
-    }
-    assert case.problems() == [
-        f"REDIS_URL_FILE: {case.folder / 'gone'} cannot be read (No such file or directory)",
-        f"GEMINI_API_KEY_FILE: {empty} is empty",
-        "VOYAGE_API_KEY and VOYAGE_API_KEY_FILE are both set; keep one of them",
-    ]
-
-
 @pytest.mark.parametrize(
     ("settings", "environment", "expected"),
     [
@@ -245,13 +229,6 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert second.local.model_path == "multilingual-e5-small"
 
 
-def test_a_workspace_behind_a_symlink_keeps_its_name(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    (case.folder / "real").mkdir()
-    (case.folder / "link").symlink_to(case.folder / "real")
-    monkeypatch.chdir(case.folder)
-    assert case.load(workspace="link/../link").settings.agent("main").workspace == case.folder / "link"
-
-
 def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:
     remember_workspace(case.home, "main", Path("/one"))
     remember_workspace(case.home, "other", Path("/two"))
@@ -266,15 +243,6 @@ def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) 
     case.write("[[agents]]\nid = 'f'\nworkspace = '/f'\n")
     assert [agent.id for agent in case.load().settings.agents] == ["f"]
     assert [entry.name for entry in case.home.iterdir()] == ["agents.json"]
-
-
-def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Case) -> None:
-    case.home.mkdir()
-    (case.home / "agents.json").write_text("[", "utf-8")
-    (problem,) = case.problems()
-    assert problem == f"{case.home / 'agents.json'} is damaged; delete it and give --workspace again"
-    remember_workspace(case.home, "main", Path("/w"))
-    assert case.load().settings.agent("main").workspace == Path("/w")
 
 
 @pytest.mark.parametrize(
@@ -355,35 +323,6 @@ NO_JSON = ": must be a table of names and texts, written as JSON (Expecting valu
 def test_a_wrong_variable_is_one_sentence_that_names_it(case: Case, name: str, value: str, problem: str) -> None:
     case.environment[f"RECALLD_{name}"] = value
     assert case.problems() == [f"RECALLD_{name}{problem}"]
-
-
-@pytest.mark.parametrize("url", ["postgresql://u:hunter2@h/m", "sqlite:///x.db", "x"])
-def test_a_store_that_is_not_served_is_an_error_in_every_source(case: Case, url: str) -> None:
-    assert case.load(overrides={"store.url": ""}).settings.store.url == ""
-    case.environment["RECALLD_STORE__URL"] = url
-    [by_variable] = case.problems()
-    assert by_variable.startswith("RECALLD_STORE__URL: ")
-    del case.environment["RECALLD_STORE__URL"]
-    case.write(f'store.url = "{url}"\n')
-    [by_file] = case.problems()
-    assert f"{case.file}: store.url: " in by_file
-    assert "store.path" in by_file
-    assert "hunter2" not in by_file
-
-
-def test_a_wrong_flag_is_one_sentence_that_names_it(case: Case) -> None:
-    wrong = case.problems(workspace="/w", agent="no way", overrides={"service.port": 70_000})
-    assert wrong[0].startswith("--port is 70000; it must be a whole number from 0 to 65535")
-    assert wrong[1].startswith("--agent is 'no way'; it must be")
-
-
-def test_all_offending_keys_are_reported_one_a_line(case: Case) -> None:
-    case.write("model = 5\nquery.max_results = 0\nnonsense = 1\n[[agents]]\nid = 'a'\n")
-    case.environment["RECALLD_SERVICE__PORT"] = "x"
-    problems = case.problems()
-    assert len(problems) == 5
-    for key in ("model", "query.max_results", "nonsense", "agents.a.workspace", "RECALLD_SERVICE__PORT"):
-        assert sum(key in problem for problem in problems) == 1
 
 
 def test_a_secret_is_neither_shown_nor_told(case: Case) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from recalld.invocation import Invocation
-from recalld.settings.load import remember_workspace
 from recalld.up.lifecycle import SettingsAge, notify, watchdog
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
@@ -54,40 +53,19 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param(
-            """
+def test_a_second_signal_is_immediate_after_the_last_acts_while_the_main_thread_hears_nothing() -> None:
+    process = program("""
 stop = begin()
 with last_act(lambda: print("first", flush=True)), last_act(lambda: print("latest", flush=True)):
     stop.wait()
     print("stopping", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, for half an hour
-""",
-            "latest\nfirst\n",
-            id="while the main thread hears nothing",
-        ),
-        pytest.param(
-            """
-stop, ended = begin(), threading.Event()
-with last_act(lambda: (ended.set(), time.sleep(0.3))):
-    stop.wait()
-    print("stopping", flush=True)
-    ended.wait()
-""",
-            "",
-            id="while the main thread goes on, as a last act ended what it waited for",
-        ),
-    ],
-)
-def test_a_second_signal_is_immediate_after_the_last_acts(code: str, said: str) -> None:
-    process = program(code)
+""")
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     assert process.stdout.readline() == "stopping\n"
     process.send_signal(signal.SIGINT)
-    assert outcome(process) == (128 + signal.SIGINT, said)
+    assert outcome(process) == (128 + signal.SIGINT, "latest\nfirst\n")
 
 
 def test_an_end_that_takes_too_long_is_cut_short_and_says_so() -> None:
@@ -138,7 +116,7 @@ def test_systemd_gets_signs_of_life_as_long_as_all_goes_well(monkeypatch: pytest
 
 
 def heard(systemd: socket.socket) -> set[bytes]:
-    """What came since this was asked last."""
+    """Return the messages since the last call."""
     words: set[bytes] = set()
     with suppress(BlockingIOError):
         while True:
@@ -146,22 +124,20 @@ def heard(systemd: socket.socket) -> set[bytes]:
     return words
 
 
-@pytest.mark.parametrize("asked", [{}, {"WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}])
-@pytest.mark.parametrize("address", ["", "nonsense", "/nobody/listens/here"])
-def test_without_systemd_a_process_goes_on(
-    monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], address: str
-) -> None:
-    for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1", "NOTIFY_SOCKET": "/no/listener"}, {"WATCHDOG_USEC": "soon"}],
+)
+def test_without_systemd_a_process_goes_on(monkeypatch: pytest.MonkeyPatch, asked: dict[str, str]) -> None:
+    for name in ("WATCHDOG_USEC", "WATCHDOG_PID", "NOTIFY_SOCKET"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {**asked, "NOTIFY_SOCKET": address}.items():
+    for name, value in asked.items():
         monkeypatch.setenv(name, value)
-
-    def never() -> list[str]:
-        raise AssertionError("looked")
-
+    looks: list[int] = []
     notify("READY=1")
-    with watchdog(never):
+    with watchdog(lambda: looks.append(1) or []):
         pass
+    assert not looks
 
 
 TEXT = 'provider = "stub"\n[chunking]\ntokens = 300\n'
@@ -230,15 +206,3 @@ def test_a_key_file_that_was_replaced_is_a_change(
     outdated = age()
     assert outdated is not None
     assert outdated.file == str(key)
-
-
-def test_a_workspace_that_another_command_remembered_is_a_change_for_who_lives_by_that(
-    config: Path, invocation: Invocation, tmp_path: Path
-):
-    remember_workspace(invocation.home_path, "main", tmp_path / "workspace")
-    by_memory = SettingsAge(Invocation(config=str(config), home=str(tmp_path / "home")))
-    by_flag = SettingsAge(invocation)
-    (tmp_path / "other place").mkdir()
-    remember_workspace(invocation.home_path, "main", tmp_path / "other place")
-    assert by_memory() is not None
-    assert by_flag() is None

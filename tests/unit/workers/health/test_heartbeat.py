@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from memory.status.run_files import born, is_stopped, is_the_same
+from memory.status.run_files import born
 from schemas.status import OutdatedState, ProcessState
-from tests.waiting import wait_until
 from workers.health.heartbeat import GONE_SECONDS, SILENT_SECONDS, Beat, process_states
-
-
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
-        yield running
-        running.kill()
 
 
 def beat(role: str = "work", *, pid: int | None = None, silent: float = 1.0, host: str = "", **more: Any) -> Beat:
@@ -40,54 +28,37 @@ def beat(role: str = "work", *, pid: int | None = None, silent: float = 1.0, hos
     return Beat(name=f"{role}:{pid}", born=born(pid), silent_seconds=silent, state=state)
 
 
-def conditions(*beats: Beat) -> list[str]:
-    return [state.condition for state in process_states(list(beats))]
+ELSEWHERE = "elsewhere"
+
+#: A number beyond the largest that a process can have.
+NO_PROCESS = 2**22 + 1
 
 
-def test_a_process_that_was_heard_of_is_well():
-    assert conditions(beat(), beat("watch", host="elsewhere")) == ["well", "well"]
+@pytest.mark.parametrize(
+    ("found", "condition"),
+    [
+        pytest.param(beat(), "well", id="it was heard of"),
+        pytest.param(beat(host=ELSEWHERE), "well", id="it was heard of on another machine"),
+        pytest.param(beat(silent=SILENT_SECONDS + 1), "silent", id="silent and seems to live"),
+        pytest.param(beat(silent=60, host=ELSEWHERE), "silent", id="silent on another machine"),
+        pytest.param(beat(pid=NO_PROCESS, silent=GONE_SECONDS + 1), "gone", id="it is gone"),
+        pytest.param(beat(pid=NO_PROCESS), "well", id="it is gone and owes no heartbeat yet"),
+        pytest.param(replace(beat(silent=60), born="1"), "gone", id="another process has its number"),
+        pytest.param(beat(stuck=("its tail thread has ended",)), "stuck", id="a thread does not get on"),
+    ],
+)
+def test_the_condition_of_a_process_follows_from_its_heartbeat(found: Beat, condition: str):
+    states = process_states([found, beat("watch")])
+    assert [state.condition for state in states] == [condition, "well"]
+    assert states[0].stuck == found.state.stuck
 
 
-def test_a_stopped_process_is_named_with_how_it_goes_on(process: subprocess.Popen[bytes]):
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: is_stopped(process.pid))
-    [stopped, _] = process_states([beat("watch", pid=process.pid, silent=GONE_SECONDS + 1), beat()])
-    assert (stopped.condition, stopped.code) == ("stopped", "process_stopped")
-    assert f"`kill -CONT {process.pid}`" in str(stopped.problem)
-
-
-def test_a_process_that_is_gone_is_known_to_be_gone(process: subprocess.Popen[bytes]):
-    gone = beat(pid=process.pid, silent=GONE_SECONDS + 1)
-    process.kill()
-    wait_until(lambda: not is_the_same(process.pid, gone.born))  # also before its parent looked how it ended
-    assert conditions(gone, beat()) == ["gone", "well"]
-    assert conditions(replace(gone, silent_seconds=1.0), beat()) == ["well", "well"], "it owes no heartbeat yet"
-    assert conditions(replace(gone, state=gone.state.model_copy(update={"role": "index"})), beat()) == ["well"], (
-        "a command that was killed is not missed"
-    )
-
-
-def test_a_number_that_another_process_has_now_is_not_the_process():
-    if born(os.getpid()) is None:
-        pytest.skip("this system does not tell when a process was born")
-    assert conditions(replace(beat(silent=60), born="1"), beat()) == ["gone", "well"]
-
-
-def test_silence_is_reported_of_a_process_that_seems_to_live_and_of_another_machine_s():
-    assert conditions(beat(silent=SILENT_SECONDS + 1), beat(silent=60, host="elsewhere"), beat("watch")) == [
-        "silent",
-        "silent",
-        "well",
-    ]
-
-
-def test_a_thread_that_does_not_get_on_is_named():
-    [state] = process_states([beat(stuck=("its tail thread has ended",))])
-    assert (state.condition, state.stuck) == ("stuck", ("its tail thread has ended",))
+def test_a_command_that_was_killed_is_not_missed():
+    assert [state.role for state in process_states([beat("index", pid=NO_PROCESS, silent=60), beat()])] == ["work"]
 
 
 def test_settings_of_another_machine_are_named_with_it():
     changed = OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)
-    [state] = process_states([beat(host="elsewhere", outdated=changed)])
+    [state] = process_states([beat(host=ELSEWHERE, outdated=changed)])
     assert state.outdated is not None
     assert state.outdated.file == "/etc/recalld.toml on elsewhere"

@@ -26,7 +26,6 @@ from memory.embedding.batch_jobs.batch_step import (
     JobRules,
     step,
 )
-from memory.store.errors import StoreBusy
 from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 
@@ -194,8 +193,3 @@ def test_failed_submissions_are_bounded_and_wait_longer_each_time(error: Recalld
     provider.error = None
     job = step(job, provider, Desk(), RULES, now=now)
     assert (job.stage, job.message) == (Stage.FAILED, str(error))
-
-
-def test_errors_of_the_store_are_the_callers() -> None:
-    with pytest.raises(StoreBusy):
-        step(RUNNING, Provider(error=StoreBusy("locked")), Desk(), RULES, now=NOW)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,19 +31,6 @@ def test_the_account_is_the_address_the_key_and_the_secret_headers() -> None:
         account_of(base_url=URL, api_key="sk-1", headers={"X-Api-Key": "another"}),
     ]
     assert len({account, *others}) == 6
-
-
-def test_the_account_gives_nothing_away_and_is_the_same_in_every_process() -> None:
-    account = account_of(base_url=URL, api_key="sk-1", headers={"Authorization": "Bearer x"})
-    assert len(account) == 32
-    assert set(account) <= set("0123456789abcdef")
-    script = (
-        f"from {__name__} import account_of;"
-        f"print(account_of(base_url={URL!r}, api_key='sk-1', headers={{'authorization': 'Bearer x'}}))"
-    )
-    root = Path(__file__).parents[5]
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
-    assert run.stdout.strip() == account
 
 
 def test_an_address_on_this_machine_is_another_server_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +98,3 @@ def test_refusals_mean_what_their_provider_means(status: int, body: Any, error: 
     found = read(status, body)
     assert type(found) is error
     assert words in str(found)
-
-
-def test_secrets_of_the_address_are_in_no_message() -> None:
-    url = "https://user:hidden-word@example.org/v1?token=hidden-query"
-    endpoint = Endpoint(name="openai", model="m", base_url=url, key_name="K", api_key="sk-1", limits=LIMITS)
-    said = str(
-        ErrorReader(endpoint).of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query"))
-    )
-    assert "example.org" in said
-    assert "hidden" not in said

@@ -5,13 +5,10 @@ It does as version 0.3.36 did when it was tried by hand, ending the process beyo
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 STAND_IN = """
 import os
@@ -61,52 +58,34 @@ print(provider.identity)
 """
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path) -> Path:
-    """The folder to put on the path of a process."""
-    package = tmp_path / "site" / "llama_cpp"
-    package.mkdir(parents=True)
+def ask(model: Path, *, installed: bool = True) -> str:
+    """Return the output of a process that embeds with the model, with the stand-in on its path or without."""
+    package = model.parent / "site" / "llama_cpp"
+    package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(STAND_IN)
-    return package.parent
+    environment = {**os.environ, **({"PYTHONPATH": str(package.parent)} if installed else {})}
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '')\n" + ASK, str(model)]
+    run = subprocess.run(command, cwd=Path(__file__).parents[5], env=environment, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout
 
 
-def write_gguf(path: Path, **facts: str) -> Path:
-    lines = ["GGUF", "general.architecture=bert", "bert.context_length=512"]
-    path.write_text("\n".join([*lines, *(f"{name}={value}" for name, value in facts.items())]))
+def write_gguf(path: Path, *facts: str) -> Path:
+    path.write_text("\n".join(["GGUF", "general.architecture=bert", "bert.context_length=512", *facts]))
     return path
 
 
-def ask(model: Path, *, installed: Path | None) -> list[str]:
-    """What a process says that embeds with the model."""
-    environment = {**os.environ, **({"PYTHONPATH": str(installed)} if installed else {})}
-    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '')\n" + ASK, str(model)]
-    root = Path(__file__).parents[5]
-    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (0, "")
-    return run.stdout.splitlines()
-
-
-def test_a_gguf_file_embeds_and_long_texts_do_not_end_the_process(tmp_path: Path, stand_in: Path) -> None:
-    said, identity = ask(write_gguf(tmp_path / "mine.Q8_0.gguf"), installed=stand_in)
+def test_a_gguf_file_embeds_and_long_texts_do_not_end_the_process(tmp_path: Path) -> None:
+    said, identity = ask(write_gguf(tmp_path / "mine.Q8_0.gguf")).splitlines()
     assert said == "local mine.Q8_0 (2, 3) True"
-    (tmp_path / "elsewhere").mkdir()
-    moved = (tmp_path / "mine.Q8_0.gguf").rename(tmp_path / "elsewhere" / "other.gguf")
-    assert ask(moved, installed=stand_in)[1] == identity
-    assert ask(write_gguf(moved, other="fact"), installed=stand_in)[1] != identity
+    moved = (tmp_path / "mine.Q8_0.gguf").rename(tmp_path / "other.gguf")
+    assert ask(moved).splitlines()[1] == identity
+    assert ask(write_gguf(moved, "other=fact")).splitlines()[1] != identity
 
 
-def test_a_gguf_file_gets_the_prefixes_of_its_family(tmp_path: Path, stand_in: Path) -> None:
-    said, identity = ask(write_gguf(tmp_path / "nomic-embed-text-v1.5.Q8_0.gguf"), installed=stand_in)
-    assert said.endswith("False"), "a query is not embedded like a document"
-    assert json.loads(identity)["prefixes"] == ["search_query: ", "search_document: "]
-
-
-def test_a_gguf_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, stand_in: Path) -> None:
-    garbage = tmp_path / "garbage.gguf"
-    garbage.write_bytes(b"\0" * 100)
-    [said] = ask(garbage, installed=stand_in)
-    assert f"llama.cpp cannot load {garbage}" in said
-    [said] = ask(write_gguf(tmp_path / "chat.gguf", pooling="none"), installed=stand_in)
-    assert "holds no embedding model" in said
-    [said] = ask(write_gguf(tmp_path / "model.gguf"), installed=None)
-    assert 'pip install "recalld[gguf]"' in said
+def test_a_gguf_file_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "garbage.gguf").write_bytes(b"\0" * 100)
+    assert f"llama.cpp cannot load {tmp_path}/garbage.gguf" in ask(tmp_path / "garbage.gguf")
+    chat = write_gguf(tmp_path / "chat.gguf", "pooling=none")
+    assert "holds no embedding model" in ask(chat)
+    assert 'pip install "recalld[gguf]"' in ask(chat, installed=False)

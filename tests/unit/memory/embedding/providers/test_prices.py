@@ -1,4 +1,4 @@
-"""What embedding costs: list prices, what settings say instead, and what nobody knows."""
+"""Prices of embedding: lists, settings instead of them, and unknown ones."""
 
 from __future__ import annotations
 

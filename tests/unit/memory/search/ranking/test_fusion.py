@@ -38,27 +38,6 @@ def test_minmax_adds_both_scaled_sides():
     assert [item.id for item in other_way] == [3, 1]
 
 
-def test_keywords_count_by_the_part_of_the_question_that_a_place_holds():
-    cosines, bm25 = {1: 0.1, 2: 0.2, 3: 0.9}, {1: 9.0, 2: 1.0}
-
-    assert [item.id for item in fuse_minmax(cosines, bm25, {1: 0.0, 2: 0.0}, **WEIGHTS)] == [3, 2, 1]
-    assert [item.id for item in fuse_minmax(cosines, bm25, {1: 1.0, 2: 0.0}, **WEIGHTS)] == [1, 3, 2]
-    assert {item.id: item.text for item in fuse_minmax(cosines, bm25, {1: 0.25}, **WEIGHTS)} == {1: 0.25, 2: 0, 3: None}
-
-
-def test_without_vectors_keywords_rank_alone_whatever_they_hold():
-    fused = fuse_minmax({}, {4: 1.0, 9: 3.0}, {4: 1.0, 9: 0.1}, **WEIGHTS)
-
-    assert [(item.id, item.vector) for item in fused] == [(9, None), (4, None)]
-
-
-def test_a_chunk_that_waits_for_its_vector_is_judged_by_its_keywords():
-    fused = fuse_minmax({1: 0.9, 2: 0.1}, {1: 2.0, 3: 8.0}, {1: 0.2, 3: 0.9}, **WEIGHTS)
-
-    assert fused[0].id == 3
-    assert fused[0].vector is None
-
-
 def test_the_reference_formula_is_cosine_and_keyword_position():
     fused = fuse_weighted({1: 0.5, 2: 0.4}, {2: 12.0, 3: 5.0}, vector_weight=0.7, text_weight=0.3)
 

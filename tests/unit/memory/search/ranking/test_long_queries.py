@@ -1,4 +1,4 @@
-"""What is searched of a query that somebody pasted a file into."""
+"""Searched part of a query into which a file was pasted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memory.search.manager import SearchManager
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
 from memory.search.resources import SearchResources
 from schemas.conditions import ConditionCode
-from schemas.search import GetRequest, SearchRequest
+from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.written_index import write_index
 
@@ -29,12 +29,6 @@ def manager(settings: Settings) -> Iterator[SearchManager]:
     resources.close()
 
 
-def test_a_question_is_searched_whole():
-    for query in ("", "what did we decide?", "我们决定了什么？", "word " * (SEARCHED_CHARACTERS // 5)):
-        asked = searched_query(query, redact)
-        assert (asked.text, asked.cut) == (query.strip(), None)
-
-
 @pytest.mark.parametrize(
     "query",
     [LONG, "appointment " * 10_000, "很长的问题。" * 20_000, "x" * 100_000, "\u0301" * 100_000, "🇩🇪" * 50_000],
@@ -50,10 +44,6 @@ def test_of_a_very_long_query_the_beginning_is_searched_up_to_a_word(query: str)
         assert query[len(asked.text)] == " " or asked.text.endswith(" ")
 
 
-def test_blanks_before_a_long_query_are_not_what_is_searched():
-    assert searched_query(" \n" * 50_000 + "dentist", redact).text == "dentist"
-
-
 @pytest.mark.parametrize("before", range(SEARCHED_CHARACTERS - 700, SEARCHED_CHARACTERS + 20, 20))
 def test_no_part_of_a_secret_is_searched_where_the_query_is_cut(before: int):
     key = "".join(f"line{number:02}" + "Qm9" * 19 + "\n" for number in range(20))
@@ -65,12 +55,6 @@ def test_no_part_of_a_secret_is_searched_where_the_query_is_cut(before: int):
         assert not any(part in asked.text for part in ("Qm9", "a1B2", "Zx9"))
 
 
-def test_secrets_that_hide_most_of_a_query_leave_no_half_of_the_next_one():
-    secrets = [f"sk-proj-{number:04}" + "a1B2c3D4" * 6 for number in range(300)]
-
-    assert "a1B2" not in searched_query(" ".join(secrets), redact).text
-
-
 def test_the_answer_says_what_was_searched_and_finds_it(manager: SearchManager):
     answer = manager.search(SearchRequest(query=LONG))
 
@@ -78,19 +62,3 @@ def test_the_answer_says_what_was_searched_and_finds_it(manager: SearchManager):
     assert [one.code for one in answer.conditions] == [ConditionCode.QUERY_CUT]
     assert (answer.mode, answer.fallback, answer.error) == ("hybrid", False, None)
     assert manager.search(SearchRequest(query="dentist")).degraded == ()
-
-
-@pytest.mark.parametrize("query", ["dentist \ud83d", "\udd8a dentist", "dentist \ud83e\udd8a"])
-def test_halves_of_a_surrogate_pair_are_no_reason_to_refuse(manager: SearchManager, query: str):
-    request = SearchRequest(query=query)
-
-    assert request.query.isprintable()
-    assert manager.search(request).results[0].path == "memory/a.md"
-
-
-@pytest.mark.parametrize("path", ["memory/\ud83d.md", "\udcff", "memory/a\udcff.md"])
-def test_no_path_with_half_a_surrogate_pair_is_a_document(manager: SearchManager, path: str):
-    answer = manager.read_file(GetRequest(path=path))
-
-    assert answer.text == ""
-    assert answer.error

@@ -39,21 +39,6 @@ def test_a_chunk_repeats_a_better_one(one: ChunkRow, better: ChunkRow, repeated:
     assert repeats(one, [better]) is repeated
 
 
-def test_what_neighbours_share_is_the_same_in_either_order():
-    one, two = row(0, 1, "\n".join(LINES[:10])), row(1, 9, "\n".join(LINES[8:18]))
-    common = len("\n".join(LINES[8:10]))
-
-    assert shared(one, two) == Shared(len(one.text) - common, 0, common)
-    assert shared(two, one) == Shared(0, len(one.text) - common, common)
-
-
-def test_lines_that_say_the_same_are_not_the_same_lines():
-    one = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=3, text="same\nsame\nsame\n")
-    two = row(1, 3, "same\nsame\nnew")
-
-    assert shared(one, two) == Shared(len("same\nsame\n"), 0, len("same\n"))
-
-
 def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
     assert shared(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
     assert shared(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Shared(12, 0, 7)
@@ -75,11 +60,6 @@ def test_when_a_message_was_said_is_not_what_it_says():
         "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: In the chest.",
     )
     assert one == two != other
-
-
-def test_times_that_a_person_wrote_into_a_note_are_its_text():
-    notes = [row(n, 1, f"[2026-02-0{n} 09:00] standup", key=DocumentKey("memory", f"{n}.md")) for n in (1, 2)]
-    assert len(set(comparable_texts(notes, ["standup"]).values())) == 2
 
 
 def test_copies_of_a_conversation_say_the_same_where_it_matched_and_not_where_they_went_on():

@@ -1,4 +1,4 @@
-"""What is shown of a chunk."""
+"""Shown part of a chunk."""
 
 from __future__ import annotations
 

@@ -9,12 +9,10 @@ import pytest
 
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
-from memory.store.sqlite import maintenance as sqlite_maintenance
-from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import SqliteStore
-from memory.store.writer import DocumentWrite, Maintained, NewChunk
+from memory.store.writer import DocumentWrite, NewChunk
 from tests.storing import STAT, by_sqlite_vec, key, text_hash, vector
 
 #: Wide vectors: a block has few places, so that a test needs few of them.
@@ -60,7 +58,7 @@ def holey(sqlite_store: SqliteStore) -> SqliteStore:
 
 
 def blocks(path: Path) -> tuple[int, int]:
-    """How many blocks there are by both of sqlite-vec's tables."""
+    """Return the number of blocks by both of sqlite-vec's tables."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     tables = ("chunks_vec_chunks", "chunks_vec_vector_chunks00")
     [numbers, vectors] = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
@@ -93,76 +91,3 @@ def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Sqlit
     assert reader.search_vectors(mine, 1)[0].score == pytest.approx(1.0, abs=1e-4)
     assert len(by_sqlite_vec(index_path, mine, 500)) == holey.counts().vectors_ready
     reader.close()
-
-
-def test_a_round_that_is_interrupted_leaves_a_sound_index_and_the_next_one_goes_on(
-    holey: SqliteStore, index_path: Path
-) -> None:
-    steps = 0
-
-    def one_more() -> bool:
-        nonlocal steps
-        steps += 1
-        return steps <= 1
-
-    assert holey.maintain(go_on=one_more) == Maintained(vector_steps=1)
-    assert holey.check() == []
-    assert holey.maintain(go_on=lambda: False) == Maintained()
-    holey.maintain(go_on=always)
-    assert holey.check() == []
-    assert blocks(index_path) == (3, 3)
-
-
-def test_a_dense_index_is_left_alone(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_writer, "WAL_WORTH_CUTTING_BYTES", 10**12)
-    assert not sqlite_store.maintain(go_on=always).anything, "an empty one, too"
-    for number in range(3):
-        note(sqlite_store, number, count=PLACES, seed=number)
-    note(sqlite_store, 0, count=PLACES, seed=5, keep=60)
-    assert sqlite_store.maintain(go_on=always).vector_steps == 0
-
-
-def test_keywords_are_merged_when_many_chunks_came_or_went_and_not_again_before_many_more(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_maintenance, "WORTH_MERGING_CHUNKS", 100)
-    for number in range(30):
-        note(sqlite_store, number, count=3, seed=number)
-    assert sqlite_store.maintain(go_on=always).keyword_steps == 0, "too few"
-    for number in range(30, 60):
-        note(sqlite_store, number, count=3, seed=number)
-    before = {hit.id: hit.score for hit in sqlite_store.search_text("heron word7x1", 50)}
-    assert sqlite_store.maintain(go_on=always).keyword_steps > 0
-    assert {hit.id: hit.score for hit in sqlite_store.search_text("heron word7x1", 50)} == pytest.approx(before)
-    assert sqlite_store.maintain(go_on=always).keyword_steps == 0
-
-    segments = _segments(sqlite_store)
-    for number in range(59):
-        note(sqlite_store, number, count=1, seed=number, keep=1)
-    assert _segments(sqlite_store) == segments, "deleting merged nothing"
-    assert sqlite_store.maintain(go_on=always).keyword_steps > 0
-    assert _segments(sqlite_store) != segments
-    assert len(sqlite_store.search_text("heron", 100)) == 59 + 3
-    assert sqlite_store.check() == []
-
-
-def _segments(store: SqliteStore) -> set[int]:
-    """The segments of the keyword index, by their ids."""
-    rows = store._writer.execute("SELECT DISTINCT segid FROM chunks_fts_idx").fetchall()
-    return {int(row[0]) for row in rows}
-
-
-def test_a_log_that_grew_is_cut_once_nobody_reads(
-    holey: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = index_path.with_name("index.sqlite-wal")
-    assert log.stat().st_size > sqlite_writer.WAL_WORTH_CUTTING_BYTES
-    reading = apsw.Connection(str(index_path), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = reading.execute("SELECT id FROM chunks")
-    assert next(rows)
-    assert holey.maintain(go_on=always).log_bytes == 0, "it waits for nobody"
-    rows.close()
-    reading.close()
-    assert holey.maintain(go_on=always).log_bytes > 0
-    assert log.stat().st_size == 0
-    assert holey.check() == []

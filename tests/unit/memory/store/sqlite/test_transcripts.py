@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk
 from memory.store.sqlite import connection as sqlite_connection
-from memory.store.sqlite import transaction as sqlite_transaction
-from memory.store.sqlite.reader import SELECT_NAMED, SqliteReader
+from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.rows import as_blob
 from memory.store.sqlite.schema import MIGRATIONS, migrate
 from memory.store.sqlite.writer import SqliteStore
-from memory.store.writer import DocumentChange, DocumentDelete, WriteOutcome
+from memory.store.writer import WriteOutcome
 from schemas.documents import FileStat
-from tests.storing import TALK, chunk, document, key, mark, piece, said, text_hash, vector
+from tests.storing import TALK, key, mark, piece, said, text_hash, vector
 
 NOTE = key("memory/note.md")
 
@@ -96,19 +94,6 @@ def test_only_an_index_with_thai_lao_burmese_or_khmer_is_to_be_built_anew(
     assert (rows(old_path, "SELECT value FROM meta WHERE name = 'fingerprint'") == [("f",)]) == stays
 
 
-def test_names_are_looked_up_in_an_index_and_not_at_all_where_that_is_not_there_yet(old_path: Path) -> None:
-    reader = SqliteReader(old_path, StoreOptions())
-    assert reader.named("/", NOTE.path.rpartition("/")[2]) == []
-    SqliteStore(old_path, StoreOptions()).close()
-    assert reader.named("/", NOTE.path.rpartition("/")[2]) == [NOTE]
-    reader.close()
-    plan = [
-        row[3] for row in rows(old_path, f"EXPLAIN QUERY PLAN {SELECT_NAMED.replace('?1', '1').replace('?2', '2')}")
-    ]
-    assert not [step for step in plan if "SCAN files" in step]
-    assert sum("files_by_name" in step for step in plan) == 2
-
-
 def test_an_index_of_the_first_schema_is_read_as_it_is_and_still_when_a_writer_migrates_it(old_path: Path) -> None:
     reader = SqliteReader(old_path, StoreOptions())
     says_what_it_said(reader)
@@ -122,70 +107,3 @@ def test_an_index_of_the_first_schema_is_read_as_it_is_and_still_when_a_writer_m
     assert reader.check() == []
     store.close()
     reader.close()
-
-
-def test_damage_to_marks_and_stale_chunks_is_found(sqlite_store: SqliteStore, index_path: Path) -> None:
-    sqlite_store.write([document(NOTE, "a note")])
-    rows(index_path, "UPDATE chunks SET ordinal = -1")
-    rows(index_path, "INSERT INTO transcripts VALUES (99, 0, 0, '', '')")
-    assert sqlite_store.check() == [
-        "1 marks of transcripts without a file (ids 99)",
-        "1 stale chunks of documents that are no transcripts (ids 1)",
-    ]
-
-
-def test_an_append_to_a_long_transcript_takes_as_many_steps_as_one_to_a_short_one(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps of SQLite's virtual machine, which no other load of this machine changes."""
-    steps = 0
-
-    def count() -> bool:
-        nonlocal steps
-        steps += 1
-        return False
-
-    def append(name: str, chunks: int) -> int:
-        nonlocal steps
-        talk = key(f"sessions/{name}.jsonl", source="sessions")
-        texts = [f"{name} {number}" for number in range(chunks)]
-        refused = chunk("refused", chunks, refused="too long")  # its letter is written anew with each append
-        whole = piece(*said(*texts, vectors=False), refused, continues=None, to=mark(chunks), of=talk)
-        sqlite_store.write([whole])
-        steps = 0
-        sqlite_store._writer.set_progress_handler(count, 1)
-        [last] = [one.id for one in sqlite_store.chunks_of(talk, first=chunks)]
-        new = said(f"{name} end", first=chunks)
-        part = piece(*new, continues=mark(chunks), to=mark(chunks + 1), stale_from=chunks, removed=(last,), of=talk)
-        assert sqlite_store.write([part]) == [WriteOutcome.COMMITTED]
-        sqlite_store._writer.set_progress_handler(None)
-        return steps
-
-    short, long = append("short", 20), append("long", 4_000)
-    assert long < short * 1.5
-
-
-# Large changes: `tests/unit/memory/test_bounded_transactions.py` has their sizes and crashes --------------
-
-
-@pytest.mark.parametrize("change", ["rewritten in one", "rewritten in two parts", "deleted"])
-def test_a_large_change_that_conflicts_deletes_nothing(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    monkeypatch.setattr(sqlite_transaction, "MOST_CHANGED", 10)
-    old = said(*(f"old {'x' * number}" for number in range(60)))
-    sqlite_store.write([piece(*old, continues=None, to=mark(60))])
-    gone = tuple(one.id for one in sqlite_store.chunks_of(TALK))
-    begin = piece(*said("new"), continues=mark(60), to=mark(1, "n"), stale_from=0, final=False)
-    late: list[DocumentChange] = {
-        "rewritten in one": [replace(begin, mark=mark(3, "n"), removed=gone, complete=True)],
-        "rewritten in two parts": [
-            begin,
-            piece(*said("end", first=1), continues=mark(1, "n"), to=mark(2, "n"), removed=gone),
-        ],
-        "deleted": [DocumentDelete(TALK, sqlite_store.revision(TALK))],
-    }[change]
-    sqlite_store.write([piece(*said("more", first=60), continues=mark(60), to=mark(99, "o"), final=False)])
-    before, token = sqlite_store.chunks_of(TALK), sqlite_store.change_token()
-    assert set(sqlite_store.write(late)) == {WriteOutcome.CONFLICT}
-    assert (sqlite_store.chunks_of(TALK), sqlite_store.change_token()) == (before, token)

@@ -1,0 +1,465 @@
+"""The page as a person meets it: searching, reading, keys, languages, several agents, and what changes meanwhile."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from memory.store.writer import Store
+from schemas.documents import DocumentKey
+from schemas.ports import Pending
+from schemas.settings import Settings
+from tests.browsing import Visit, chromium, visiting
+from tests.quiet_board import QuietBoard
+from tests.serving import running
+from tests.storing import document, key, vector
+from tests.written_index import with_agents, write_index
+
+LONG_NOTE = "\n".join(
+    ["# The move", *(f"Line {number} of the diary." for number in range(2, 200))]
+    + ["The dentist appointment moved to nine.", "牙医的预约改到九点。"]
+    + [f"Line {number} of the diary." for number in range(202, 401)]
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    # Not longer than a file: while it is there, this thread can run no event loop of its own.
+    with chromium() as found:
+        yield found
+
+
+def write_notes(workspace: Path) -> None:
+    """A few notes in two languages, one of them long."""
+    (workspace / "memory").mkdir(parents=True, exist_ok=True)
+    (workspace / "MEMORY.md").write_text(
+        "The build server is called Basalt.\nDeployments happen on Fridays.\n", "utf-8"
+    )
+    (workspace / "memory" / "2026-01-16-move.md").write_text(LONG_NOTE, "utf-8")
+    (workspace / "memory" / "2026-01-20.md").write_text("我们决定周五迁移数据库。\nThe café was closed.\n", "utf-8")
+    (workspace / "memory" / "2026-02-03.md").write_text("A deployment failed at the gateway.\n", "utf-8")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The service of a memory that stays as it is."""
+    folder = tmp_path_factory.mktemp("page")
+    write_notes(folder / "workspace")
+    agent = {"id": "main", "workspace": folder / "workspace", "provider": "stub"}
+    settings = Settings.model_validate({"home": folder / "home", "provider": "stub", "agents": [agent]})
+    write_index(settings).close()
+    with running(settings) as client:
+        yield client
+
+
+@pytest.fixture
+def visit(browser: Browser, service: httpx.Client) -> Iterator[Visit]:
+    """A visitor of that memory, in English."""
+    with visiting(browser, service.base_url) as visitor:
+        yield visitor
+
+
+@pytest.fixture
+def store(settings: Settings, workspace: Path) -> Iterator[Store]:
+    """The index of a memory of the test's own, with the same notes."""
+    write_notes(workspace)
+    written = write_index(settings)
+    yield written
+    written.close()
+
+
+# Searching and reading
+
+
+@pytest.mark.parametrize(
+    ("query", "marked"),
+    [
+        ("when are the deployments", {"Deployments", "deployment"}),
+        ("cafe", {"café"}),
+        ("数据库迁移", {"迁移数据库"}),
+        ("build gateway salt bas gate serve", {"build", "gateway"}),
+    ],
+)
+def test_the_words_that_matched_are_marked_and_parts_of_others_are_not(
+    visit: Visit, query: str, marked: set[str]
+) -> None:
+    visit.open()
+    visit.search(query)
+    assert set(visit.page.locator(".result mark").all_inner_texts()) == marked
+
+
+def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visit: Visit) -> None:
+    page = visit.open(query="dentist appointment")
+
+    page.locator(".result").first.locator(".snippet").click()
+    sheet = page.get_by_role("dialog")
+    expect(sheet.locator(".line.meant", has_text="The dentist appointment moved to nine.")).to_be_in_viewport()
+    assert sheet.locator(".line.meant mark").first.inner_text() == "dentist"
+    while (later := sheet.get_by_role("button", name="Read on")).count():
+        shown = sheet.locator(".line").count()
+        later.click()
+        expect(sheet.locator(".line").nth(shown)).to_be_attached()
+    expect(sheet).to_contain_text("This is the end.")
+    while (earlier := sheet.get_by_role("button", name="Earlier lines")).count():
+        shown = sheet.locator(".line").count()
+        earlier.click()
+        expect(sheet.locator(".line").nth(shown)).to_be_attached()
+    texts = sheet.locator(".line .words").all_inner_texts()
+    assert [texts[0], texts[1], texts[199], texts[-1]] == [
+        "# The move",
+        "Line 2 of the diary.",
+        "The dentist appointment moved to nine.",
+        "Line 400 of the diary.",
+    ]
+    assert len(texts) == 400
+    sheet.get_by_role("button", name="Close").click()
+    expect(sheet).to_be_hidden()
+    expect(page.locator(".result .open").first).to_be_focused()
+
+
+def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspace: Path, browser: Browser) -> None:
+    class Behind(QuietBoard):
+        def pending(self, agent: str) -> Pending | None:
+            return Pending(documents=40, running=3, oldest_at=1.0)
+
+    class Away(QuietBoard):
+        def pending(self, agent: str) -> Pending | None:
+            return None
+
+    with running(settings) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="anything")
+        expect(page.locator("#found")).to_contain_text("There is nothing to search yet.")
+        expect(page.locator("#agents")).to_contain_text("No index yet")
+    write_notes(workspace)
+    write_index(settings, vectors=False).close()
+    with running(settings, Behind()) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="Basalt")
+        expect(page.locator("#found")).to_contain_text("40 changed documents are not in these results yet")
+        expect(page.locator("#found")).to_contain_text("passages are found by words only")
+        expect(page.locator(".about")).to_contain_text("words only")
+        expect(page.locator(".result .score.vector").first).to_contain_text("–")
+    with running(settings, Away()) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open(query="Basalt")
+        expect(page.locator("#found .warn")).to_contain_text("the queue does not answer")
+        expect(page.locator("#queue")).to_contain_text("The queue does not answer")
+        expect(page.locator("#agents")).to_contain_text("Queue away")
+
+
+# Without a mouse, and in two languages
+
+
+def test_a_search_is_made_walked_opened_and_closed_by_keys_alone(visit: Visit) -> None:
+    page = visit.open()
+    keys = page.keyboard
+    query = page.get_by_role("searchbox", name="Search memory")
+    expect(query).to_be_focused()
+    keys.press("Tab")
+    expect(query).not_to_be_focused()
+    keys.press("/")
+    expect(query).to_be_focused()
+    expect(query).to_have_value("")
+
+    keys.type("diary deployment")
+    keys.press("Enter")
+    results = page.locator(".result .open")
+    expect(results).not_to_have_count(0)
+    assert results.count() >= 3
+    keys.press("ArrowDown")
+    expect(results.nth(0)).to_be_focused()
+    keys.press("j")
+    expect(results.nth(1)).to_be_focused()
+    keys.press("ArrowDown")
+    expect(results.nth(2)).to_be_focused()
+    keys.press("k")
+    keys.press("ArrowUp")
+    expect(results.nth(0)).to_be_focused()
+    keys.press("k")
+    expect(query).to_be_focused()
+    keys.press("ArrowDown")
+
+    keys.press("Enter")
+    sheet = page.get_by_role("dialog")
+    expect(sheet).to_be_visible()
+    expect(sheet.locator(".line.meant")).not_to_have_count(0)
+    first = sheet.locator("#reading").inner_text()
+    keys.press("n")
+    expect(sheet.locator("#reading")).not_to_have_text(first)
+    keys.press("p")
+    expect(sheet.locator("#reading")).to_have_text(first)
+    keys.press("Escape")
+    expect(sheet).to_be_hidden()
+    expect(results.nth(0)).to_be_focused()
+
+    keys.press("/")
+    assert page.evaluate("getSelection().toString()") == "diary deployment"
+
+
+#: What is called so in every language.
+NAMES = {"recalld", "API", "main", "stub", "hashed-words-64", "MEMORY", "query", "min", "score", "provider", "MB"}
+
+
+def test_the_language_is_the_browsers_until_one_is_chosen_and_is_remembered(
+    browser: Browser, service: httpx.Client
+) -> None:
+    with visiting(browser, service.base_url, language="zh-CN") as visit:
+        page = visit.open()
+        assert page.locator("html").get_attribute("lang") == "zh-Hans"
+        expect(page.get_by_role("button", name="搜索", exact=True)).to_be_visible()
+        expect(page.get_by_role("searchbox", name="搜索记忆")).to_be_focused()
+        assert page.title() == "recalld · 记忆"
+        page.get_by_label("语言").select_option("en")
+        expect(page.get_by_role("button", name="Search", exact=True)).to_be_visible()
+        assert page.locator("html").get_attribute("lang") == "en"
+        page.reload()
+        expect(page.get_by_role("button", name="Search", exact=True)).to_be_visible()
+        expect(page.get_by_label("Language")).to_have_value("en")
+
+
+def test_every_visible_word_is_chinese_then(browser: Browser, service: httpx.Client) -> None:
+    with visiting(browser, service.base_url, language="zh-TW") as visit:
+        page = visit.open()
+        page.get_by_role("searchbox", name="搜索记忆").fill("dentist 数据库")
+        page.keyboard.press("Enter")
+        expect(page.locator(".result")).not_to_have_count(0)
+        expect(page.locator(".looked dl")).to_be_visible()
+        expect(page.locator(".month")).to_have_count(12)
+        page.get_by_text("得分的含义").click()
+        page.locator(".result .open").first.click()
+        expect(page.locator(".line.meant")).not_to_have_count(0)
+        # Names, notes, keys of a keyboard and what is marked as English are as they are.
+        visible = page.evaluate(
+            """() => {
+                const own = 'bdi, kbd, code, mark, [lang=en], .snippet, .words, script, noscript, title';
+                const found = [];
+                const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+                while (walk.nextNode()) {
+                    const node = walk.currentNode;
+                    if (!node.parentElement.closest(own) && node.parentElement.checkVisibility()) found.push(node.data);
+                }
+                for (const name of ['title', 'aria-label', 'placeholder']) {
+                    for (const node of document.querySelectorAll(`[${name}]`)) {
+                        if (!node.closest(own)) found.push(node.getAttribute(name));
+                    }
+                }
+                return found;
+            }"""
+        )
+        english = {word for text in visible for word in re.findall(r"[A-Za-z][A-Za-z0-9-]{2,}", text)}
+        assert english <= NAMES
+
+
+# Hostile notes
+
+
+MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=2</script><style>body{display:none}</style>'
+
+
+@pytest.fixture
+def hostile(settings: Settings, workspace: Path) -> Store:
+    notes = {
+        "2026-01-05-<img src=x onerror='window.hacked=3'>.md": f"gateway {MARKUP}\n",
+        "2026-01-05-\u202egnp.md": "gateway \u202e reversed מרחבא من اليمين\n",
+        f"2026-01-06-{'verylong' * 24}.md": f"gateway {'Donaudampfschiff' * 400}\n",
+        "2026-01-07.md": "gateway \x00 \x1b[31m \ud7ff 👩‍👩‍👧 \u0301\u0301\u0301\n",
+        "javascript:alert(1).md": "gateway javascript:window.hacked=4\n",
+    }
+    for name, text in notes.items():
+        (workspace / "memory" / name).write_text(text, "utf-8")
+    store = write_index(settings)
+    store.add_dead_letter(DocumentKey("memory", f"memory/{MARKUP}.md"), reason=MARKUP, error_class=MARKUP)
+    return store
+
+
+def test_nothing_of_it_runs_and_all_of_it_can_be_read(settings: Settings, hostile: Store, browser: Browser) -> None:
+    with running(settings) as service, visiting(browser, service.base_url, width=400) as visit:
+        page = visit.open(query="gateway")
+        expect(page.locator(".result")).to_have_count(5)
+        expect(page.locator("#found")).to_contain_text(MARKUP)
+        expect(page.locator("#letters")).to_contain_text(f"memory/{MARKUP}.md")
+        expect(page.locator("#letters .reason")).to_have_text(MARKUP)
+        # A sign that turns what follows around is shown instead of obeyed.
+        expect(page.locator("#found")).to_contain_text("2026-01-05-⟨U+202E⟩gnp.md")
+        for index in range(5):
+            page.locator(".result .open").nth(index).click()
+            expect(page.locator(".line.meant mark").first).to_have_text("gateway")
+            assert page.evaluate("document.querySelector('#text').scrollWidth") <= 400
+            page.keyboard.press("Escape")
+        page.locator("[data-date='2026-01-05']").click()
+        expect(page.get_by_role("dialog").locator(".parts li")).to_have_count(2)
+        expect(page.locator(".line")).not_to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main img, main script, main style, aside img, dialog img").count() == 0
+
+
+# Daily notes
+
+
+def test_days_with_notes_stand_out_gaps_are_seen_and_a_day_can_be_read(visit: Visit) -> None:
+    page = visit.open()
+    line = page.get_by_role("region", name="Daily notes")
+
+    expect(line).to_contain_text("2026: 3 days with notes")
+    expect(line).to_contain_text("Longest gap: 13 days, Jan 21 – Feb 2.")
+    days = line.locator("button.day")
+    expect(days).to_have_count(3)
+    expect(line.get_by_title("Saturday, January 17, 2026: no note")).to_be_visible()
+    expect(line.get_by_role("button", name="Tuesday, January 20, 2026: 1 note, 1 passage")).to_be_visible()
+
+    days.first.click()
+    sheet = page.get_by_role("dialog", name="Friday, January 16, 2026")
+    expect(sheet).to_contain_text("memory/2026-01-16-move.md")
+    expect(sheet.locator(".line").first).to_contain_text("# The move")
+    expect(sheet.get_by_role("button", name="Previous")).to_be_disabled()
+    sheet.get_by_role("button", name="Next").click()
+    expect(page.get_by_role("dialog", name="Tuesday, January 20, 2026")).to_contain_text("我们决定周五迁移数据库。")
+    page.keyboard.press("Escape")
+    expect(days.first).to_be_focused()
+
+
+# Several agents
+
+
+@pytest.fixture
+def two(settings: Settings) -> Settings:
+    both = with_agents(settings, "ada", "bob", note="2026-01-01")
+    for agent in both.agents:
+        write_index(both, agent.id).close()
+    return both
+
+
+def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Settings, browser: Browser) -> None:
+    with running(two) as service, visiting(browser, service.base_url, expected=("401",)) as visit:
+        page = visit.page
+        page.goto(visit.origin)
+        token = page.get_by_label("Token")
+        expect(token).to_be_focused()
+        expect(page.locator("#work")).to_be_hidden()
+        expect(page.locator("#connection")).to_have_text("Token needed")
+        expect(page.locator("#tokenwrong")).to_be_empty()
+        token.fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#tokenwrong")).to_have_text("this token is not known here")
+        token.fill((two.home / "run" / "tokens" / "bob").read_text().strip())
+        page.keyboard.press("Enter")
+
+        expect(page.locator("#tokenbox")).to_be_hidden()
+        visit.search("card")
+        expect(page.locator(".result .snippet")).to_have_text("The password of bob is on the blue card.")
+        expect(page.locator(".agent")).to_have_count(1)
+        page.locator("button.day").click()
+        expect(page.get_by_role("dialog")).to_contain_text("The password of bob is on the blue card.")
+        assert "ada" not in page.content()
+
+        page.reload()
+        expect(page.locator(".result .snippet")).to_have_text("The password of bob is on the blue card.")
+        assert page.evaluate("JSON.stringify(localStorage)") == "{}"
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Forget the token").click()
+        expect(page.get_by_label("Token")).to_be_focused()
+        assert page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+
+
+def test_three_hundred_agents_are_paged_and_found_and_only_what_is_opened_is_looked_at(
+    settings: Settings, tmp_path: Path, browser: Browser
+) -> None:
+    class HealthStore(QuietBoard):
+        def pending(self, agent: str) -> Pending | None:
+            number = int(agent[-3:])
+            return Pending(number, 1, time.time() - number) if number % 20 == 7 else Pending()
+
+    ids = [f"agent-{number:03}" for number in range(300)]
+    agents = tuple(settings.agents[0].model_copy(update={"id": name, "workspace": tmp_path / name}) for name in ids)
+    auth = settings.auth.model_copy(update={"trust_loopback": True})
+    many = settings.model_copy(update={"agents": agents, "auth": auth})
+    with running(many, HealthStore()) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open()
+        expect(page.locator(".agent")).to_have_count(12)
+        expect(page.locator("#pages")).to_have_text("1–12 of 300")
+        page.get_by_role("button", name="Next").click()
+        expect(page.locator(".agent").first).to_have_attribute("data-agent", "agent-012")
+        expect(page.locator("#queue tbody tr")).to_have_count(8)
+        expect(page.locator("#queue tbody tr").first).to_contain_text("agent-287")
+        expect(page.locator("#queue")).to_contain_text("and 7 more agents")
+        page.get_by_label(re.compile("Only those that need attention")).check()
+        expect(page.locator(".agent .condition").first).to_have_text("Behind")
+        expect(page.locator(".agent")).to_have_count(12)
+        expect(page.locator("#paging")).to_be_hidden()
+        page.get_by_label("Find an agent").fill("287")
+        expect(page.locator(".agent")).to_have_count(1)
+        assert not [url for url in visit.requests if "/v1/status" in url]
+        page.locator(".agent summary").click()
+        expect(page.locator(".agent .looked dl")).to_be_visible()
+        assert {url for url in visit.requests if "/v1/status" in url} == {f"{visit.origin}/v1/status?agent=agent-287"}
+        page.get_by_label("Find an agent").fill("eve")
+        expect(page.get_by_text("No agent is called so.")).to_be_visible()
+
+
+# What changes meanwhile
+
+
+def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
+    class HealthStore(QuietBoard):
+        waiting = Pending()
+
+        def pending(self, agent: str) -> Pending | None:
+            return self.waiting
+
+    board = HealthStore()
+    with running(settings, board) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open()
+        expect(page.locator("#queue")).to_contain_text("Nothing waits")
+        expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
+
+        board.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
+        failed = key("memory/2026-02-03.md")
+        store.add_dead_letter(failed, reason="the file is too large", error_class="TooLarge")
+        store.write([document(key("memory/2026-03-01.md"), "one", "two", vectors=[vector(1, 64), vector(2, 64)])])
+
+        facts = page.locator("#agents .facts").first
+        expect(facts).to_contain_text("Documents5")
+        expect(page.locator("button.day")).to_have_count(4)
+        expect(page.locator("#queue")).to_contain_text("3 waiting · 2 running · oldest 2 min")
+        expect(page.locator("#letters .reason")).to_have_text("the file is too large")
+        expect(page.locator("#letters")).to_contain_text("TooLarge · tried once")
+        expect(page.locator("#agents .condition")).to_have_text("1 dead letter")
+        expect(page.locator("#agents .facts").first).to_contain_text(re.compile(r"Behind since.*\(2 min\)"))
+        page.locator("#letters .open").click()
+        expect(page.locator(".line").first).to_contain_text("A deployment failed at the gateway.")
+        page.keyboard.press("Escape")
+
+        board.waiting = Pending()
+        store.drop_dead_letter(failed)
+
+        expect(page.locator("#queue")).to_contain_text("Nothing waits")
+        expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
+        expect(page.locator("#agents .condition")).to_have_text("Up to date")
+
+
+def test_a_service_that_restarts_is_said_and_the_page_goes_on_by_itself(
+    settings: Settings, store: Store, browser: Browser
+) -> None:
+    with ExitStack() as visits:
+        with running(settings) as service:
+            port = service.base_url.port
+            visit = visits.enter_context(visiting(browser, service.base_url, expected=("ERR_",)))
+            page = visit.open(query="Basalt")
+            expect(page.locator(".result")).not_to_have_count(0)
+        expect(page.locator("#awaybox")).to_contain_text("recalld does not answer")
+        expect(page.get_by_role("status")).to_contain_text("recalld does not answer")
+        expect(page.locator(".result")).not_to_have_count(0)
+        page.get_by_role("button", name="Search", exact=True).click()
+        expect(page.locator("#found .bad")).to_contain_text("recalld does not answer")
+
+        with running(settings, port=port or 0):
+            expect(page.locator("#awaybox")).to_be_hidden()
+            expect(page.get_by_role("status")).to_have_text("recalld answers again.")
+            page.get_by_role("button", name="Search", exact=True).click()
+            expect(page.locator(".result")).not_to_have_count(0)

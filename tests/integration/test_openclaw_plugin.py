@@ -1,0 +1,143 @@
+"""Behaviour of the plug-ins for OpenClaw in cases that the real OpenClaw does not bring about."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY
+from tests.raw_server import HANG, announce, answer, raw_server
+from tests.serving import running
+from tests.tool_docs import tools_json
+from tests.transcript_files import message_line
+from tests.written_index import write_index
+
+PLUGIN = REPOSITORY / "deploy" / "openclaw"
+NOTE = {"path": "memory/note.md", "startLine": 1, "source": "memory"}
+CURATED = {"path": "MEMORY.md", "startLine": 1, "source": "memory"}
+TALK = {"path": "sessions/talk.jsonl", "startLine": 1, "source": "sessions"}
+
+#: Registers a plug-in with a stand-in for OpenClaw, evaluates an expression over what it registered, prints the result.
+DRIVER = """
+const [file, config, expression] = process.argv.slice(1);
+const tools = {};
+let supplement, memory;
+(await import(file)).default.register({
+  pluginConfig: JSON.parse(config),
+  registerMemoryCapability: (capability) => { memory = capability; },
+  registerMemoryCorpusSupplement: (given) => { supplement = given; },
+  registerMemoryPromptSupplement: () => {},
+  registerTool: (factory, { names }) => { tools[names[0]] = factory; },
+});
+const evaluate = Object.getPrototypeOf(async () => {}).constructor;
+const result = await new evaluate("tools", "supplement", "memory", "return " + expression)(tools, supplement, memory);
+console.log(JSON.stringify(result ?? null));
+process.exit();
+"""
+
+
+def evaluated(plugin: Path, expression: str, **config: object) -> Any:
+    """The value of a JavaScript expression over `tools`, `supplement` and `memory`."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node cannot be had here")
+    command = [node, "--input-type=module", "--eval", DRIVER, str(plugin / "index.js"), json.dumps(config), expression]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def url(tmp_path: Path, workspace: Path) -> Iterator[str]:
+    """A service of one agent whose memory channels do not see."""
+    (workspace / "MEMORY.md").write_text("The vault is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "note.md").write_text("The crane is orange.\n", "utf-8")
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    scope = {"rules": [{"action": "deny", "chat_type": "channel"}]}
+    agent = {"id": "main", "workspace": workspace, "provider": "none", "sessions": [str(sessions)], "scope": scope}
+    settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
+    write_index(settings).close()
+    (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
+    with running(settings) as client:
+        yield str(client.base_url)
+
+
+@pytest.mark.parametrize(
+    ("session", "sandboxed", "seen"),
+    [
+        ("agent:main:main", False, [NOTE, CURATED, TALK]),
+        ("agent:main:telegram:group:42", False, [NOTE, TALK]),
+        ("agent:main:slack:channel:general", False, []),
+        ("agent:other:main", False, []),
+        ("agent:main:main", True, [NOTE, CURATED]),
+        (None, False, [NOTE, CURATED]),
+    ],
+)
+def test_hits_are_authorized_by_the_scope_of_the_session_that_asks(
+    url: str, session: str | None, sandboxed: bool, seen: list[dict[str, object]]
+) -> None:
+    asked = {"agentId": "main", "requesterSessionKey": session, "sandboxed": sandboxed, "hits": [NOTE, CURATED, TALK]}
+    expression = f"memory.runtime.authorizeSearchHits({json.dumps(asked)})"
+    assert evaluated(PLUGIN / "memory", expression, baseUrl=url) == seen
+
+
+def test_a_sandboxed_conversation_reads_no_transcript(url: str) -> None:
+    call = 'tools.memory_get({{ agentId: "main", sandboxed: {} }}).execute("1", {{ path: "sessions/talk.jsonl" }})'
+    seen = evaluated(PLUGIN / "memory", call.format("false"), baseUrl=url)["details"]
+    assert (seen["status"], "numbat" in seen["text"]) == ("ok", True)
+    assert evaluated(PLUGIN / "memory", call.format("true"), baseUrl=url)["details"]["status"] == "not_found"
+    get = 'supplement.get({ lookup: "sessions/talk.jsonl", sandboxed: true })'
+    assert evaluated(PLUGIN, get, baseUrl=url) is None
+
+
+def test_the_flush_plan_is_recallds_from_the_second_question_on(url: str) -> None:
+    ask = "memory.flushPlanResolver({ cfg, contextWindowTokens: 100000 })"
+    until = f"(async () => {{ let plan; while (!(plan = {ask})) await new Promise(setImmediate); return plan; }})()"
+    first, plan = evaluated(PLUGIN / "memory", f"[{ask}, await {until}]".replace("cfg", "cfg: {}"), baseUrl=url)
+    assert first is None
+    assert plan["relativePath"].startswith("memory/2")
+    assert plan["relativePath"] in plan["prompt"]
+    assert (plan["reserveTokensFloor"], plan["softThresholdTokens"]) == (20_000, 4_000)
+    off = "cfg: { agents: { defaults: { compaction: { memoryFlush: { enabled: false } } } } }"
+    assert evaluated(PLUGIN / "memory", ask.replace("cfg", off), baseUrl=url) is None
+
+
+def test_a_silent_service_is_an_empty_answer_with_the_reason_after_the_deadline() -> None:
+    with raw_server([HANG], [HANG], [HANG]) as server:
+        config = {"baseUrl": server.url, "timeoutMs": 200}
+        search = 'supplement.search({ query: "crane" }).catch((error) => error.message)'
+        assert evaluated(PLUGIN, search, **config).endswith("did not answer in time")
+        call = 'tools.memory_search({ agentId: "main" }).execute("1", { query: "crane" })'
+        found = evaluated(PLUGIN / "memory", call, **config)["details"]
+        assert (found["results"], found["error"].endswith("did not answer in time")) == ([], True)
+        managed = (
+            '(async () => { const { manager } = await memory.runtime.getMemorySearchManager({ agentId: "main" });'
+            ' return [await manager.search("crane"), manager.status().lastSyncError]; })()'
+        )
+        hits, reason = evaluated(PLUGIN / "memory", managed, **config)
+        assert (hits, reason.endswith("did not answer in time")) == ([], True)
+
+
+def test_a_program_on_the_port_of_a_home_gets_no_token(tmp_path: Path) -> None:
+    (tmp_path / "run" / "tokens").mkdir(parents=True)
+    (tmp_path / "run" / "tokens" / "main").write_text("hidden-token\n")
+    with raw_server([answer(b'{"proof": "guessed"}'), answer(b"{}")]) as server:
+        announce(tmp_path, server, secret="a-secret")
+        search = 'supplement.search({ query: "crane", agentId: "main" }).catch((error) => error.message)'
+        assert "another program" in evaluated(PLUGIN, search, home=str(tmp_path))
+        assert [request.split()[0] for request in server.requests] == [b"GET"]
+        assert b"hidden-token" not in b"".join(server.requests)
+
+
+def test_the_tools_in_the_slot_are_those_of_the_service() -> None:
+    assert (PLUGIN / "memory" / "tools.json").read_text("utf-8") == tools_json()
+    owned = json.loads((PLUGIN / "memory" / "openclaw.plugin.json").read_text())["contracts"]["tools"]
+    assert sorted(owned) == sorted(tool["name"] for tool in json.loads(tools_json()))

