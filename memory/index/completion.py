@@ -56,8 +56,10 @@ def is_unasked(indexer: Indexer) -> bool:
 
 
 def note_asked(indexer: Indexer) -> None:
-    """Record that the documents missing from the generation were requested."""
-    indexer.target().set_meta({_COMPARED: "1"})
+    """Record that the documents missing from the generation were requested, and the account that receives its texts."""
+    store, account = indexer.target(), _account(indexer)
+    known = not account or store.meta(_ASKED) is not None
+    store.set_meta({_COMPARED: "1"} if known else {_COMPARED: "1", _ASKED: account})
 
 
 def release_refused(indexer: Indexer) -> int:
@@ -65,15 +67,19 @@ def release_refused(indexer: Indexer) -> int:
 
     Another key keeps the identity, so no new generation is built. The new account may be allowed more.
     """
-    provider = indexer.supply.choice.provider
-    account = provider.account if provider is not None else ""
-    store = indexer.target()
+    store, account = indexer.target(), _account(indexer)
     if not account or store.meta(_ASKED) == account:
         return 0
     refused = [letter.key for letter in store.dead_letters() if letter.error_class == EMBEDDING_REFUSED]
     released = sum(store.retry_dead_letter(key) for key in refused)
     store.set_meta({_ASKED: account})
     return released
+
+
+def _account(indexer: Indexer) -> str:
+    """Return the digest of the provider's account, "" without one."""
+    provider = indexer.supply.choice.provider
+    return provider.account if provider is not None else ""
 
 
 def hidden_notes(indexer: Indexer) -> list[DocumentKey]:

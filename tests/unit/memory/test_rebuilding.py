@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import complete_generation, hidden_notes
+from memory.index.completion import complete_generation, hidden_notes, release_refused
 from memory.index.generation_writer import HomeOwner
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NotOwner, Superseded
+from memory.store.writer import DocumentWrite
 from schemas.documents import DocumentKey, Lane
 from tests import indexing
 from tests.indexing import FAST
+from tests.storing import chunk
 
 NOTES = {
     "MEMORY.md": "The gateway is called Basalt.\n",
@@ -99,6 +101,24 @@ def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cach
     assert (counts.files, counts.vectors_ready, counts.vectors_pending) == (2, 2, 0)
     assert world.provider.inputs == paid
     assert finds(changed, "迁移")
+
+
+def test_a_new_index_asks_the_same_account_not_again_for_what_it_refused_and_another_one_once(world: World) -> None:
+    world.provider.account = "one"
+    index(world.indexer())
+    changed = world.indexer(chunking={"tokens": 400, "overlap": 40})
+    index(changed)
+    store, key = changed.target(), DocumentKey("memory", "MEMORY.md")
+    known = store.file(key)
+    assert known is not None
+    refused = chunk("An odd line.", 1, refused="too long")
+    store.write([DocumentWrite(key, store.revision(key), known.stat, known.content_hash, (refused,))])
+    assert complete_generation(changed)
+    assert release_refused(changed) == 0
+    assert len(changed.target().dead_letters()) == 1
+    world.provider.account = "another"
+    assert (release_refused(changed), release_refused(changed)) == (1, 0)
+    assert not changed.target().dead_letters()
 
 
 def test_new_redaction_rules_leave_no_file_behind_that_holds_the_text_unmasked(world: World) -> None:
