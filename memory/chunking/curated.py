@@ -12,7 +12,7 @@ paragraph below it. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -40,6 +40,10 @@ class Marks:
     triggers: tuple[str, ...] = ()
     importance: int = _IMPORTANCE
     projects: tuple[str, ...] = ()
+
+    def are_for(self, projects: Collection[str]) -> bool:
+        """Return True if the lines are for every prompt, or for prompts of one of these projects."""
+        return not self.projects or not {project.lower() for project in projects}.isdisjoint(self.projects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,17 @@ def curated_blocks(text: str, *, path: str) -> list[CuratedBlock]:
         if any(line.strip() and not _HEADING.match(line) for line in lines):
             blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(lines).strip("\n"), marks))
     return blocks
+
+
+def other_lines(text: str, *, first: int, hidden: Collection[int]) -> str:
+    """Return a part of a curated file, from its line `first` on, without hidden lines and comments.
+
+    A part with headings alone is "".
+    """
+    numbered = enumerate(text.split("\n"), start=first)
+    lines = [_COMMENT.sub("", line).rstrip() for number, line in numbered if number not in hidden]
+    says = any(line and not _HEADING.match(line) for line in lines)
+    return "\n".join(lines).strip("\n") if says else ""
 
 
 def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:

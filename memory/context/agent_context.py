@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
@@ -21,6 +21,7 @@ from memory.context.injection import (
     injected_text,
     standing_blocks,
     triggered_blocks,
+    without_lines_of,
 )
 from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
@@ -83,7 +84,8 @@ class AgentContext:
         session = session_of(request.session_key)
         if not allows(self._agent.scope, session, agent=self._agent.id):
             return PromptAnswer()
-        curated = await asyncio.to_thread(self._curated, session, request.projects)
+        everything = await asyncio.to_thread(self._curated, session)
+        curated = [block for block in everything if block.marks.are_for(request.projects)]
         blocks = standing_blocks(curated, settings)
         if request.prompt.strip():
             passages, cosines = await asyncio.gather(
@@ -91,10 +93,13 @@ class AgentContext:
                 self._cosines(curated, request.prompt),
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
+        given = {block.source for block in blocks if block.first_line is None}
+        hidden = [block for block in everything if block not in curated or block.source in given]
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
+        blocks = without_lines_of(blocks, hidden)
         return PromptAnswer(
             text=injected_text(blocks),
             blocks=tuple(block.size for block in blocks),
@@ -129,7 +134,8 @@ class AgentContext:
                 indexed = tuple(_indexed(reader)) if reader is not None and session.is_owner else ()
         except RecalldError as failed:
             error = str(failed)
-        standing = standing_blocks(self._curated(session), context.injection) if context.injection.enabled else []
+        curated = [block for block in self._curated(session) if block.marks.are_for(())]
+        standing = standing_blocks(curated, context.injection) if context.injection.enabled else []
         return ContextReport(
             files=tuple(file if texts else file.model_copy(update={"text": None}) for file in files),
             standing=tuple(block.size for block in standing),
@@ -150,10 +156,9 @@ class AgentContext:
         now = request.now if request.now is not None else time.time()
         return prune(request, self._agent.context.pruning, now=now)
 
-    def _curated(self, session: Session, projects: Collection[str] = ()) -> list[CuratedBlock]:
-        """Return the blocks of curated files for a session and its projects, without secrets."""
+    def _curated(self, session: Session) -> list[CuratedBlock]:
+        """Return the blocks of curated files for a session and any project, without secrets."""
         redact = redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING)
-        active = {project.lower() for project in projects}
         blocks = []
         for name in CURATED_FILES:
             try:
@@ -161,7 +166,7 @@ class AgentContext:
                 blocks += curated_blocks(redact(self._files.read(key).text), path=key.path)
             except RecalldError:
                 continue  # absent, withheld from the session, or unreadable: then status says so
-        return [block for block in blocks if not block.marks.projects or active.intersection(block.marks.projects)]
+        return blocks
 
     async def _cosines(self, curated: Sequence[CuratedBlock], prompt: str) -> dict[str, float]:
         """Return the cosines of a prompt with the meanings of lines, if the prompt's vector comes in time.

@@ -9,11 +9,11 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2s
 
 from memory.chunking.chunker import estimate_tokens
-from memory.chunking.curated import CuratedBlock
+from memory.chunking.curated import CURATED_FILES, CuratedBlock, other_lines
 from memory.context.bootstrap import cut
 from memory.context.marks import Kind, marked
 from memory.search.ranking.terms import fold
@@ -38,11 +38,12 @@ _HEADINGS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class InjectedBlock:
-    """A block of a prompt. `source` is a citation: path#L5-L9."""
+    """A block of a prompt. `source` is a citation: path#L5-L9; `first_line` is that of a curated file's passage."""
 
     kind: Kind
     source: str
     text: str
+    first_line: int | None = None
 
     @property
     def size(self) -> PromptBlock:
@@ -122,7 +123,29 @@ async def found_blocks(
     # The source stands above the text, so the snippets need no footer.
     plain = [result.model_copy(update={"citation": None}) for result in answer.results]
     shown = injected(plain, max_chars=settings.max_chars)
-    return [InjectedBlock("memory", f"{one.path}#L{one.start_line}-L{one.end_line}", one.snippet) for one in shown]
+    return [
+        InjectedBlock(
+            "memory",
+            f"{one.path}#L{one.start_line}-L{one.end_line}",
+            one.snippet,
+            one.snippet_start_line if one.path in CURATED_FILES else None,
+        )
+        for one in shown
+    ]
+
+
+def without_lines_of(blocks: Sequence[InjectedBlock], hidden: Sequence[CuratedBlock]) -> list[InjectedBlock]:
+    """Return the blocks, the passages among them without the lines of these curated blocks and without comments."""
+    lines = {(one.path, number) for one in hidden for number in range(one.start, one.end + 1)}
+    kept = []
+    for block in blocks:
+        if block.first_line is not None:
+            path = block.source.rpartition("#")[0]
+            mine = {number for name, number in lines if name == path}
+            block = replace(block, text=other_lines(block.text, first=block.first_line, hidden=mine))  # noqa: PLW2901
+        if block.text:
+            kept.append(block)
+    return kept
 
 
 def injected_text(blocks: Sequence[InjectedBlock]) -> str:

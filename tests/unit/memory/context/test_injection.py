@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from memory.context.injection import (
     injected_text,
     standing_blocks,
     triggered_blocks,
+    without_lines_of,
 )
 from memory.context.marks import MARK, marked
 from memory.search.tools import SearchableMemory
@@ -115,6 +117,18 @@ def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
 
 def test_a_search_that_is_late_is_left_out() -> None:
     assert asyncio.run(found_blocks(Found(60.0), "the port", Injection(timeout_ms=10), session_key=None)) == []
+
+
+def test_a_passage_does_not_repeat_lines_that_come_by_themselves_nor_comments() -> None:
+    text = "## Rules\n- Never push on Fridays\n\n# Else\n- Vault <!-- trigger: deploy -->\n- The gateway"
+    passage = InjectedBlock("memory", "MEMORY.md#L1-L6", text, 1)
+    standing, vault, _ = CURATED
+    assert [one.text for one in without_lines_of([passage], [standing])] == ["# Else\n- Vault\n- The gateway"]
+    assert [one.text for one in without_lines_of([passage], [standing, vault])] == ["# Else\n- The gateway"]
+    below = replace(passage, text="- Vault\n- The gateway", first_line=5)
+    assert [one.text for one in without_lines_of([below], [vault])] == ["- The gateway"]
+    rest = replace(passage, text="# Else\n- Vault", first_line=4)
+    assert without_lines_of([rest, *blocks("a")], [vault]) == blocks("a"), "a heading alone says nothing"
 
 
 def blocks(*texts: str) -> list[InjectedBlock]:
