@@ -65,8 +65,8 @@ def _print(answer: Answer) -> None:
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))
     elif not answer["results"]:
         remark("this memory is switched off" if answer.get("disabled") else "nothing found")
-    for missing in answer.get("degraded", ()):
-        remark(missing)
+    for lack in dict.fromkeys(filter(None, (answer.get("fallbackReason"), *answer.get("degraded", ())))):
+        remark(lack)
     behind = answer.get("pending", {}).get("documents", 0)
     if behind:
         remark(f"{behind} changed {'note is' if behind == 1 else 'notes are'} not indexed yet")

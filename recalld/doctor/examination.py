@@ -73,6 +73,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     settings = invocation.settings
     yield from machine.findings(settings)
     yield from machine.hook_findings(program_folders())
+    yield from in_common(machine.backend_findings(settings))
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     except UserError as error:

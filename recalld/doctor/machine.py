@@ -18,6 +18,8 @@ from typing import Any
 import apsw
 import redis
 
+from memory.backends.backend import BUILTIN, backend_maker
+from memory.backends.qmd_command import program_of
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import existing_folder
 from memory.redaction import REWRITING, is_costly
@@ -30,6 +32,7 @@ from recalld.hooks.installation import is_ours, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
 from recalld.wiring import BrokerSide
+from schemas.errors import RecalldError
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
@@ -144,6 +147,19 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
                 "line of 1,000 characters: documents with such lines are not indexed"
             )
             yield Finding("redaction", message, Level.WARNING, REWRITING, (agent,))
+
+
+def backend_findings(settings: Settings) -> Iterator[Finding]:
+    """Yield a problem for every backend that is not there, in the place of which recalld's own index answers."""
+    for agent in settings.agents:
+        try:
+            if agent.backend != BUILTIN:
+                backend_maker(agent.backend)
+            if agent.backend == "qmd":
+                program_of(agent.qmd.command)
+        except RecalldError as error:
+            action = 'install it, or set backend = "builtin"; recalld\'s own index answers until then'
+            yield Finding("backend", str(error), Level.PROBLEM, action, (agent.id,))
 
 
 def clock(*, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:

@@ -79,6 +79,7 @@ def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
     reason = f": {agent['providerReason']}" if agent.get("providerReason") else ""
     yield "provider", _joined(model, asked) + reason
     yield "endpoint", _yellow(_endpoint(agent.get("endpoint")))
+    yield "backend", _backend(agent.get("backend"))
     yield from _spent("spent", agent.get("usage", []))
     yield "files", _files(agent["disk"], agent["index"])
     sources = [
@@ -141,6 +142,14 @@ def _endpoint(endpoint: answers.EndpointStatus | None) -> str:
     text += f" for {_since(endpoint['since'])}" if endpoint.get("since") else ""
     left = max(1.0, endpoint["until"] - time.time()) if endpoint.get("until") else None
     return text + (f"; next try in {duration(left)}" if left is not None else "")
+
+
+def _backend(backend: answers.BackendStatus | None) -> str:
+    if backend is None:
+        return ""
+    instead = f" instead of {backend['fallbackFrom']}" if backend.get("fallbackFrom") else ""
+    text = _joined(backend["backend"] + instead, counted(backend["files"], "file") if "files" in backend else "")
+    return text + (_yellow(f": {backend['problem']}") if backend.get("problem") else "")
 
 
 def _spent(name: str, usages: list[answers.UsageState]) -> Iterator[Fact]:

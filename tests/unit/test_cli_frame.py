@@ -209,6 +209,7 @@ def test_a_search_through_the_service_loads_nothing_heavy() -> None:
 
 HIT = {"path": "MEMORY.md", "startLine": 3, "endLine": 4, "score": 0.914, "snippet": "猫叫 Pixel\nblack"}
 FOUND = {"results": [HIT], "degraded": ["keywords only: no key"], "pending": {"documents": 2, "vectors": 0}}
+FALLEN = {"results": [], "fallbackReason": "qmd failed: late", "degraded": ["keywords only: no key"]}
 REMARKS = "recalld: keywords only: no key\nrecalld: 2 changed notes are not indexed yet\n"
 LEFT_OUT = {"unavailable": True, "error": "no index", "action": "run `recalld index`"}
 CUT = {"path": "a.md", "text": "one\n", "truncated": True, "nextFrom": 2, "totalLines": 9}
@@ -221,6 +222,10 @@ STATUS = {"ok": False, "version": "1", "home": "/home-folder", "agents": [], "ca
     [
         ("search what is it", FOUND, 0, "MEMORY.md:3-4  0.91\n    猫叫 Pixel\n    black\n", REMARKS),
         ("search x", {"results": []}, 3, "", "recalld: nothing found\n"),
+        (
+            *("search x", FALLEN, 3, ""),
+            "recalld: nothing found\nrecalld: qmd failed: late\nrecalld: keywords only: no key\n",
+        ),
         ("search x", {"results": [], **LEFT_OUT}, 1, "", "recalld: no index; run `recalld index`\n"),
         ("get a.md", {"path": "a.md", "text": "one\ntwo", "truncated": False}, 0, "one\ntwo\n", ""),
         ("get a.md", {"path": "a.md", "text": ""}, 0, "", ""),

@@ -13,6 +13,7 @@ from schemas.conditions import ConditionCode
 from schemas.status import (
     AgentStatus,
     Availability,
+    BackendStatus,
     BrokerState,
     CacheState,
     DeadLetter,
@@ -123,6 +124,11 @@ FREE = UsageState(provider="local", model="m", total=Spent(requests=9, dollars=0
             {"endpoint": EndpointStatus(EndpointCondition.STOPPED, None, "a name\x07\x1b[2J\nmain: ok")},
             ["endpoint      stopped: a name\\x07\\x1b[2J\\nmain: ok"],
         ),
+        (
+            {"backend": BackendStatus(backend="builtin", fallback_from="qmd", problem="it is not installed")},
+            ["backend       builtin instead of qmd: it is not installed"],
+        ),
+        ({"backend": BackendStatus(backend="qmd", files=3)}, ["backend       qmd, 3 files"]),
         (
             {"troubles": (TroubleState(code=ConditionCode.JOB_FAILED, part="a", message="b", since=NOW - 95),)},
             ["trouble       a: b (for "],
