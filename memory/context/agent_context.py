@@ -86,17 +86,19 @@ class AgentContext:
             return PromptAnswer()
         everything = await asyncio.to_thread(self._curated, session)
         curated = [block for block in everything if block.marks.are_for(request.projects)]
+        if request.begins:
+            self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
         if request.prompt.strip():
+            # What was said in this session stands above the prompt, until it is compacted.
+            own = request.session if self._sessions.holds_all(self._agent.id, request.session) else ""
             passages, cosines = await asyncio.gather(
-                found_blocks(self._memory, request.prompt, settings, session_key=request.session_key),
+                found_blocks(self._memory, request.prompt, settings, session_key=request.session_key, but_of=own),
                 self._cosines(curated, request.prompt),
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
         given = {block.source for block in blocks if block.first_line is None}
         hidden = [block for block in everything if block not in curated or block.source in given]
-        if request.begins:
-            self._sessions.begin(self._agent.id, request.session)
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
         blocks = without_lines_of(blocks, hidden)

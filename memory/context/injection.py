@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 
 from memory.chunking.chunker import estimate_tokens
@@ -20,6 +20,7 @@ from memory.search.ranking.terms import fold
 from memory.search.tools import SearchableMemory, injected
 from memory.store.reader import Vector
 from schemas.context import PromptBlock
+from schemas.documents import SESSIONS_SOURCE
 from schemas.search import SearchRequest
 from schemas.sections import Injection
 
@@ -29,6 +30,9 @@ REMEMBERED_SESSIONS = 512
 #: Lines with triggers that one prompt gets, and the cosine from which on a line has a prompt's meaning.
 TRIGGERED_LINES = 3
 MEANT_COSINE = 0.72
+
+#: Results beyond the wanted ones, for those of the session's own transcript.
+_SPARE_RESULTS = 3
 
 _HEADINGS: dict[Kind, str] = {
     "standing": "Preferences and rules that the owner keeps in memory.",
@@ -52,21 +56,34 @@ class InjectedBlock:
         return PromptBlock(kind=self.kind, source=self.source, characters=len(self.text), tokens=tokens)
 
 
+@dataclass(slots=True)
+class _Session:
+    """Digests of the blocks that a session's context holds. `begun_anew` is True if the context was compacted."""
+
+    held: set[bytes] = field(default_factory=set)
+    begun_anew: bool = False
+
+
 class InjectedSessions:
-    """Blocks that each session's prompts hold already, by digest; the sessions used last are remembered."""
+    """Blocks that each session's prompts hold already; the sessions used last are remembered."""
 
     def __init__(self) -> None:
         #: Vectors of lines with triggers, by the provider's identity and the line's meaning.
         self.line_vectors: dict[tuple[str, str], Vector] = {}
-        self._sessions: OrderedDict[tuple[str, str], set[bytes]] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
 
     def begin(self, agent: str, session: str) -> None:
         """Forget a session's blocks: it begins, or its context was compacted."""
-        self._sessions.pop((agent, session), None)
+        if self._sessions.pop((agent, session), None) is not None:
+            self._sessions[agent, session] = _Session(begun_anew=True)
+
+    def holds_all(self, agent: str, session: str) -> bool:
+        """Return True if a session's context holds all that was said in it."""
+        return bool(session) and not self._sessions.get((agent, session), _Session()).begun_anew
 
     def fresh(self, agent: str, session: str, blocks: Sequence[InjectedBlock]) -> list[InjectedBlock]:
         """Return the blocks that are new to a session's context, and remember them."""
-        known = self._sessions.setdefault((agent, session), set())
+        known = self._sessions.setdefault((agent, session), _Session()).held
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
@@ -105,12 +122,15 @@ def triggered_blocks(
 
 
 async def found_blocks(
-    memory: SearchableMemory, prompt: str, settings: Injection, *, session_key: str | None
+    memory: SearchableMemory, prompt: str, settings: Injection, *, session_key: str | None, but_of: str = ""
 ) -> list[InjectedBlock]:
-    """Return the passages that a search of the prompt finds within the time and the budget, else none."""
+    """Return the passages that a search of the prompt finds within the time and the budget, else none.
+
+    Transcripts of the session `but_of` are left out.
+    """
     request = SearchRequest(
         query=prompt,
-        max_results=settings.max_results,
+        max_results=settings.max_results + (_SPARE_RESULTS if but_of else 0),
         min_score=settings.min_score,
         session_key=session_key,
         wait_ms=0,
@@ -121,8 +141,12 @@ async def found_blocks(
     except TimeoutError:
         return []
     # The source stands above the text, so the snippets need no footer.
-    plain = [result.model_copy(update={"citation": None}) for result in answer.results]
-    shown = injected(plain, max_chars=settings.max_chars)
+    plain = [
+        result.model_copy(update={"citation": None})
+        for result in answer.results
+        if not but_of or result.source != SESSIONS_SOURCE or not _is_of(result.path, but_of)
+    ]
+    shown = injected(plain[: settings.max_results], max_chars=settings.max_chars)
     return [
         InjectedBlock(
             "memory",
@@ -146,6 +170,11 @@ def without_lines_of(blocks: Sequence[InjectedBlock], hidden: Sequence[CuratedBl
         if block.text:
             kept.append(block)
     return kept
+
+
+def _is_of(path: str, session: str) -> bool:
+    """Return True if a transcript is called by a session's id, as Claude Code and OpenClaw do, or ends with it."""
+    return f"-{session}." in f"-{path.rpartition('/')[2]}"
 
 
 def injected_text(blocks: Sequence[InjectedBlock]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -36,8 +37,9 @@ CURATED = [
 class Found(SearchableMemory):
     """Memory with one passage, found after so many seconds."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, *, transcripts: Sequence[str] = ()) -> None:
         self.seconds = seconds
+        self.transcripts = transcripts
         self.asked: SearchRequest | None = None
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
@@ -52,7 +54,8 @@ class Found(SearchableMemory):
             source="memory",
             citation="memory/a.md#L3-L9",
         )
-        return SearchAnswer(results=(result,))
+        said = [result.model_copy(update={"path": path, "source": "sessions"}) for path in self.transcripts]
+        return SearchAnswer(results=(*said, result))
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         return GetAnswer(path=request.path)
@@ -117,6 +120,21 @@ def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
 
 def test_a_search_that_is_late_is_left_out() -> None:
     assert asyncio.run(found_blocks(Found(60.0), "the port", Injection(timeout_ms=10), session_key=None)) == []
+
+
+@pytest.mark.parametrize("path", ["sessions/7f.jsonl", "sessions/rollout-2026-03-04-7f.jsonl", "7f.jsonl.reset.2026"])
+def test_a_session_that_is_not_compacted_gets_nothing_of_its_own_transcript(path: str) -> None:
+    memory, first = Found(transcripts=(path, "sessions/a7f.jsonl")), []
+    for session in ("7f", ""):
+        found = asyncio.run(found_blocks(memory, "x", Injection(), session_key=None, but_of=session))
+        first.append(found[0].source.partition("#")[0])
+    assert first == ["sessions/a7f.jsonl", path]
+    sessions = InjectedSessions()
+    sessions.begin("a", "7f")
+    sessions.fresh("a", "7f", [])
+    assert sessions.holds_all("a", "7f")
+    sessions.begin("a", "7f")
+    assert not sessions.holds_all("a", "7f")
 
 
 def test_a_passage_does_not_repeat_lines_that_come_by_themselves_nor_comments() -> None:
