@@ -31,7 +31,7 @@ from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 
 #: Seconds between two looks at the children, and between two at broker and progress.
-_LOOK_SECONDS, _ASK_SECONDS = 0.1, 1.0
+_LOOK_SECONDS, _ASK_SECONDS = 0.2, 1.0
 
 #: Seconds that an orderly end may take in all: three kinds of processes one after the other, and the broker.
 OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0

