@@ -98,7 +98,7 @@ class AgentContext:
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
         given = {block.source for block in blocks if block.first_line is None}
-        hidden = [block for block in everything if block not in curated or block.source in given]
+        hidden = [one for one in everything if one.source in given or not one.marks.are_for(request.projects)]
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
         blocks = without_lines_of(blocks, hidden)
