@@ -97,8 +97,10 @@ class AgentContext:
                 self._cosines(curated, request.prompt),
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
-        given = {block.source for block in blocks if block.first_line is None}
-        hidden = [one for one in everything if one.source in given or not one.marks.are_for(request.projects)]
+        given = {block.source: block.text for block in blocks if block.first_line is None}
+        hidden = [
+            one for one in everything if given.get(one.source) == one.text or not one.marks.are_for(request.projects)
+        ]
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
         blocks = without_lines_of(blocks, hidden)

@@ -33,10 +33,10 @@ MEMORY = (
 )
 
 
-def settings_of(folder: Path, **context: Any) -> Settings:
+def settings_of(folder: Path, *, memory: str = MEMORY, **context: Any) -> Settings:
     workspace = folder / "workspace"
     (workspace / "memory").mkdir(parents=True)
-    (workspace / "MEMORY.md").write_text(MEMORY, "utf-8")
+    (workspace / "MEMORY.md").write_text(memory, "utf-8")
     (workspace / "AGENTS.md").write_text("Be kind. The token is ghp_0123456789abcdefghijABCDEFGHIJ012345.\n", "utf-8")
     (workspace / "memory" / "2026-03-04.md").write_text("The gateway listens on port 7171.\n", "utf-8")
     agent = {"id": "main", "workspace": workspace, "provider": "stub", "context": context}
@@ -238,6 +238,16 @@ def test_a_line_of_a_project_is_for_requests_that_name_it(tmp_path: Path) -> Non
     with running(settings) as client:
         texts = [prompt(client, projects=projects)["text"] for projects in ([], ["github.com/acme/Shop"], ["x/y"])]
     assert ["pnpm" in text for text in texts] == [False, True, False]
+
+
+def test_rules_beyond_their_budget_are_found_as_passages(tmp_path: Path) -> None:
+    memory = "## Rules\n- Never push on Fridays\n- The gateway is restarted by Ada only\n"
+    injection = {"enabled": True, "standing_max_chars": 40, "min_score": 0.0, "timeout_ms": 10_000}
+    with running(settings_of(tmp_path, memory=memory, injection=injection)) as client:
+        wait_until(lambda: search(client, "gateway")["mode"] == "hybrid")
+        begun = prompt(client, session="one", begins=True)
+        asked = prompt(client, session="one", prompt="the gateway is restarted by")
+    assert ("Ada" in begun["text"], "Ada" in asked["text"]) == (False, True)
 
 
 @pytest.mark.usefixtures("broker_server")
