@@ -189,6 +189,6 @@ def injected_text(blocks: Sequence[InjectedBlock]) -> str:
 
 def _has(text: str, trigger: str) -> bool:
     """Return True if a trigger stands in a text: as whole words where its script has spaces between words."""
-    if not trigger.isascii():
-        return trigger in text
-    return bool(trigger) and re.search(rf"(?<!\w){re.escape(trigger)}(?!\w)", text, re.ASCII) is not None
+    if not trigger or trigger not in text:
+        return False
+    return not trigger.isascii() or re.search(rf"(?<!\w){re.escape(trigger)}(?!\w)", text, re.ASCII) is not None
