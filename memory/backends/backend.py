@@ -76,3 +76,17 @@ def backend_maker(name: str) -> MakeBackend:
     except Exception as error:
         raise BackendFailed(f"the backend {name!r} cannot be imported ({type(error).__name__}: {error})") from error
     return make
+
+
+def absence_of(agent: AgentSettings) -> str | None:
+    """Return the reason why an agent's backend is not there, None if it is. Nothing is opened."""
+    try:
+        if agent.backend != BUILTIN:
+            backend_maker(agent.backend)
+        if agent.backend == "qmd":
+            from memory.backends.qmd_command import program_of
+
+            program_of(agent.qmd.command)
+    except BackendFailed as error:
+        return str(error)
+    return None

@@ -18,8 +18,7 @@ from typing import Any
 import apsw
 import redis
 
-from memory.backends.backend import BUILTIN, backend_maker
-from memory.backends.qmd_command import program_of
+from memory.backends.backend import absence_of
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import existing_folder
 from memory.redaction import REWRITING, is_costly
@@ -32,7 +31,6 @@ from recalld.hooks.installation import is_ours, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
 from recalld.wiring import BrokerSide
-from schemas.errors import RecalldError
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
@@ -152,14 +150,9 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
 def backend_findings(settings: Settings) -> Iterator[Finding]:
     """Yield a problem for every backend that is not there, in the place of which recalld's own index answers."""
     for agent in settings.agents:
-        try:
-            if agent.backend != BUILTIN:
-                backend_maker(agent.backend)
-            if agent.backend == "qmd":
-                program_of(agent.qmd.command)
-        except RecalldError as error:
+        if (absence := absence_of(agent)) is not None:
             action = 'install it, or set backend = "builtin"; recalld\'s own index answers until then'
-            yield Finding("backend", str(error), Level.PROBLEM, action, (agent.id,))
+            yield Finding("backend", absence, Level.PROBLEM, action, (agent.id,))
 
 
 def clock(*, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:

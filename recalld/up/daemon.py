@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 
+from memory.backends.backend import absence_of
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
@@ -186,6 +187,8 @@ class _Daemon:
             say(f"  agent {agent.id}: {agent.workspace}")
             if (lack := no_vectors(agent.id, provider_of(settings, agent))) is not None:
                 say(f"    {text_of(lack)}")
+            if (absence := absence_of(agent)) is not None:
+                say(f"    {absence}; recalld's own index answers until then")
         service = running_service(settings.home) or self._address
         say(f"  search at {Address(service.host, service.port).url}/ or in another shell:")
         first, words = settings.agents[0].id if len(settings.agents) > 1 else None, 'search "what you look for"'

@@ -100,3 +100,14 @@ def test_the_sample_is_found_in_both_languages_with_the_bundled_model(tmp_path: 
 def vectors_complete(daemon: Daemon) -> bool:
     index = daemon.status()["index"]
     return bool(index["vectorsReady"] == index["chunks"] > 0)
+
+
+def test_a_backend_that_is_not_there_stops_nothing_and_is_named_wherever_a_user_looks(
+    home: Path, workspace: Path
+) -> None:
+    (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", encoding="utf-8")
+    with Daemon(home, workspace, config='backend = "nonsense"') as daemon:
+        wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"))
+        shown = {"up": daemon.said(), "search": daemon.run("search", "gateway").stderr}
+        shown |= {name: daemon.run(name).stdout for name in ("status", "doctor")}
+    assert {name: "'nonsense'" in text for name, text in shown.items()} == dict.fromkeys(shown, True)
