@@ -240,6 +240,28 @@ def test_a_line_of_a_project_is_for_requests_that_name_it(tmp_path: Path) -> Non
     assert ["pnpm" in text for text in texts] == [False, True, False]
 
 
+@pytest.mark.usefixtures("broker_server")
+def test_a_session_finds_its_own_transcript_only_once_it_was_compacted(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    names = ("one", "two")
+    for name in names:
+        (folder / f"{name}.jsonl").write_bytes(message_line("plain", "user", f"The ocelot of session {name} sleeps."))
+    context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0}}
+    agent = settings.agents[0].model_dump() | {"sessions": [str(folder)], "context": context}
+    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    with Workers(settings) as workers:
+        workers.index("MEMORY.md", "A new index asks for all other documents.\n")
+        wait_until(lambda: workers.finds("ocelot") and workers.complete() and workers.counts().files == 1 + len(names))
+    found = []
+    with running(settings) as client:
+        wait_until(lambda: search(client, "ocelot")["mode"] == "hybrid")
+        for begins in (True, False, True):
+            answer = prompt(client, session="one", begins=begins, prompt="where is the ocelot")
+            found.append([name for name in names if f"session {name} sleeps" in answer["text"]])
+    assert found == [["two"], [], ["one", "two"]]
+
+
 def test_rules_beyond_their_budget_are_found_as_passages(tmp_path: Path) -> None:
     memory = "## Rules\n- Never push on Fridays\n- The gateway is restarted by Ada only\n"
     injection = {"enabled": True, "standing_max_chars": 40, "min_score": 0.0, "timeout_ms": 10_000}

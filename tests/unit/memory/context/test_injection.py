@@ -124,11 +124,14 @@ def test_a_search_that_is_late_is_left_out() -> None:
 
 @pytest.mark.parametrize("path", ["sessions/7f.jsonl", "sessions/rollout-2026-03-04-7f.jsonl", "7f.jsonl.reset.2026"])
 def test_a_session_that_is_not_compacted_gets_nothing_of_its_own_transcript(path: str) -> None:
-    memory, first = Found(transcripts=(path, "sessions/a7f.jsonl")), []
+    memory, first, asked = Found(transcripts=(path, "sessions/a7f.jsonl")), [], []
     for session in ("7f", ""):
         found = asyncio.run(found_blocks(memory, "x", Injection(), session_key=None, but_of=session))
         first.append(found[0].source.partition("#")[0])
+        assert memory.asked is not None
+        asked.append(memory.asked.max_results or 0)
     assert first == ["sessions/a7f.jsonl", path]
+    assert asked[0] > asked[1], "others take the places of those that are left out"
     sessions = InjectedSessions()
     sessions.begin("a", "7f")
     sessions.fresh("a", "7f", [])
