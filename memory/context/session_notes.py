@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from memory.context.marks import marked
+from memory.documents.note_facts import NoteFacts
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
 from memory.transcripts.transcript_format import ASSISTANT, USER, Said
@@ -59,8 +60,8 @@ def last_words(
 def session_note(said: Sequence[Said], *, at: datetime, session: str, program: str, transcript: str) -> str:
     """Return the text of a session's note. `at`: its end, in the user's zone; `transcript`: its path in the memory."""
     heading = f"# Session of {at:%Y-%m-%d %H:%M %Z}".rstrip()
-    facts = f"- Session: {session}\n- Program: {program}\n- Transcript: {transcript}"
-    return "\n\n".join([heading, facts, "## Last messages", *map(_quoted, said)]) + "\n"
+    facts = NoteFacts(session, program, transcript)
+    return "\n\n".join([heading, str(facts), "## Last messages", *map(_quoted, said)]) + "\n"
 
 
 def note_name(at: datetime, slug: str = "") -> str:
