@@ -68,6 +68,7 @@ class ConditionCode(StrEnum):
     TRANSCRIPTS_NAMED_TWICE = "transcripts_named_twice"
     IMPORTS_UNREADABLE = "imports_unreadable"
     MORE_FILES = "more_files"
+    PROJECT_MARK_UNREADABLE = "project_mark_unreadable"
     FILES_NOT_COMPARED = "files_not_compared"
     EVENT_PATHS_REFUSED = "event_paths_refused"
     WATCH_OVERFLOWED = "watch_overflowed"

@@ -6,15 +6,18 @@
     - Use pnpm here <!-- always --> <!-- project: github.com/acme/shop -->
 
 A comment on a heading is about its section, a comment on a line about the line, and one alone on a line about the
-paragraph below it. Pure.
+paragraph below it. Lines inherit projects. A comment that begins with "project" and cannot be read hides its lines.
+
+Pure, and linear in the text.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Self
 
 #: Curated files, by the names under which they are read.
 CURATED_FILES = ("MEMORY.md", "USER.md")
@@ -25,25 +28,51 @@ MEANING_CHARACTERS = 2_000
 #: Headings whose sections are standing instructions, in lower case.
 STANDING_HEADINGS = frozenset({"preferences", "rules", "偏好", "喜好", "规则", "規則"})
 
-#: Importance of a line that names none, of 1 to 10.
-_IMPORTANCE = 5
+#: Importance of a line that names none, of 1 to 10, and the most digits of one.
+_IMPORTANCE, _IMPORTANCE_DIGITS = 5, 9
 
-_COMMENT = re.compile(r"[ \t]*<!--\s*(always|trigger|importance|project)\s*(?::\s*([^>]*?))?\s*-->", re.IGNORECASE)
-_HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[ \t#]*$")
+#: Sets of projects that a line inherits at most. A prompt names fewer projects.
+_MOST_SETS = 8
+
+#: Projects of a mark that cannot be read: no prompt is about one of them.
+_UNREADABLE: frozenset[str] = frozenset()
+
+#: Characters of lines that say nothing: blank lines, rules, fences, borders of tables.
+_STRUCTURE = " \t-*_=`~|:#>"
+
+#: Levels of headings, and fences of code, which may be longer.
+_LEVELS, _FENCES = 6, ("```", "~~~")
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Meaning of the comments of a line: standing or triggered, from 1 to 10, and only in these projects."""
+    """Meaning of a line's comments: standing or triggered, and from 1 to 10.
+
+    The line is for prompts that are about a project of each set in `projects`.
+    """
 
     is_standing: bool = False
     triggers: tuple[str, ...] = ()
     importance: int = _IMPORTANCE
-    projects: tuple[str, ...] = ()
+    projects: frozenset[frozenset[str]] = frozenset()
 
-    def are_for(self, projects: Collection[str]) -> bool:
-        """Return True if the lines are for every prompt, or for prompts of one of these projects."""
-        return not self.projects or not {project.lower() for project in projects}.isdisjoint(self.projects)
+    def are_for(self, repositories: Collection[str]) -> bool:
+        """Return True if the line is for prompts about these repositories, named as by `repository_of`."""
+        return not any(wanted.isdisjoint(repositories) for wanted in self.projects)
+
+    def inside(self, outer: Marks) -> Marks:
+        """Return the marks of a line that stands in a section or paragraph with marks."""
+        if self is _UNMARKED:
+            return outer
+        projects = self.projects | outer.projects
+        return replace(
+            self,
+            is_standing=self.is_standing or (outer.is_standing and not self.triggers),
+            projects=projects if len(projects) <= _MOST_SETS else frozenset({_UNREADABLE}),
+        )
+
+
+_UNMARKED = Marks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,67 +97,170 @@ class CuratedBlock:
         return f"{words}: {self.text}"[:MEANING_CHARACTERS] if words else None
 
 
+@dataclass(frozen=True, slots=True)
+class CuratedFile:
+    """Revision of a curated file: its marked blocks, and its lines by marks that tell their projects alone."""
+
+    path: str
+    blocks: tuple[CuratedBlock, ...]
+    lines: Mapping[Marks, str]
+
+    @classmethod
+    def of(cls, text: str, *, path: str) -> Self:
+        """Read the text of a curated file."""
+        blocks = []
+        lines: defaultdict[Marks, list[str]] = defaultdict(list)
+        for _, group in groupby(_marked_lines(text), key=lambda line: id(line[2])):
+            numbers, words, (marks, *_) = zip(*group, strict=True)
+            lines[Marks(projects=marks.projects)] += words
+            if marks is not _UNMARKED and any(map(_says_something, words)):
+                blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(words).strip("\n"), marks))
+        return cls(path, tuple(blocks), {marks: _bare(words) for marks, words in lines.items()})
+
+    def lines_for(self, repositories: Collection[str], *, but: Iterable[CuratedBlock]) -> Callable[[str], str]:
+        """Return the function that reduces a passage to the lines that prompts about these repositories may get.
+
+        The passage may come from an index of another revision. So each of its lines must be a line of this one that is
+        for the prompt; the first and the last may be parts of one. Lines with the words of a line for other projects,
+        or of a block in `but`, are left out, and so are comments. A passage with headings alone becomes "".
+        """
+        texts: dict[bool, list[str]] = {True: [], False: [_bare(block.text.split("\n")) for block in but]}
+        for marks, text in self.lines.items():
+            texts[marks.are_for(repositories)].append(text)
+        visible, hidden = "".join(texts[True]), "".join(texts[False])
+
+        def reduced(passage: str) -> str:
+            lines, shown = [_read(line)[0] for line in passage.split("\n")], []
+            for number, words in enumerate(lines):
+                line = _bare([words])
+                part = words.strip() if number in (0, len(lines) - 1) else line
+                if not words.strip(_STRUCTURE) or (part in visible and line not in hidden):
+                    shown.append(words)
+            return "\n".join(shown).strip("\n") if any(map(_says_something, shown)) else ""
+
+        return reduced
+
+
 def curated_blocks(text: str, *, path: str) -> list[CuratedBlock]:
-    """Return the standing and the triggered blocks of a curated file, in its order."""
-    blocks = []
-    for _, group in groupby(_marked_lines(text), key=lambda line: id(line[2])):
-        numbers, lines, (marks, *_) = zip(*group, strict=True)
-        if any(line.strip() and not _HEADING.match(line) for line in lines):
-            blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(lines).strip("\n"), marks))
-    return blocks
+    """Return the marked blocks of a curated file, in its order."""
+    return list(CuratedFile.of(text, path=path).blocks)
 
 
-def other_lines(text: str, *, first: int, hidden: Collection[int]) -> str:
-    """Return a part of a curated file, from its line `first` on, without hidden lines and comments.
+def unreadable_marks(text: str) -> list[int]:
+    """Return the numbers of a curated file's lines with a project mark that cannot be read."""
+    lines = enumerate(text.split("\n"), start=1)
+    return [number for number, line in lines if _UNREADABLE in _read(line)[1].projects]
 
-    A part with headings alone is "".
+
+def repository_of(address: str) -> str | None:
+    """Return the repository of an address as host/owner/name in lower case; None for a local path.
+
+    The address is a URL, has the form git@host:owner/name, or is such a name.
     """
-    numbered = enumerate(text.split("\n"), start=first)
-    lines = [_COMMENT.sub("", line).rstrip() for number, line in numbered if number not in hidden]
-    says = any(line and not _HEADING.match(line) for line in lines)
-    return "\n".join(lines).strip("\n") if says else ""
+    address = address.strip().lower().partition("?")[0].partition("#")[0]
+    scheme, is_url, rest = address.rpartition("://")
+    host, slash, name = rest.partition("/")
+    host, colon, beside = host.rpartition("@")[2].partition(":")
+    if colon and not is_url:  # else a port
+        name = beside + slash + name
+    name = name.strip("/").removesuffix(".git").strip("/")
+    # A host of one letter is a drive of Windows.
+    is_path = scheme == "file" or host[:1] in ("", ".", "~", "\\") or (colon and len(host) == 1)
+    repository = f"{host}/{name}" if name else host
+    return None if is_path or (is_url and not name) or len(repository.split()) > 1 else repository
 
 
 def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:
-    """Yield number, words and marks of each line that has some, or stands in a section or paragraph that has."""
-    section: tuple[int, Marks] | None = None
-    paragraph: Marks | None = None
+    """Yield number, words and marks of each line, but for comments alone on a line."""
+    sections: list[tuple[int, Marks]] = []
+    paragraph, fence = _UNMARKED, ""
+    # Projects of comments alone on lines, until the text that they are about.
+    waiting = _UNMARKED
     for number, line in enumerate(text.split("\n"), start=1):
-        words, own = _COMMENT.sub("", line).rstrip(), _marks_of(line)
-        if heading := _HEADING.match(words):
-            level, paragraph = len(heading[1]), None
-            if section is not None and level <= section[0]:
-                section = None
-            if section is None and heading[2].strip().lower() in STANDING_HEADINGS:
-                own = replace(own or Marks(), is_standing=True)
-            if own is not None:
-                section, own = (level, own), None
-        elif not words.strip():
-            paragraph = own
-            if own is not None:
-                continue
-        if own is not None and not own.triggers and section is not None and section[1].is_standing:
-            own = replace(own, is_standing=True)
-        marks = own or paragraph or (section[1] if section is not None else None)
-        if marks is not None:
-            yield number, words, marks
+        words, own = _read(line)
+        rest = words.lstrip().lstrip("`~")
+        run = words.lstrip()[: -len(rest) or None]
+        if run.startswith(fence or _FENCES) and not (rest if fence else "`" in rest):
+            fence = "" if fence else run
+        # "# " begins a comment in code.
+        level, title = _heading(words) if not fence or own is not _UNMARKED else (0, "")
+        if level:
+            own, waiting, paragraph = own.inside(waiting), _UNMARKED, _UNMARKED
+            while sections and sections[-1][0] >= level:
+                sections.pop()
+        section = sections[-1][1] if sections else _UNMARKED
+        outer = section if paragraph is _UNMARKED else paragraph
+        if level:
+            if title in STANDING_HEADINGS and not (section.is_standing or section.triggers):
+                own = replace(own, is_standing=True)
+            if own is not _UNMARKED:
+                sections.append((level, own.inside(section)))
+                own, outer = _UNMARKED, sections[-1][1]
+        elif words.strip():
+            waiting = _UNMARKED
+        elif own is not _UNMARKED:
+            paragraph = own.inside(outer)
+            waiting = Marks(projects=own.projects).inside(waiting)
+            continue
+        elif not fence:
+            paragraph, outer = waiting.inside(section) if waiting.projects else _UNMARKED, section
+        yield number, words, own.inside(outer)
 
 
-def _marks_of(line: str) -> Marks | None:
-    """Return the meaning of a line's comments, None without any."""
+def _read(line: str) -> tuple[str, Marks]:
+    """Return the words of a line without its comments, and the meaning of these."""
     if "<!--" not in line:
-        return None
-    found = {name.lower(): value or "" for name, value in _COMMENT.findall(line)}
-    if not found:
-        return None
-
-    def values(name: str) -> tuple[str, ...]:
-        return tuple(value for one in re.split("[,，、]", found.get(name, "")) if (value := one.strip()))
-
-    importance = found.get("importance", "")
-    return Marks(
-        is_standing="always" in found,
-        triggers=values("trigger"),
-        importance=int(importance) if importance.isdecimal() else _IMPORTANCE,
-        projects=tuple(project.lower() for project in values("project")),
+        return line.rstrip(), _UNMARKED
+    words, *comments = line.split("<!--")
+    parts, values = [words], dict[str, str]()
+    projects: set[str | None] = set()
+    for comment in comments:
+        body, end, rest = comment.partition("-->")
+        name, _, value = (part.strip() for part in body.lstrip("-").partition(":"))
+        name = name.lower()
+        if name.startswith("project"):
+            is_mark = name == "project" and end
+            projects.update(map(repository_of, _listed(value) or [""]) if is_mark else [None])
+        elif end and name in ("always", "trigger", "importance"):
+            values[name] = value
+        else:
+            parts.append(f"<!--{comment}")
+            continue
+        parts[-1] = parts[-1].rstrip(" \t")
+        parts.append(rest)
+    words = "".join(parts).rstrip()
+    if not values and not projects:
+        return words, _UNMARKED
+    importance = values.get("importance", "")
+    is_number = importance.isdecimal() and len(importance) <= _IMPORTANCE_DIGITS
+    repositories = _UNREADABLE if None in projects else frozenset(one for one in projects if one)
+    return words, Marks(
+        is_standing="always" in values,
+        triggers=tuple(_listed(values.get("trigger", ""))),
+        importance=int(importance) if is_number else _IMPORTANCE,
+        projects=frozenset({repositories}) if projects else frozenset(),
     )
+
+
+def _listed(names: str) -> list[str]:
+    """Return the names between commas."""
+    parts = names.replace("，", ",").replace("、", ",").split(",")
+    return [name for part in parts if (name := part.strip())]
+
+
+def _heading(words: str) -> tuple[int, str]:
+    """Return level and title of a heading, in lower case; level 0 for other lines."""
+    rest = words.lstrip("#")
+    level = len(words) - len(rest)
+    is_heading = 1 <= level <= _LEVELS and rest[:1] in ("", " ", "\t")
+    return (level, rest.rstrip(" \t#").strip().lower()) if is_heading else (0, "")
+
+
+def _says_something(words: str) -> bool:
+    """Return True for a line that is neither a heading nor blank, a rule or the like."""
+    return bool(words.strip(_STRUCTURE)) and not _heading(words)[0]
+
+
+def _bare(lines: Iterable[str]) -> str:
+    """Return lines without the white space around them, each between two line ends."""
+    return "".join(f"\n{line.strip()}\n" for line in lines)

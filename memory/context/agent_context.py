@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens, text_hash
-from memory.chunking.curated import CURATED_FILES, CuratedBlock, curated_blocks
+from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile, repository_of
 from memory.context.bootstrap import bootstrap_files
 from memory.context.flush import flush_plan
 from memory.context.injection import (
@@ -21,12 +21,12 @@ from memory.context.injection import (
     injected_text,
     standing_blocks,
     triggered_blocks,
-    without_lines_of,
+    without_hidden_lines,
 )
 from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.redaction import ASKING, redactor_for
+from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor_for
 from memory.search.manager import SearchManager
 from memory.search.query_vectors import QueryVectors
 from memory.search.ranking.terms import searched_query
@@ -84,8 +84,9 @@ class AgentContext:
         session = session_of(request.session_key)
         if not allows(self._agent.scope, session, agent=self._agent.id):
             return PromptAnswer()
-        everything = await asyncio.to_thread(self._curated, session)
-        curated = [block for block in everything if block.marks.are_for(request.projects)]
+        repositories = {name for project in request.projects if (name := repository_of(project)) is not None}
+        files = await asyncio.to_thread(self._curated, session)
+        curated = [one for file in files.values() for one in file.blocks if one.marks.are_for(repositories)]
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
@@ -97,13 +98,11 @@ class AgentContext:
                 self._cosines(curated, request.prompt),
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
-        given = {block.source: block.text for block in blocks if block.first_line is None}
-        hidden = [
-            one for one in everything if given.get(one.source) == one.text or not one.marks.are_for(request.projects)
-        ]
+        texts = {block.source: block.text for block in blocks if block.passage is None}
+        given = [one for one in curated if texts.get(one.source) == one.text]
+        blocks = without_hidden_lines(blocks, files, repositories, given=given)
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
-        blocks = without_lines_of(blocks, hidden)
         return PromptAnswer(
             text=injected_text(blocks),
             blocks=tuple(block.size for block in blocks),
@@ -138,7 +137,8 @@ class AgentContext:
                 indexed = tuple(_indexed(reader)) if reader is not None and session.is_owner else ()
         except RecalldError as failed:
             error = str(failed)
-        curated = [block for block in self._curated(session) if block.marks.are_for(())]
+        files_now = self._curated(session).values()
+        curated = [block for file in files_now for block in file.blocks if block.marks.are_for(())]
         standing = standing_blocks(curated, context.injection) if context.injection.enabled else []
         return ContextReport(
             files=tuple(file if texts else file.model_copy(update={"text": None}) for file in files),
@@ -160,17 +160,25 @@ class AgentContext:
         now = request.now if request.now is not None else time.time()
         return prune(request, self._agent.context.pruning, now=now)
 
-    def _curated(self, session: Session) -> list[CuratedBlock]:
-        """Return the blocks of curated files for a session and any project, without secrets."""
-        redact = redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING)
-        blocks = []
+    def _curated(self, session: Session) -> dict[str, CuratedFile]:
+        """Return the curated files for a session by path, without secrets. Each revision is read once."""
+        files = {}
         for name in CURATED_FILES:
-            try:
+            # A file may be absent, withheld from the session, or unreadable: then status says so.
+            with suppress(RecalldError):
                 key = resolve_for(session, self._files, name)
-                blocks += curated_blocks(redact(self._files.read(key).text), path=key.path)
-            except RecalldError:
-                continue  # absent, withheld from the session, or unreadable: then status says so
-        return blocks
+                source = self._files.read(key)
+                revision = (source.content_hash, redaction_facts(self._agent))
+                cached = self._sessions.curated.get((self._agent.id, key.path))
+                if cached is None or cached[0] != revision:
+                    try:
+                        text = redactor_for(self._agent, MEMORY_SOURCE, budget=ASKING)(source.text)
+                    except PatternTooCostly:
+                        text = ""  # no prompt tries it again
+                    cached = revision, CuratedFile.of(text, path=key.path)
+                    self._sessions.curated[self._agent.id, key.path] = cached
+                files[key.path] = cached[1]
+        return files
 
     async def _cosines(self, curated: Sequence[CuratedBlock], prompt: str) -> dict[str, float]:
         """Return the cosines of a prompt with the meanings of lines, if the prompt's vector comes in time.

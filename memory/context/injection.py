@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 
 from memory.chunking.chunker import estimate_tokens
-from memory.chunking.curated import CURATED_FILES, CuratedBlock, other_lines
+from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile
 from memory.context.bootstrap import cut
 from memory.context.marks import Kind, marked
 from memory.search.ranking.terms import fold
@@ -31,6 +31,9 @@ REMEMBERED_SESSIONS = 512
 TRIGGERED_LINES = 3
 MEANT_COSINE = 0.72
 
+#: Characters of a trigger that is looked for as whole words. A longer one is looked for as it is.
+_LONGEST_WORDS = 200
+
 #: Results beyond the wanted ones, for those of the session's own transcript.
 _SPARE_RESULTS = 3
 
@@ -42,12 +45,12 @@ _HEADINGS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class InjectedBlock:
-    """A block of a prompt. `source` is a citation: path#L5-L9; `first_line` is that of a curated file's passage."""
+    """A block of a prompt. `source` is a citation: path#L5-L9. `passage`: of a curated file, as the index has it."""
 
     kind: Kind
     source: str
     text: str
-    first_line: int | None = None
+    passage: str | None = None
 
     @property
     def size(self) -> PromptBlock:
@@ -71,6 +74,8 @@ class InjectedSessions:
         #: Vectors of lines with triggers, by the provider's identity and the line's meaning.
         self.line_vectors: dict[tuple[str, str], Vector] = {}
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+        #: Curated files with their revisions, by agent and path.
+        self.curated: dict[tuple[str, str], tuple[object, CuratedFile]] = {}
 
     def begin(self, agent: str, session: str) -> None:
         """Forget a session's blocks: it begins, or its context was compacted."""
@@ -87,7 +92,8 @@ class InjectedSessions:
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-        digests = {blake2s(block.text.encode("utf-8", "replace"), digest_size=12).digest(): block for block in blocks}
+        texts = [(block.passage or block.text).encode("utf-8", "replace") for block in blocks]
+        digests = {blake2s(text, digest_size=12).digest(): block for text, block in zip(texts, blocks, strict=True)}
         fresh = {digest: block for digest, block in digests.items() if digest not in known}
         known.update(fresh)
         return list(fresh.values())
@@ -152,24 +158,34 @@ async def found_blocks(
             "memory",
             f"{one.path}#L{one.start_line}-L{one.end_line}",
             one.snippet,
-            one.snippet_start_line if one.path in CURATED_FILES else None,
+            one.snippet if one.path in CURATED_FILES else None,
         )
         for one in shown
     ]
 
 
-def without_lines_of(blocks: Sequence[InjectedBlock], hidden: Sequence[CuratedBlock]) -> list[InjectedBlock]:
-    """Return the blocks, the passages among them without the lines of these curated blocks and without comments."""
-    lines = {(one.path, number) for one in hidden for number in range(one.start, one.end + 1)}
-    kept = []
+def without_hidden_lines(
+    blocks: Sequence[InjectedBlock],
+    files: Mapping[str, CuratedFile],
+    repositories: Collection[str],
+    *,
+    given: Sequence[CuratedBlock],
+) -> list[InjectedBlock]:
+    """Return the blocks, and of passages of curated files the lines that prompts about these repositories may get.
+
+    `files` are the present revisions by path: of a file that is not there, no passage is left. Lines of `given` blocks
+    come by themselves.
+    """
+    reduced = {path: file.lines_for(repositories, but=given) for path, file in files.items()}
+    visible = []
     for block in blocks:
-        if block.first_line is not None:
+        text = block.text
+        if block.passage is not None:
             path = block.source.rpartition("#")[0]
-            mine = {number for name, number in lines if name == path}
-            block = replace(block, text=other_lines(block.text, first=block.first_line, hidden=mine))  # noqa: PLW2901
-        if block.text:
-            kept.append(block)
-    return kept
+            text = reduced[path](block.passage) if path in reduced else ""
+        if text:
+            visible.append(replace(block, text=text))
+    return visible
 
 
 def _is_of(path: str, session: str) -> bool:
@@ -191,4 +207,6 @@ def _has(text: str, trigger: str) -> bool:
     """Return True if a trigger stands in a text: as whole words where its script has spaces between words."""
     if not trigger or trigger not in text:
         return False
-    return not trigger.isascii() or re.search(rf"(?<!\w){re.escape(trigger)}(?!\w)", text, re.ASCII) is not None
+    if not trigger.isascii() or len(trigger) > _LONGEST_WORDS:
+        return True
+    return re.search(rf"(?<!\w){re.escape(trigger)}(?!\w)", text, re.ASCII) is not None

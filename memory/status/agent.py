@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from memory.chunking.curated import CURATED_FILES, unreadable_marks
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
 from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
@@ -21,6 +23,7 @@ from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_prog
 from memory.status.run_files import read_watch_state
 from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
+from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader, Usage, VectorProgress
 from schemas.search import ConditionState, Mode
@@ -102,7 +105,7 @@ def agent_status(
         and disk.missing + disk.stale + disk.vanished <= waiting.pending
         and (waiting.reachable or not sources.queue_expected)
     )
-    advice = no_prefixes(agent.id, agent, choice, chunks=state.chunks)
+    advice = [no_prefixes(agent.id, agent, choice, chunks=state.chunks), *mark_conditions(agent, sources.files)]
     return AgentStatus(
         agent=agent.id,
         ok=healthy,
@@ -127,7 +130,7 @@ def agent_status(
         dead_letters=index.dead_letters,
         notes=index.notes,
         troubles=tuple(trouble_of(one, now=now) for one in found),
-        advice=() if advice is None else (trouble_of(advice, now=now),),
+        advice=tuple(trouble_of(one, now=now) for one in advice if one is not None),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )
@@ -220,6 +223,16 @@ def figure_conditions(
             params = {"minutes": round(still / 60), "files": build.files, "of_files": build.of_files}
             params["vectors"] = build.vectors_pending
             yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
+
+
+def mark_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Condition]:
+    """Yield that a curated file has project marks that cannot be read. Nothing if prompts get no memory."""
+    for name in CURATED_FILES if agent.context.injection.enabled else ():
+        with suppress(RecalldError):  # absent, or a dead letter says why it is unreadable
+            lines = unreadable_marks(files.read(DocumentKey(MEMORY_SOURCE, name)).text)
+            if lines:
+                params: dict[str, Param] = {"marks": len(lines), "line": lines[0]}
+                yield Condition(ConditionCode.PROJECT_MARK_UNREADABLE, name, params=params)
 
 
 def _vector_search(settings: Settings, sources: StatusSources, index: IndexLook) -> Availability:

@@ -180,6 +180,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
     ),
     _CODE.IMPORTS_UNREADABLE: Text("{error}", "", "files"),
     _CODE.MORE_FILES: Text("and {count:,} more {kind:kind}", _MEND_FILES, "files"),
+    _CODE.PROJECT_MARK_UNREADABLE: Text(
+        "{marks:count project mark} in {subject} cannot be read, from line {line} on: no prompt gets their lines",
+        "write <!-- project: github.com/owner/name -->",
+        "files",
+    ),
     _CODE.FILES_NOT_COMPARED: Text(
         "files and index could not be compared ({error})", "tried again in {seconds:.0f} s", "reconcile"
     ),
