@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from memory.context.marks import marked
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.transcript_format import Said
 from recalld.client import AsyncClient, Client
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.daemon import REPOSITORY, clean_environment
@@ -238,6 +240,69 @@ def test_a_line_of_a_project_is_for_requests_that_name_it(tmp_path: Path) -> Non
     with running(settings) as client:
         texts = [prompt(client, projects=projects)["text"] for projects in ([], ["github.com/acme/Shop"], ["x/y"])]
     assert ["pnpm" in text for text in texts] == [False, True, False]
+
+
+@pytest.mark.parametrize("project", ["https://github.com/acme/shop.git", "git@GitHub.com:acme/shop"])
+def test_a_request_names_a_project_by_any_address(injecting: tuple[Settings, httpx.Client], project: str) -> None:
+    _, client = injecting
+    assert "pnpm" in prompt(client, projects=["/srv/shop", project])["text"]
+
+
+SHOP = "<!-- project: github.com/acme/shop -->"
+LINE = "- The heron of the shop sleeps at the river"
+OTHER = "- The heron of the river sleeps, too"
+
+#: The file that is indexed, and the file after an edit that the index has not seen.
+EDITS = {
+    "no edit": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} {SHOP}\n{OTHER}\n"),
+    "a word": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} now {SHOP}\n{OTHER}\n"),
+    "its place": (f"{LINE} {SHOP}\n{OTHER}\n", f"\n\n{OTHER}\n\n{LINE} {SHOP}\n"),
+    "a line above": (f"# A\n{OTHER}\n{LINE} {SHOP}\n", f"# A\n\n- Else\n{OTHER}\n{LINE} {SHOP}\n"),
+    "a new mark": (f"{LINE}\n{OTHER}\n", f"{LINE} {SHOP}\n{OTHER}\n"),
+    "a mark on the heading": (f"{OTHER}\n# A\n{LINE}\n", f"{OTHER}\n# A {SHOP}\n{LINE}\n"),
+    "an unreadable mark": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} <!-- project -->\n{OTHER}\n"),
+    "the line is gone": (f"{LINE} {SHOP}\n{OTHER}\n", f"{OTHER}\n"),
+}
+
+
+@pytest.mark.parametrize(("indexed", "now"), EDITS.values(), ids=EDITS)
+def test_a_line_of_a_project_stays_hidden_before_its_edit_is_indexed(tmp_path: Path, indexed: str, now: str) -> None:
+    injection = {"enabled": True, "min_score": 0.0, "timeout_ms": 10_000}
+    with running(settings_of(tmp_path, memory=indexed, injection=injection)) as client:
+        wait_until(lambda: search(client, "heron")["mode"] == "hybrid")
+        (tmp_path / "workspace" / "MEMORY.md").write_text(now, "utf-8")
+        text = prompt(client, prompt="where does the heron sleep", projects=["github.com/acme/bank"])["text"]
+    assert ("of the shop" in text, "of the river" in text) == (False, True)
+
+
+def test_curated_files_are_read_once_a_revision_and_an_edit_is_seen_at_once(tmp_path: Path) -> None:
+    lines = "".join(f"- note {number} password = correct{number}horse <!-- always -->\n" for number in range(20_000))
+    file = tmp_path / "workspace" / "MEMORY.md"
+    with running(settings_of(tmp_path, memory="", injection={"enabled": True})) as client:
+
+        def seconds(text: str) -> float:
+            begun = time.process_time()
+            assert text in prompt(client)["text"]
+            return time.process_time() - begun
+
+        file.write_text(f"- The first rule <!-- always -->\n{lines}", "utf-8")
+        first, again = seconds("The first rule"), min(seconds("The first rule") for _ in range(3))
+        file.write_text(f"- The other rule <!-- always -->\n{lines}", "utf-8")
+        edited = seconds("The other rule")
+    assert again < min(first, edited) / 3
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_status_names_project_marks_that_cannot_be_read(tmp_path: Path, enabled: bool) -> None:
+    with running(settings_of(tmp_path, injection={"enabled": enabled})) as client:
+        before = client.get("/v1/status").json()["agents"][0]
+        marks = f"# Me\n- Tea {SHOP}\n- Ink <!-- project: -->\n- Oil <!-- Projects: a/b -->\n"
+        (tmp_path / "workspace" / "USER.md").write_text(marks, "utf-8")
+        after = wait_until(lambda: [a for a in client.get("/v1/status").json()["agents"] if a["disk"]["missing"]])[0]
+    assert before.get("advice", []) == []
+    advice = [(one["code"], one["subject"], one["params"]) for one in after.get("advice", [])]
+    expected = (ConditionCode.PROJECT_MARK_UNREADABLE, "USER.md", {"marks": 2, "line": 3})
+    assert advice == [expected] * enabled
 
 
 @pytest.mark.usefixtures("broker_server")
