@@ -13,8 +13,7 @@ Pure, and linear in the text.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Self
@@ -28,8 +27,8 @@ MEANING_CHARACTERS = 2_000
 #: Headings whose sections are standing instructions, in lower case.
 STANDING_HEADINGS = frozenset({"preferences", "rules", "偏好", "喜好", "规则", "規則"})
 
-#: Importance of a line that names none, of 1 to 10, and the most digits of one.
-_IMPORTANCE, _IMPORTANCE_DIGITS = 5, 9
+#: Importance of a line that names none, of 1 to 10, and the digits that are read of one.
+_IMPORTANCE, _DIGITS = 5, 2
 
 #: Sets of projects that a line inherits at most. A prompt names fewer projects.
 _MOST_SETS = 8
@@ -99,35 +98,33 @@ class CuratedBlock:
 
 @dataclass(frozen=True, slots=True)
 class CuratedFile:
-    """Revision of a curated file: its marked blocks, and its lines by marks that tell their projects alone."""
+    """Revision of a curated file: its marked blocks, and all its lines, between line ends, with their marks."""
 
     path: str
     blocks: tuple[CuratedBlock, ...]
-    lines: Mapping[Marks, str]
+    lines: tuple[tuple[Marks, str], ...]
 
     @classmethod
     def of(cls, text: str, *, path: str) -> Self:
         """Read the text of a curated file."""
-        blocks = []
-        lines: defaultdict[Marks, list[str]] = defaultdict(list)
+        blocks, lines = [], []
         for _, group in groupby(_marked_lines(text), key=lambda line: id(line[2])):
             numbers, words, (marks, *_) = zip(*group, strict=True)
-            lines[Marks(projects=marks.projects)] += words
+            lines.append((marks, _bare(words)))
             if marks is not _UNMARKED and any(map(_says_something, words)):
                 blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(words).strip("\n"), marks))
-        return cls(path, tuple(blocks), {marks: _bare(words) for marks, words in lines.items()})
+        return cls(path, tuple(blocks), tuple(lines))
 
     def lines_for(self, repositories: Collection[str], *, but: Iterable[CuratedBlock]) -> Callable[[str], str]:
         """Return the function that reduces a passage to the lines that prompts about these repositories may get.
 
-        The passage may come from an index of another revision. So each of its lines must be a line of this one that is
-        for the prompt; the first and the last may be parts of one. Lines with the words of a line for other projects,
-        or of a block in `but`, are left out, and so are comments. A passage with headings alone becomes "".
+        An index may hold another revision. So each line of the passage must be a visible line of this revision; the
+        first and the last may be parts of such lines. Lines with the words of a hidden line, or of a block in `but`,
+        are left out, and so are comments. A passage with headings alone becomes "".
         """
-        texts: dict[bool, list[str]] = {True: [], False: [_bare(block.text.split("\n")) for block in but]}
-        for marks, text in self.lines.items():
-            texts[marks.are_for(repositories)].append(text)
-        visible, hidden = "".join(texts[True]), "".join(texts[False])
+        visible = "".join(text for marks, text in self.lines if marks.are_for(repositories))
+        others = [text for marks, text in self.lines if not marks.are_for(repositories)]
+        hidden = "".join([*others, *(_bare(block.text.split("\n")) for block in but)])
 
         def reduced(passage: str) -> str:
             lines, shown = [_read(line)[0] for line in passage.split("\n")], []
@@ -232,12 +229,11 @@ def _read(line: str) -> tuple[str, Marks]:
     if not values and not projects:
         return words, _UNMARKED
     importance = values.get("importance", "")
-    is_number = importance.isdecimal() and len(importance) <= _IMPORTANCE_DIGITS
     repositories = _UNREADABLE if None in projects else frozenset(one for one in projects if one)
     return words, Marks(
         is_standing="always" in values,
         triggers=tuple(_listed(values.get("trigger", ""))),
-        importance=int(importance) if is_number else _IMPORTANCE,
+        importance=int(importance[:_DIGITS]) if importance.isdecimal() else _IMPORTANCE,
         projects=frozenset({repositories}) if projects else frozenset(),
     )
 

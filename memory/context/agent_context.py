@@ -98,11 +98,11 @@ class AgentContext:
                 self._cosines(curated, request.prompt),
             )
             blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
-        texts = {block.source: block.text for block in blocks if block.passage is None}
+        texts = {block.source: block.text for block in blocks if not block.is_indexed}
         given = [one for one in curated if texts.get(one.source) == one.text]
-        blocks = without_hidden_lines(blocks, files, repositories, given=given)
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
+        blocks = without_hidden_lines(blocks, files, repositories, given=given)
         return PromptAnswer(
             text=injected_text(blocks),
             blocks=tuple(block.size for block in blocks),

@@ -45,12 +45,12 @@ _HEADINGS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class InjectedBlock:
-    """A block of a prompt. `source` is a citation: path#L5-L9. `passage`: of a curated file, as the index has it."""
+    """A block of a prompt. `source` is a citation: path#L5-L9. `is_indexed`: a curated file's text from an index."""
 
     kind: Kind
     source: str
     text: str
-    passage: str | None = None
+    is_indexed: bool = False
 
     @property
     def size(self) -> PromptBlock:
@@ -92,8 +92,7 @@ class InjectedSessions:
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-        texts = [(block.passage or block.text).encode("utf-8", "replace") for block in blocks]
-        digests = {blake2s(text, digest_size=12).digest(): block for text, block in zip(texts, blocks, strict=True)}
+        digests = {blake2s(block.text.encode("utf-8", "replace"), digest_size=12).digest(): block for block in blocks}
         fresh = {digest: block for digest, block in digests.items() if digest not in known}
         known.update(fresh)
         return list(fresh.values())
@@ -158,7 +157,7 @@ async def found_blocks(
             "memory",
             f"{one.path}#L{one.start_line}-L{one.end_line}",
             one.snippet,
-            one.snippet if one.path in CURATED_FILES else None,
+            one.path in CURATED_FILES,
         )
         for one in shown
     ]
@@ -171,21 +170,19 @@ def without_hidden_lines(
     *,
     given: Sequence[CuratedBlock],
 ) -> list[InjectedBlock]:
-    """Return the blocks, and of passages of curated files the lines that prompts about these repositories may get.
+    """Return the blocks, and of a curated file's passages what prompts about these repositories get beside `given`.
 
-    `files` are the present revisions by path: of a file that is not there, no passage is left. Lines of `given` blocks
-    come by themselves.
+    `files` are the curated files as they are now, by path.
     """
     reduced = {path: file.lines_for(repositories, but=given) for path, file in files.items()}
-    visible = []
+    shown = []
     for block in blocks:
-        text = block.text
-        if block.passage is not None:
+        if block.is_indexed:
             path = block.source.rpartition("#")[0]
-            text = reduced[path](block.passage) if path in reduced else ""
-        if text:
-            visible.append(replace(block, text=text))
-    return visible
+            block = replace(block, text=reduced[path](block.text) if path in reduced else "")  # noqa: PLW2901
+        if block.text:
+            shown.append(block)
+    return shown
 
 
 def _is_of(path: str, session: str) -> bool:

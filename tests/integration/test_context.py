@@ -292,6 +292,20 @@ def test_curated_files_are_read_once_a_revision_and_an_edit_is_seen_at_once(tmp_
     assert again < min(first, edited) / 3
 
 
+def test_a_pattern_that_costs_too_much_is_tried_once_a_revision(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, injection={"enabled": True})
+    (tmp_path / "workspace" / "MEMORY.md").write_text(f"- {'a' * 60}! <!-- always -->\n", "utf-8")
+    redaction = settings.agents[0].redaction.model_copy(update={"patterns": ("(?:a|aa)+$",)})
+    agent = settings.agents[0].model_copy(update={"redaction": redaction})
+    times = []
+    with running(settings.model_copy(update={"agents": (agent,)})) as client:
+        for _ in range(4):
+            begun = time.process_time()
+            assert prompt(client)["text"] == ""
+            times.append(time.process_time() - begun)
+    assert min(times[1:]) < times[0] / 3
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_status_names_project_marks_that_cannot_be_read(tmp_path: Path, enabled: bool) -> None:
     with running(settings_of(tmp_path, injection={"enabled": enabled})) as client:

@@ -30,6 +30,11 @@ STANDING = {
         "## Rules\n### A <!-- importance: 3 -->\n- a\n### B\n- b\n## Else\n- c",
         ["### A\n- a", "### B\n- b"],
     ),
+    "a section of rules in one of a project": (
+        "# A <!-- project: a/b -->\n- a\n## Rules\n- b\n",
+        ["## Rules\n- b"],
+    ),
+    "rules within lines with triggers": ("# A <!-- trigger: a -->\n- a\n## Rules\n- b\n", []),
     "comments above one another": ("<!-- project: a/b -->\n<!-- always -->\none\n\ntwo\n", ["one"]),
     "a heading with a comment in code": ("## Rules\n```\n# a\n```\n- b\n", ["## Rules\n```\n# a\n```\n- b"]),
     "a heading that only begins so": ("## Preferences of others\n- a", []),
@@ -71,33 +76,32 @@ INHERITED = {
     "a heading that is a comment alone": f"## {SHOPS}\n- x\n\n- x\n##\n- z",
     "code with comments like headings": f"## A {SHOPS}\n````sh\n# B\n```\n# C\n\n- x\n````\n- x\n## D\n- z",
     "code without an end": f"```\n- z\n## A {SHOPS}\n- x\n",
-    "code within a line": f"```z```\n- z\n## A {SHOPS}\n- x\n## B\n- z",
-    "code of a paragraph": f"{SHOPS}\n```\nx\n\nx\n```\n\nz",
+    "code within a line": f"```z```\n- z 1\n## A {SHOPS}\n- x\n## B\n- z 2",
+    "code of a paragraph": f"{SHOPS}\n```\nx 1\n\nx 2\n```\n\nz",
 }
 
 
-def words_for(text: str, projects: set[str]) -> set[str]:
+def words_for(text: str, projects: set[str]) -> str:
     """Return the words, among x, y and z, that prompts about these projects get of a file."""
-    return set("xyz") & set(CuratedFile.of(text, path="MEMORY.md").lines_for(projects, but=())(text))
+    shown = CuratedFile.of(text, path="MEMORY.md").lines_for(projects, but=())(text)
+    return "".join(word for word in shown if word in "xyz")
 
 
 @pytest.mark.parametrize("text", INHERITED.values(), ids=INHERITED)
 def test_projects_are_inherited_and_all_must_fit(text: str) -> None:
-    there = set("xyz") & set(text)
-    assert words_for(text, set()) == there & {"z"}
-    assert words_for(text, SHOP) == there & {"x", "z"}
-    assert words_for(text, BANK) == there & {"z"}
-    assert words_for(text, BOTH) == there
+    without_marks = text.replace(SHOPS, "").replace(BANKS, "").replace("<!-- always -->", "")
+    for projects, words in ((set(), "z"), (SHOP, "xz"), (BANK, "z"), (BOTH, "xyz")):
+        assert words_for(text, projects) == "".join(word for word in without_marks if word in words)
 
 
 def test_a_line_below_more_projects_than_a_prompt_names_is_hidden() -> None:
     marks = "".join(f"<!-- project: a/{number} -->\n" for number in range(20))
-    assert words_for(f"{marks}- x\n\n- z", {f"a/{number}" for number in range(20)}) == {"z"}
+    assert words_for(f"{marks}- x\n\n- z", {f"a/{number}" for number in range(20)}) == "z"
 
 
 def test_several_projects_of_a_line_are_alternatives() -> None:
     for line in (f"- x {SHOPS} {BANKS}", "- x <!-- project: github.com/acme/shop， github.com/acme/bank, -->"):
-        assert [words_for(line, projects) for projects in (SHOP, BANK, {"a/b"})] == [{"x"}, {"x"}, set()]
+        assert [words_for(line, projects) for projects in (SHOP, BANK, {"a/b"})] == ["x", "x", ""]
 
 
 UNREADABLE = [
@@ -119,10 +123,10 @@ UNREADABLE = [
 @pytest.mark.parametrize("mark", UNREADABLE)
 def test_a_project_mark_that_cannot_be_read_hides_its_lines(mark: str) -> None:
     for text in (f"- z\n- x {mark}\n- z", f"# A\n## x {mark}\n- x\n### B\n- x <!-- always -->\n# C\n- z"):
-        assert words_for(text, BOTH) == {"z"}
+        assert set(words_for(text, BOTH)) == {"z"}
         assert [one.text for one in curated_blocks(text, path="MEMORY.md") if one.marks.are_for(BOTH)] == []
         assert unreadable_marks(text) == [2]
-    assert words_for(f"{mark}\nx\n\nz", BOTH) == {"z"}
+    assert words_for(f"{mark}\nx\n\nz", BOTH) == "z"
 
 
 @pytest.mark.parametrize("other", ["<!-- todo: project -->", "<!-- always", "<!-- trigger deploy -->", "project: a"])
@@ -146,7 +150,7 @@ def test_other_comments_hide_nothing(other: str) -> None:
 )
 def test_addresses_of_a_repository_are_one_project(address: str) -> None:
     assert {repository_of(address)} == SHOP
-    assert words_for(f"- x <!-- project: {address} -->", SHOP) == {"x"}
+    assert words_for(f"- x <!-- project: {address} -->", SHOP) == "x"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_addresses_of_a_repository_are_one_project(address: str) -> None:
 )
 def test_a_local_path_is_no_project(path: str) -> None:
     assert repository_of(path) is None
-    assert words_for(f"- x <!-- project: {path} -->", BOTH) == set()
+    assert words_for(f"- x <!-- project: {path} -->", BOTH) == ""
 
 
 #: Beginnings and parts of texts that cost a regular expression the square of their length, or more.
@@ -187,4 +191,4 @@ def test_a_file_is_read_in_time_that_grows_with_its_length(beginning: str, part:
 
 def test_a_number_of_any_length_is_no_error() -> None:
     [block] = curated_blocks(f"- a <!-- importance: {'9' * 10_000} -->", path="MEMORY.md")
-    assert block.marks.importance == Marks().importance
+    assert block.marks.importance == 99

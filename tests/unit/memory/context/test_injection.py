@@ -142,7 +142,7 @@ def test_a_session_that_is_not_compacted_gets_nothing_of_its_own_transcript(path
 
 def passage(text: str, *, path: str = "MEMORY.md") -> InjectedBlock:
     """A passage of a curated file, as an index has it."""
-    return InjectedBlock("memory", f"{path}#L1-L9", text, text)
+    return InjectedBlock("memory", f"{path}#L1-L9", text, is_indexed=True)
 
 
 def shown(text: str, now: str, *, given: Sequence[CuratedBlock] = (), repositories: Collection[str] = ()) -> list[str]:
@@ -206,8 +206,7 @@ async def results(path: str) -> list[InjectedBlock]:
 
 def test_passages_of_curated_files_are_known_by_their_path() -> None:
     [curated], [note] = (asyncio.run(results(path)) for path in ("USER.md", "memory/USER.md"))
-    assert curated.passage == curated.text
-    assert note.passage is None
+    assert (curated.is_indexed, note.is_indexed) == (True, False)
 
 
 def blocks(*texts: str) -> list[InjectedBlock]:
@@ -222,13 +221,6 @@ def test_a_block_comes_once_in_a_session_until_it_begins_anew() -> None:
     assert sessions.fresh("b", "s", blocks("two")) == blocks("two")
     sessions.begin("a", "s")
     assert sessions.fresh("a", "s", blocks("two")) == blocks("two")
-
-
-def test_a_passage_counts_as_given_by_the_text_of_the_index() -> None:
-    sessions = InjectedSessions()
-    first, other = InjectedBlock("memory", "a", "x", "x\ny"), InjectedBlock("memory", "a", "y", "x\ny")
-    assert sessions.fresh("a", "s", [first]) == [first]
-    assert sessions.fresh("a", "s", [other]) == []
 
 
 def test_sessions_used_last_are_remembered() -> None:
