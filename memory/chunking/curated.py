@@ -197,7 +197,7 @@ def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:
             waiting = _UNMARKED
         elif own is not _UNMARKED:
             paragraph = own.inside(outer)
-            waiting = Marks(projects=own.projects).inside(waiting)
+            waiting = Marks(projects=own.projects).inside(waiting) if own.projects else waiting
             continue
         elif not fence:
             paragraph, outer = waiting.inside(section) if waiting.projects else _UNMARKED, section

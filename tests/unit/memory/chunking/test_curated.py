@@ -34,6 +34,10 @@ STANDING = {
         "# A <!-- project: a/b -->\n- a\n## Rules\n- b\n",
         ["## Rules\n- b"],
     ),
+    "a comment above a heading is about nothing": (
+        "## Rules\n- a\n<!-- trigger: b -->\n### B\n- c",
+        ["## Rules\n- a\n### B\n- c"],
+    ),
     "rules within lines with triggers": ("# A <!-- trigger: a -->\n- a\n## Rules\n- b\n", []),
     "comments above one another": ("<!-- project: a/b -->\n<!-- always -->\none\n\ntwo\n", ["one"]),
     "a heading with a comment in code": ("## Rules\n```\n# a\n```\n- b\n", ["## Rules\n```\n# a\n```\n- b"]),
