@@ -19,7 +19,8 @@ class PromptRequest(Wire):
     """Prompt that is about to go to a model; without `prompt` its session only begins.
 
     `session` names the conversation: nothing comes twice in it until it begins anew. `begins`: the session starts, or
-    its context was compacted. `projects`: repositories that the conversation is about, such as github.com/acme/shop or its URL.
+    its context was compacted. `projects`: repositories that the conversation is about, such as github.com/acme/shop or
+    its URL.
     """
 
     prompt: Annotated[str, Field(max_length=200_000)] = ""
