@@ -26,7 +26,7 @@ from .errors import ServiceTimedOut, ServiceUnavailable, ServiceUnproven
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-#: Seconds and bytes that a service of this machine gets to prove that it is the one of its home.
+#: Seconds, of those of the whole exchange, and bytes that a service gets to prove that it is the one of its home.
 PROOF_SECONDS = 5.0
 PROOF_BYTES = 16 * 1024
 
@@ -70,21 +70,33 @@ class Transport:
     ) -> Response:
         """Send a request and read its answer, within so many seconds. `target` is path and query, quoted.
 
+        The seconds of a home's service include its connection and its proof.
+
         Raises:
             ServiceUnavailable: no answer, not in time, or none of recalld's.
         """
-        connection = None
+        connection, deadline = None, time.monotonic() + seconds
         try:
             secret = self._secret()
-            connection = _Connection(self.address, self._tls(), timeout_seconds=self._connect_timeout_seconds)
-            if secret is not None and not connection.proves(secret):
+            connect_seconds = (
+                self._connect_timeout_seconds if secret is None else min(self._connect_timeout_seconds, seconds)
+            )
+            connection = _Connection(self.address, self._tls(), timeout_seconds=connect_seconds)
+            if secret is None:
+                deadline = time.monotonic() + seconds
+            elif not connection.proves(secret, deadline=deadline):
                 raise ServiceUnproven(
                     f"what answers at {self.address.authority} is not the recalld service of {self.home} and was asked "
                     "nothing; restart `recalld up`"
                 )
-            return connection.exchange(method, target, headers, body, seconds=seconds)
+            return connection.exchange(method, target, headers, body, deadline=deadline)
         except _NotHttp:
             raise self.not_recalld() from None
+        except _Late:
+            raise ServiceTimedOut(
+                f"recalld at {self.address.authority} timed out: no answer within {seconds:g} seconds; ask again, or "
+                "allow more time"
+            ) from None
         except OSError as error:
             raise self._no_answer(error) from error
         finally:
@@ -170,12 +182,15 @@ class _NotHttp(Exception):
     """Bytes that are no HTTP answer, or more than wanted."""
 
 
+class _Late(Exception):
+    """Deadline that passed, or a service that has too many clients to answer before it."""
+
+
 class _Connection(io.RawIOBase):
     """Connection of one call, as the socket of `http.client`. Reads and writes of one exchange share a deadline."""
 
     def __init__(self, address: Address, ssl_context: SSLContext | None, *, timeout_seconds: float) -> None:
         _use(None)
-        self._address = address
         self._deadline = 0.0
         self._http = HTTPConnection(address.host, address.port)
         self._http.sock = self
@@ -196,16 +211,17 @@ class _Connection(io.RawIOBase):
         """Close the socket."""
         self._socket.close()
 
-    def proves(self, secret: str) -> bool:
+    def proves(self, secret: str, *, deadline: float) -> bool:
         """Return True if the service answers a challenge with the proof that it knows the secret."""
         nonce = os.urandom(16).hex()
         target = f"/v1/proof/{nonce}"
         try:
-            response = self.exchange("GET", target, {}, None, seconds=PROOF_SECONDS, most_bytes=PROOF_BYTES)
+            deadline = min(deadline, time.monotonic() + PROOF_SECONDS)
+            response = self.exchange("GET", target, {}, None, deadline=deadline, most_bytes=PROOF_BYTES)
         except _NotHttp:
             return False
         if response.status == 503:  # too many clients
-            raise _too_late(self._address, PROOF_SECONDS)
+            raise _Late
         proof = {"proof": hmac.new(secret.encode(), nonce.encode(), "sha256").hexdigest()}
         return response.status == 200 and response.json() == proof and response.goes_on
 
@@ -216,19 +232,19 @@ class _Connection(io.RawIOBase):
         headers: Mapping[str, str],
         body: bytes | None,
         *,
-        seconds: float,
+        deadline: float,
         most_bytes: float = inf,
     ) -> Response:
-        """Send a request and read its answer of at most `most_bytes`, both in so many seconds.
+        """Send a request and read its answer of at most `most_bytes`, both before the deadline.
 
         Raises:
-            ServiceTimedOut
+            _Late
             _NotHttp: what came is no answer.
             OSError: the connection broke.
         """
         try:
             _use(self._socket)
-            self._deadline = time.monotonic() + seconds
+            self._deadline = deadline
             self._http.request(method, target, body, {**_HEADERS, **headers})
             answer = self._http.getresponse()
             content = bytearray()
@@ -236,7 +252,7 @@ class _Connection(io.RawIOBase):
                 content += piece
             _use(None)
         except socket.timeout:  # not TimeoutError before Python 3.10
-            raise _too_late(self._address, seconds) from None
+            raise _Late from None
         except (IncompleteRead, RemoteDisconnected):
             raise ConnectionError(_CLOSED) from None
         except (HTTPException, ValueError):
@@ -281,9 +297,3 @@ def _use(used: socket.socket | None) -> None:
     call = CALL.get()
     if call is not None:
         call.uses(used)
-
-
-def _too_late(address: Address, seconds: float) -> ServiceTimedOut:
-    return ServiceTimedOut(
-        f"recalld at {address.authority} timed out: no answer within {seconds:g} seconds; ask again, or allow more time"
-    )

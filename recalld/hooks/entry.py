@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import time
 
 from producers.hook_events import MAX_PAYLOAD_BYTES, PROGRAMS, HookUnreadable, read_hook, read_payload
@@ -90,8 +91,7 @@ def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> by
 def _gives_context(home: str) -> bool:
     """Return True if the query service that runs for this home gives prompts what memory knows about them."""
     try:
-        with open(f"{home}/run/service.json", "rb") as file:
-            return json.load(file).get("givesContext") is True
+        return json.loads(_text(f"{home}/run/service.json")).get("givesContext") is True
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -126,8 +126,11 @@ def _context_for(payload: Mapping[str, Any], home: str, agent: str | None) -> st
 def project_of(folder: str) -> str | None:
     """Return the repository around a folder as host/owner/name, by its remote `origin`; None without one.
 
-    Only the settings of git are read, here and not in the service, which opens no path that a request names.
+    Only the settings of git are read, here and not in the service, which opens no path that a request names. A remote
+    that is a folder is no project.
     """
+    if not os.path.isabs(folder):
+        return None
     try:
         while not os.path.exists(git := os.path.join(folder, ".git")):
             if folder == (folder := os.path.dirname(folder)):
@@ -141,13 +144,23 @@ def project_of(folder: str) -> str | None:
     except (OSError, ValueError):
         return None
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in settings.splitlines())}
-    url = values.get("url", "")
+    scheme, marked, rest = values.get("url", "").partition("://")
+    # Without a scheme a colon ends the host, unless a slash comes first (git-clone(1)).
+    host, _, name = (rest if marked else scheme).partition("/" if marked else ":")
+    if scheme == "file" or "/" in host or name.startswith(":"):
+        return None
     # A user, a key and a port in the address are left out.
-    address = (url.partition("://")[2] or url.replace(":", "/", 1)).rpartition("@")[2]
-    host, _, name = address.partition("/")
-    return f"{host.partition(':')[0]}/{name.strip('/').removesuffix('.git')}" if host and name else None
+    host, name = host.rpartition("@")[2].partition(":")[0], name.strip("/").removesuffix(".git")
+    return f"{host}/{name}" if host and name else None
 
 
 def _text(file: str) -> str:
-    with open(file, encoding="utf-8", errors="replace") as opened:
+    """Return the beginning of a regular file. Anything else, which may never end, is not waited for."""
+    with open(file, encoding="utf-8", errors="replace", opener=_without_waiting) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError(f"{file} is no file")
         return opened.read(1 << 16)
+
+
+def _without_waiting(file: str, flags: int) -> int:
+    return os.open(file, flags | os.O_NONBLOCK)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Daemon
+from tests.daemon import REPOSITORY, Daemon, clean_environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -91,3 +94,21 @@ def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_
         daemon.write(f"memory/{name}.md", f"After the thaw of {name} the ibex{name} was found.\n")
         wait_until(lambda name=name: daemon.found(f"ibex{name}", f"memory/{name}.md"))  # type: ignore[misc]
         wait_until(lambda: daemon.status()["ok"], what="status is ok again")
+
+
+def test_a_prompt_does_not_wait_for_a_frozen_service(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("# Memory\n\n## Rules\n- Never push on Fridays\n", encoding="utf-8")
+
+    def prompted(daemon: Daemon, session: str) -> str:
+        payload = {"hook_event_name": "SessionStart", "source": "startup", "session_id": session}
+        arguments = [sys.executable, "-m", "recalld", *daemon.options(), "hook", "claude-code"]
+        options = {"cwd": REPOSITORY, "env": clean_environment(), "input": json.dumps(payload), "timeout": 60}
+        return subprocess.run(arguments, capture_output=True, text=True, check=True, **options).stdout  # type: ignore[call-overload, no-any-return]
+
+    with Daemon(home, workspace, config="context.injection.enabled = true") as daemon:
+        wait_until(lambda: "Fridays" in prompted(daemon, str(time.monotonic_ns())))
+        with stopped(*daemon.children("serve")):
+            begun = time.monotonic()
+            assert prompted(daemon, "frozen") == ""
+            # A second, and the start of the command; with a deadline of its own for the proof it is six.
+            assert time.monotonic() - begun < 4.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -142,6 +143,16 @@ def test_a_hook_adds_lines_of_the_project_of_its_folder(
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "project"}
     found = ["Use pnpm" in hook({**begins, "cwd": str(tmp_path / name)}, settings.home) for name in ("shop", "other")]
     assert found == [True, False]
+
+
+def test_a_prompt_in_a_folder_with_a_fifo_in_place_of_gits_settings_gets_its_memory(
+    injecting: tuple[Settings, httpx.Client], tmp_path: Path
+) -> None:
+    settings, _ = injecting
+    (tmp_path / ".git").mkdir()
+    os.mkfifo(tmp_path / ".git" / "config")
+    begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "fifo", "cwd": str(tmp_path)}
+    assert "Never push on Fridays" in hook(begins, settings.home)
 
 
 @pytest.mark.parametrize("name", FORMATS)

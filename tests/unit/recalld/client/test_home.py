@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,7 @@ from recalld.client import (
     ServiceUnproven,
     agents_with_tokens,
 )
-from tests.raw_server import Turn, announce, answer, proof, raw_server
+from tests.raw_server import HANG, Turn, announce, answer, proof, raw_server
 
 OK = answer(b'{"results": [], "agents": []}')
 SECRET = "of this start"
@@ -29,7 +32,7 @@ def write_entry(home: Path, text: str) -> None:
     (home / "run" / "service.json").write_text(text, "utf-8")
 
 
-def at_home(home: Path, **more: str | None) -> Client:
+def at_home(home: Path, **more: Any) -> Client:
     client = Client.at_home(home, **more)
     assert client is not None
     return client
@@ -113,6 +116,23 @@ def test_a_program_on_the_port_of_a_service_that_died_learns_nothing(tmp_path: P
     [challenge] = server.requests
     assert challenge.startswith(b"GET /v1/proof/")
     assert not [word for word in (b"token-a", b"spare", b"Authorization") if word in challenge]
+
+
+@pytest.mark.parametrize("proof_seconds", [None, 1.5])
+def test_connection_proof_and_request_share_one_deadline(tmp_path: Path, proof_seconds: float | None) -> None:
+    def proves_late(request: bytes) -> bytes:
+        threading.Event().wait(proof_seconds)
+        return proof(SECRET)(request)
+
+    seconds = 0.1 if proof_seconds is None else 2.0
+    with raw_server([HANG] if proof_seconds is None else [proves_late, HANG]) as server:
+        announce(tmp_path, server, secret=SECRET)
+        begun = time.monotonic()
+        with at_home(tmp_path, answer_timeout_seconds=seconds) as client, pytest.raises(ServiceTimedOut):
+            client.search("x")
+        # A deadline of the proof's own would make it 5 seconds, and one of the request's own 3.5.
+        assert time.monotonic() - begun < 3.0
+    assert len(server.requests) == (1 if proof_seconds is None else 2)
 
 
 def test_every_connection_proves_itself_and_once(tmp_path: Path) -> None:

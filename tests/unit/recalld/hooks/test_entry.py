@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -41,7 +43,15 @@ def test_input_is_read_to_its_end_or_limit_or_until_the_time_is_over() -> None:
         ("https://user:ghp_secret@github.com/acme/shop/", "github.com/acme/shop"),
         ("git@github.com:acme/shop.git", "github.com/acme/shop"),
         ("ssh://git@git.example.org:2222/group/sub/shop.git", "git.example.org/group/sub/shop"),
+        ("deploy@github.com:acme/shop@2", "github.com/acme/shop@2"),
+        ("https://github.com/acme/shop@2", "github.com/acme/shop@2"),
         ("/srv/git/shop.git", None),
+        ("/srv/git:old/shop.git", None),
+        ("file:///srv/git/shop.git", None),
+        ("file://localhost/srv/git/shop.git", None),
+        ("../shop.git", None),
+        ("mirrors/shop.git", None),
+        ("ext::sh -c x/y", None),
         ("", None),
     ],
 )
@@ -65,4 +75,35 @@ def test_a_folder_without_a_repository_has_no_project(tmp_path: Path, content: s
     if content is not None:
         (tmp_path / ".git").write_text(content)
     assert project_of(str(tmp_path / "absent")) is None
-    assert project_of("") is None
+
+
+@pytest.mark.parametrize("folder", ["", ".", "src"])
+def test_a_relative_folder_has_no_project_whatever_the_current_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".git" / "config").write_text('[remote "origin"]\nurl = https://github.com/acme/shop\n')
+    monkeypatch.chdir(tmp_path)
+    assert project_of(str(tmp_path)) == "github.com/acme/shop"
+    assert project_of(folder) is None
+
+
+@pytest.mark.parametrize("place", [".git", ".git/config", ".git/commondir", "repository/commondir"])
+@pytest.mark.parametrize("endless", ["fifo", "device"])
+def test_files_without_an_end_are_not_waited_for(tmp_path: Path, place: str, endless: str) -> None:
+    if place.startswith("repository"):
+        (tmp_path / ".git").write_text("gitdir: repository\n")
+    (file := tmp_path / place).parent.mkdir(exist_ok=True)
+    if endless == "fifo":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    asked = subprocess.run(
+        [sys.executable, "-c", f"from recalld.hooks.entry import project_of; print(project_of({str(tmp_path)!r}))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert asked.stdout == "None\n"
