@@ -42,8 +42,11 @@ class BrokerSide:
         self.client.close()
 
 
-def open_broker(settings: Settings, *, answer_seconds: float | None = None) -> BrokerSide:
-    """Open the broker's ports, without connecting. A call waits at most `answer_seconds` for an answer."""
+def open_broker(settings: Settings, *, answer_seconds: float | None = None, reads_only: bool = False) -> BrokerSide:
+    """Open the broker's ports, without connecting. A call waits at most `answer_seconds` for an answer.
+
+    With `reads_only` nothing is written to the home, which may be read-only.
+    """
     # Here: a command that needs no broker must not wait for these modules.
     from workers.health.health_store import HealthStore
     from workers.queue.connection import PATIENT_SECONDS, connect, namespace
@@ -51,7 +54,7 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None) -> B
     from workers.queue.names import Keys
 
     client = connect(settings, answer_seconds=PATIENT_SECONDS if answer_seconds is None else answer_seconds)
-    keys = Keys(namespace(settings))
+    keys = Keys(namespace(settings, reads_only=reads_only))
     return BrokerSide(
         client=client,
         keys=keys,

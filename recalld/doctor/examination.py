@@ -75,7 +75,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     yield from machine.hook_findings(program_folders())
     yield from in_common(machine.backend_findings(settings))
     try:
-        side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
+        side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True)
     except UserError as error:
         # A home that cannot be written; no more can be found out.
         yield Finding("home", str(error), Level.PROBLEM, "see above")

@@ -210,6 +210,6 @@ def _status(invocation: Invocation, *, deep: bool) -> Answer:
     from workers.queue.connection import IMPATIENT_SECONDS
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
-    with open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as broker:
+    with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
         answer = build_status(settings, GuardedPendingReader(broker.board), deep=deep)
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -61,13 +61,16 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
     return client
 
 
-def namespace(settings: Settings) -> str:
+def namespace(settings: Settings, *, reads_only: bool = False) -> str:
     """Return the prefix under which this home keeps its keys, so that homes can share one server.
 
-    Without `broker.namespace` it is a random name, made once and kept in the home.
+    Without `broker.namespace` it is a random name, made once and kept in the home. A caller that only reads keeps none:
+    a home without one has no keys yet.
     """
     if settings.broker.namespace:
         return settings.broker.namespace
+    if reads_only and not (settings.home / "namespace").exists():
+        return secrets.token_hex(8)
     try:
         return made_once(settings.home / "namespace")
     except OSError as error:
