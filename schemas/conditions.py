@@ -83,6 +83,7 @@ class ConditionCode(StrEnum):
     CHANGES_KEPT = "changes_kept"
     SETTINGS_CHANGED = "settings_changed"
     SETTINGS_INVALID = "settings_invalid"
+    FOLDER_OPEN_TO_OTHERS = "folder_open_to_others"
     VERSION_DIFFERS = "version_differs"
     PROCESS_GONE = "process_gone"
     PROCESS_STOPPED = "process_stopped"

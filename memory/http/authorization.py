@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory.http.origin_guard import is_loopback
+from memory.http.private_folders import check_private
 from schemas.errors import UserError
 from schemas.settings import Settings
 from schemas.validation_messages import shown_name
@@ -40,9 +41,11 @@ def check_tokens(settings: Settings, *, host: str, key: str) -> None:
     """Make the tokens that are missing on loopback; beyond it the operator must have made them.
 
     Raises:
-        UserError: they cannot be written, or are missing; `key` is the setting that names the host.
+        UserError: they cannot be written, are missing or could be another user's; `key` is the setting that names the
+            host.
     """
     ids = [agent.id for agent in settings.agents]
+    check_private(settings.home / TOKENS_PATH, home=settings.home)
     if is_loopback(host):
         try:
             ensure_tokens(settings.home, ids)

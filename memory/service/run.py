@@ -19,6 +19,7 @@ import structlog
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.http.authorization import check_tokens, needs_tokens
+from memory.http.private_folders import check_private
 from memory.http.server import BoundedServer, Bounds, listen
 from memory.service.app import create_app
 from memory.status.processes import Pulses
@@ -61,8 +62,10 @@ def serve(
     `<home>/run/service.json` has the address then. `bounds` are by default those that fit this process.
 
     Raises:
-        UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
+        UserError: the port is taken, the address is not this machine's, tokens are needed and missing, or other users
+            may write where the service's secret lies.
     """
+    check_private(settings.home / SERVICE_FILE.parent, home=settings.home)
     if needs_tokens(settings, host=settings.service.host):
         check_tokens(settings, host=settings.service.host, key="service.host")
     listener = listen(

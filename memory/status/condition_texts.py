@@ -221,6 +221,9 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "`recalld config show` says what to mend; then start {commands} again",
         "settings",
     ),
+    _CODE.FOLDER_OPEN_TO_OTHERS: Text(
+        "other users may write {subject}, and so change the settings in it", "`{command}` closes it", "settings"
+    ),
     _CODE.VERSION_DIFFERS: Text(
         "recalld {subject} runs ({commands}), and this is {version}", "start {commands} again", "version"
     ),

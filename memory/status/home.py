@@ -20,6 +20,7 @@ import apsw
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
+from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.index.readers import SharedReader
@@ -67,6 +68,9 @@ def whole_status(
     if shared:
         unwell = [trouble_of(one, now=now) for one in shared]
         agents = tuple(_with(agent, unwell, watched=not_watched(processes) is None) for agent in agents)
+    if (exposure := open_to_others(settings.home, within=settings.home.parent)) is not None:
+        advice = trouble_of(exposure, now=now)
+        agents = tuple(agent.model_copy(update={"advice": (*agent.advice, advice)}) for agent in agents)
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),

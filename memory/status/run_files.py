@@ -10,13 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schemas.errors import UserError
+from memory.http.private_folders import temporary_folder
 
 if TYPE_CHECKING:
     from schemas.status import WatchingState
@@ -83,11 +82,7 @@ def socket_path(home: Path) -> Path:
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
     digest = hashlib.blake2b(os.fsencode(home.absolute()), digest_size=8).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"recalld-{os.getuid()}-{digest}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise UserError(f"{folder} belongs to another user; choose a shorter --home so that it is not needed")
-    return folder / "valkey.sock"
+    return temporary_folder(digest) / "valkey.sock"
 
 
 def note_server(home: Path, pid: int) -> None:

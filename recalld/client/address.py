@@ -88,12 +88,15 @@ class RunningService(NamedTuple):
 
 
 def running_service(home: Path) -> RunningService | None:
-    """Return the entry of this home's service, None without an entry or without its process.
+    """Return the entry of this home's service, None without an entry, without its process or by another user.
 
     A killed service leaves its entry behind; another program may have its process id and port by now.
     """
     try:
-        entry = json.loads((home / SERVICE_FILE).read_bytes())
+        with (home / SERVICE_FILE).open("rb") as file:
+            if os.fstat(file.fileno()).st_uid not in {0, os.geteuid(), home.stat().st_uid}:
+                return None
+            entry = json.load(file)
         host, port, pid, secret = entry["host"], entry["port"], entry["pid"], entry.get("secret")
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None

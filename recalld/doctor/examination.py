@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from memory.embedding.selection import ProviderChoice
+from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
 from memory.search.freshness import GuardedPendingReader
@@ -74,6 +75,10 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     yield from machine.findings(settings)
     yield from machine.hook_findings(program_folders())
     yield from in_common(machine.backend_findings(settings))
+    places = [settings.home, *filter(None, [invocation.loaded.config])]
+    for exposure in dict.fromkeys(open_to_others(place, within=place.parent) for place in places):
+        if exposure is not None:
+            yield replace(Finding.of("settings", exposure), level=Level.WARNING)
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True)
     except UserError as error:

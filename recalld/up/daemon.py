@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack, suppress
 
 from memory.backends.backend import absence_of
+from memory.http.private_folders import check_private
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
@@ -63,6 +64,7 @@ def run_daemon(invocation: Invocation) -> int:
         for folder in _FOLDERS:
             with suppress(OSError):
                 (settings.home / folder).chmod(0o700)
+        check_private(settings.home / "run", home=settings.home)
         invocation.remember()
         # Before anything is started that a signal would leave behind.
         stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)

@@ -23,6 +23,7 @@ from typing import IO, Any
 import redis
 import structlog
 
+from memory.http.private_folders import check_private
 from memory.status.run_files import (
     born,
     is_stopped,
@@ -230,6 +231,7 @@ class BrokerServer:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._folder.chmod(0o700)
+            check_private(self._folder, home=self._settings.home)
             return (self._folder / name).open("w")
         except OSError as error:
             raise UserError(

