@@ -109,7 +109,8 @@ class Service:
         """Return a client of the service that runs for this home folder, None if no service seems to run.
 
         The client takes the agent's token from `<home>/run/tokens/<agent>` when there is one. It sends nothing but a
-        challenge before the service has proved that it is this home's, and finds it again after a restart.
+        challenge before the service has proved that it is this home's, and finds it again after a restart. Connection
+        and proof are part of `answer_timeout_seconds`.
         """
         home = Path(home).expanduser().absolute()
         service = running_service(home)

@@ -328,17 +328,17 @@ def shared_tokenizer(module: Any, folder: Path) -> Any:
     """
     if (folder / _CHECKSUM).read_text("ascii", "replace") != checksum(folder):
         raise ValueError("a file is damaged")
-    kept = json.loads((folder / _TOKENIZER).read_bytes())
-    scores, pieces = array("f", bytes.fromhex(kept["scores"])), kept["pieces"]
-    prefixes = dict.fromkeys(kept["stems"], 0)
+    body = json.loads((folder / _TOKENIZER).read_bytes())
+    scores, pieces = array("f", bytes.fromhex(body["scores"])), body["pieces"]
+    prefixes = dict.fromkeys(body["stems"], 0)
     prefixes.update(zip(pieces, range(1, len(pieces) + 1), strict=True))
     tokenizer: Any = object.__new__(module.UsePureTokenizer)
     vars(tokenizer).update(
-        kept["numbers"],
+        body["numbers"],
         _pieces=pieces,
         _scores=scores,
         _prefixes=prefixes,
-        _normalizer=module._Normalizer(bytes.fromhex(kept["charsmap"])),
+        _normalizer=module._Normalizer(bytes.fromhex(body["charsmap"])),
     )
     return tokenizer
 
@@ -357,11 +357,11 @@ def _tokenizer_body(tokenizer: Any) -> dict[str, Any]:
 
 def checksum(folder: Path) -> str:
     """Return a checksum of the model's files but its table, which is not read as a whole."""
-    checksum = 0
+    total = 0
     for file in sorted(folder.iterdir()):
         if file.name != _CHECKSUM and (size := file.stat().st_size) < _LARGE_BYTES:
-            checksum = zlib.crc32(file.read_bytes(), zlib.crc32(f"{file.name} {size}".encode(), checksum))
-    return f"{checksum:08x}"
+            total = zlib.crc32(file.read_bytes(), zlib.crc32(f"{file.name} {size}".encode(), total))
+    return f"{total:08x}"
 
 
 def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any:
