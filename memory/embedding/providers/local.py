@@ -16,7 +16,7 @@ import weakref
 import zlib
 from abc import abstractmethod
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -328,31 +328,45 @@ def shared_tokenizer(module: Any, folder: Path) -> Any:
     """
     if (folder / _CHECKSUM).read_text("ascii", "replace") != checksum(folder):
         raise ValueError("a file is damaged")
-    body = json.loads((folder / _TOKENIZER).read_bytes())
-    scores, pieces = array("f", bytes.fromhex(body["scores"])), body["pieces"]
-    prefixes = dict.fromkeys(body["stems"], 0)
+    pieces: list[str] = []
+    stems: list[str] = []
+    scores = array("f")
+    # In small parts: large ones would leave 7 MB of unused memory in each process.
+    with (folder / _TOKENIZER).open("rb") as lines:
+        head = json.loads(next(lines, b""))
+        for line in lines:
+            body = json.loads(line)
+            pieces += body["pieces"]
+            scores.frombytes(bytes.fromhex(body["scores"]))
+            stems += body["stems"]
+    prefixes = dict.fromkeys(stems, 0)
     prefixes.update(zip(pieces, range(1, len(pieces) + 1), strict=True))
     tokenizer: Any = object.__new__(module.UsePureTokenizer)
     vars(tokenizer).update(
-        body["numbers"],
+        head["numbers"],
         _pieces=pieces,
         _scores=scores,
         _prefixes=prefixes,
-        _normalizer=module._Normalizer(bytes.fromhex(body["charsmap"])),
+        _normalizer=module._Normalizer(bytes.fromhex(head["charsmap"])),
     )
     return tokenizer
 
 
-def _tokenizer_body(tokenizer: Any) -> dict[str, Any]:
-    """Return a tokenizer as plain data. The character map is the one of the model's own file (darts-clone)."""
+def _tokenizer_lines(tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Yield a tokenizer as plain data. The character map is the one of the model's own file (darts-clone)."""
     units, replacements = tokenizer._normalizer._units, tokenizer._normalizer._normalized
-    return {
+    yield {
         "numbers": {name: value for name, value in vars(tokenizer).items() if isinstance(value, float | int)},
-        "pieces": tokenizer._pieces,
-        "scores": tokenizer._scores.tobytes().hex(),
-        "stems": [prefix for prefix, piece in tokenizer._prefixes.items() if not piece],
         "charsmap": (struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + replacements).hex(),
     }
+    stems = [prefix for prefix, piece in tokenizer._prefixes.items() if not piece]
+    for start in range(0, max(len(tokenizer._pieces), len(stems)), 2000):
+        part = slice(start, start + 2000)
+        yield {
+            "pieces": tokenizer._pieces[part],
+            "scores": tokenizer._scores[part].tobytes().hex(),
+            "stems": stems[part],
+        }
 
 
 def checksum(folder: Path) -> str:
@@ -360,7 +374,10 @@ def checksum(folder: Path) -> str:
     total = 0
     for file in sorted(folder.iterdir()):
         if file.name != _CHECKSUM and (size := file.stat().st_size) < _LARGE_BYTES:
-            total = zlib.crc32(file.read_bytes(), zlib.crc32(f"{file.name} {size}".encode(), total))
+            total = zlib.crc32(f"{file.name} {size}".encode(), total)
+            with file.open("rb", buffering=0) as content:
+                while part := content.read(1 << 16):
+                    total = zlib.crc32(part, total)
     return f"{total:08x}"
 
 
@@ -396,7 +413,8 @@ def _unpack(backend: Any, tokenizer: Any, folder: Path) -> None:
                     np.save(draft / f"{name}.{number}.npy", part)
             elif isinstance(value, float | int) and not isinstance(value, bool):
                 values[name] = value
-        (draft / _TOKENIZER).write_text(json.dumps(_tokenizer_body(tokenizer), ensure_ascii=False), encoding="utf-8")
+        lines = (json.dumps(body, ensure_ascii=False) for body in _tokenizer_lines(tokenizer))
+        (draft / _TOKENIZER).write_text("\n".join(lines), encoding="utf-8")
         (draft / _VALUES).write_text(json.dumps(values), encoding="utf-8")
         (draft / _CHECKSUM).write_text(checksum(draft), encoding="ascii")
         draft.rename(folder)
