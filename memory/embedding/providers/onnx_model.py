@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from memory.embedding.providers.local import MOST_TOKENS, THREADS, LocalProvider
 from memory.embedding.providers.provider import Matrix, ProviderLimits, ProviderUnavailable
+from memory.http.private_folders import open_to_others
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
 
@@ -207,7 +208,8 @@ class _Graph:
 def content_digest(file: Path, kept: Path | None) -> str:
     """Return the SHA-256 of a file, in hex, read once as long as its inode, size and time stay what they are.
 
-    `kept` is a folder where digests are kept for other processes; None keeps them in this one.
+    `kept` is a folder where digests are kept for other processes, unless other users may write it; None keeps them in
+    this one.
 
     Raises:
         ProviderUnavailable: the file cannot be read.
@@ -221,7 +223,8 @@ def content_digest(file: Path, kept: Path | None) -> str:
 
 @lru_cache(maxsize=64)
 def _digest(file: Path, stamp: str, kept: Path | None) -> str:
-    note = kept / "digests" / stamp if kept is not None else None
+    shared = kept / "digests" if kept is not None else None
+    note = shared / stamp if shared is not None and open_to_others(shared) is None else None
     if note is not None and note.is_file():
         return note.read_text("ascii")
     with file.open("rb") as content:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory.embedding.providers.onnx_model import OnnxProvider, read_export
+from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.selection import choose_provider, made_like
 from schemas.settings import Credentials, MemorySettings
@@ -189,3 +189,16 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(
     assert words in said
     assert "\n" not in said
     assert "Traceback" not in said
+
+
+def test_digests_of_files_are_not_taken_from_a_folder_that_others_may_write(tmp_path: Path) -> None:
+    (file := tmp_path / "model.gguf").write_bytes(b"weights")
+    for name in ("made", "planted", "open"):
+        (tmp_path / name / "digests").mkdir(parents=True)
+    digest = content_digest(file, tmp_path / "made")
+    [note] = (tmp_path / "made" / "digests").iterdir()
+    for name in ("planted", "open"):
+        (tmp_path / name / "digests" / note.name).write_text("planted")
+    (tmp_path / "open").chmod(0o777)
+    assert content_digest(file, tmp_path / "planted") == "planted"
+    assert content_digest(file, tmp_path / "open") == digest
