@@ -28,7 +28,8 @@ class JobScript:
 
     Lines whose text contains `fails` are in the error file; `drops` lines are in no file; `spoils` lines have a NaN, a
     zero or a too short vector, by turns; `garbage` lines that are no results are among them. `done` lines are done
-    when it does not end as completed.
+    when it does not end as completed. `says` is the state that it shows while it runs, all its lines counted as done.
+    One that does not `obey` goes on after it was cancelled.
     """
 
     ends: str = "completed"
@@ -39,11 +40,13 @@ class JobScript:
     garbage: int = 0
     done: int = 0
     message: str = "the job went wrong"
+    says: str | None = None
+    obeys: bool = True
 
 
 @dataclass
 class Job:
-    """A job as the server knows it."""
+    """A job as the server knows it. One that is `lost` has no address and is in no list, until it is found again."""
 
     id: str
     body: dict[str, Any]
@@ -56,6 +59,7 @@ class Job:
     output: str | None = None
     errors: str | None = None
     cancelled: bool = False
+    lost: bool = False
 
 
 Answer = tuple[int, Any, dict[str, str]]
@@ -101,6 +105,11 @@ class BatchServer(EmbeddingServer):
         failure = Failure(status=status, headers=named, disconnect=status is None)
         with self._lock:
             self._scripted += [(method, path, failure, afterwards)] * times
+
+    def mend(self) -> None:
+        """Forget the failures that were to come."""
+        with self._lock:
+            self._scripted.clear()
 
     # Requests
 
@@ -164,7 +173,7 @@ class BatchServer(EmbeddingServer):
         if not rest:
             return 200, self._created(request.body) if request.method == "POST" else self._listed(request.query), {}
         job = self.jobs.get(rest.removesuffix("/cancel"))
-        if job is None:
+        if job is None or job.lost:
             return 404, {"error": {"message": "no such batch"}}, {}
         if request.method == "DELETE":
             del self.jobs[job.id]
@@ -172,13 +181,14 @@ class BatchServer(EmbeddingServer):
         if request.method == "POST":
             if job.output or job.errors or job.status in {"failed", "cancelled", "completed", "expired"}:
                 return 400, {"error": {"message": "it is over", "status": "FAILED_PRECONDITION"}}, {}
-            job.cancelled, job.status = True, "cancelling"
+            job.cancelled = True
+            job.status = "cancelling" if job.script.obeys else job.status
         else:
             self._go_on(job)
         return 200, self._shown_job(job), {}
 
     def _listed(self, query: dict[str, str]) -> dict[str, Any]:
-        jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
+        jobs = [self._shown_job(job) for job in reversed(self.jobs.values()) if not job.lost]
         if "after" in query:
             ids = [job["id"] for job in jobs]
             jobs = jobs[ids.index(query["after"]) + 1 :]
@@ -206,7 +216,7 @@ class BatchServer(EmbeddingServer):
     def _go_on(self, job: Job) -> None:
         job.looks += 1
         if job.status in {"validating", "cancelling"} and job.looks < 2:
-            job.status = "cancelling" if job.cancelled else "in_progress"
+            job.status = "cancelling" if job.cancelled and job.script.obeys else "in_progress"
             return
         if job.cancelled and job.status == "cancelling":
             self._finish(job, "cancelled", job.lines[: job.script.done])
@@ -215,6 +225,8 @@ class BatchServer(EmbeddingServer):
                 self._finish(job, "completed", job.lines)
             else:
                 self._finish(job, job.script.ends, job.lines[: job.script.done])
+        elif job.status == "in_progress" and job.script.says is not None:
+            job.done = len(job.lines)
         elif job.status == "in_progress":
             job.done = min(len(job.lines) - 1, job.done + 1)
 
@@ -266,7 +278,7 @@ class BatchServer(EmbeddingServer):
             "id": job.id,
             "object": "batch",
             "endpoint": job.body["endpoint"],
-            "status": job.status,
+            "status": job.script.says if job.script.says and job.status == "in_progress" else job.status,
             "errors": {"object": "list", "data": [{"code": "x", "message": job.script.message}]} if failed else None,
             "input_file_id": job.body["input_file_id"],
             "output_file_id": job.output,
@@ -322,7 +334,7 @@ class GeminiServer(BatchServer):
         return self._new_job(body, body["batch"]["inputConfig"]["fileName"])
 
     def _listed(self, query: dict[str, str]) -> dict[str, Any]:
-        jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
+        jobs = [self._shown_job(job) for job in reversed(self.jobs.values()) if not job.lost]
         start = int(query.get("pageToken", 0))
         end = start + int(query["pageSize"])
         return {"operations": jobs[start:end], **({"nextPageToken": str(end)} if end < len(jobs) else {})}
@@ -341,6 +353,8 @@ class GeminiServer(BatchServer):
 
     def _shown_job(self, job: Job) -> dict[str, Any]:
         states = {"completed": "SUCCEEDED", "validating": "PENDING", "in_progress": "RUNNING", "cancelling": "RUNNING"}
+        if job.script.says is not None:
+            states["in_progress"] = job.script.says.upper()
         over = job.status not in {"validating", "in_progress", "cancelling"}
         counts = {"requestCount": len(job.lines), "successfulRequestCount": job.done, "failedRequestCount": job.failed}
         output = {"responsesFile": job.output} if job.output else None

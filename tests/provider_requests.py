@@ -67,9 +67,9 @@ def a_batch_job(provider: EmbeddingProvider) -> None:
     file = api.write([("id-1", "one"), ("id-2", "two")])
     with file.content:
         job = api.submit(file, reference="a-reference")
-    while api.look(job).stage is Stage.RUNNING:
+    while (seen := api.look(job)) is None or seen.stage is Stage.RUNNING:
         pass
-    list(api.results(job, texts=2))
+    list(api.results(seen, texts=2))
     api.clean_up(job)
     api.find("a-reference")
 

@@ -19,7 +19,7 @@ import structlog
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
@@ -123,7 +123,7 @@ class AgentJobs:
 
     def look_after(self) -> None:
         """Report conditions, and request a look at open jobs."""
-        if self._report():
+        if self._report() or self._due():
             self._runtime.queue.request(POLL_BATCH_JOBS, self._agent)
 
     def note(self) -> BatchTurn:
@@ -137,15 +137,18 @@ class AgentJobs:
             waiting = [text_hash for text_hash in pending if text_hash not in known]
             gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
             held = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
+        # A lost job is looked for before its texts are paid for again.
+        lost = [job for job in self._due() if job.stage is Stage.LOST and job.identity == self._supply.identity]
+        sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in lost))
         self.look_after()
-        elsewhere = held | self.ledger.hashes(self._supply.identity)
+        elsewhere = held | sought | self.ledger.hashes(self._supply.identity)
         if not elsewhere:
             return BatchTurn()
-        return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if gathering and held else None)
+        return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if sought or (gathering and held) else None)
 
     def step(self) -> float | None:
         """Take the jobs that are due one step further. Return the seconds until the next look; None without jobs."""
-        due = [job for job in self._open_jobs() if job.look_at <= time.time()]
+        due = self._due()
         pause = SOONEST_SECONDS
         for owner in {job.agent for job in due}:
             with self.ledger.working_on(owner) as alone:
@@ -153,20 +156,23 @@ class AgentJobs:
                 for job in due if alone else ():
                     # Read again under the lock: another process may have changed it.
                     current = self.ledger.job(job.reference) if job.agent == owner else None
-                    if current is not None and current.open and current.look_at <= time.time():
+                    if current is not None and _is_due(current):
                         self._step(current)
         jobs = self._report()
         return max(min(job.look_at for job in jobs) - time.time(), pause) if jobs else None
 
-    def _open_jobs(self) -> list[BatchJob]:
+    def _jobs(self) -> list[BatchJob]:
         known = {one.id for one in self._runtime.settings.agents}
-        return [job for job in self.ledger.jobs() if job.open and (job.agent == self._agent or job.agent not in known)]
+        return [job for job in self.ledger.jobs() if job.agent == self._agent or job.agent not in known]
+
+    def _due(self) -> list[BatchJob]:
+        return [job for job in self._jobs() if _is_due(job)]
 
     # Conditions
 
     def _report(self) -> list[BatchJob]:
         """Report conditions, and return the open jobs."""
-        jobs = self._open_jobs()
+        jobs = [job for job in self._jobs() if job.open]
         found = [
             Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
             for job in jobs
@@ -235,8 +241,11 @@ class AgentJobs:
         api = self._api if at == (job.account, job.provider) else None
         got_on(waits_for=f"the Batch API of {job.provider}")
         after = step(job, api, self, rules, now=time.time())
-        freed = self.ledger.hashes_in(job.reference) if not after.open and after.stop_reason in _FREEING else ()
+        ended = not after.open and after.stage is not Stage.LOST
+        freed = self.ledger.hashes_in(job.reference) if ended and after.stop_reason in _FREEING else ()
         self.ledger.save(after, without=freed)
+        if after.stage is job.stage is Stage.LOST:
+            return
         degraded = after.attempts > job.attempts or after.came_to_nothing
         if degraded or after.stage is not job.stage:
             write = log.warning if degraded else log.info
@@ -244,7 +253,8 @@ class AgentJobs:
         if after.open:
             return
         self._record(job, requests=1, failed=int(after.came_to_nothing))
-        if api is not None and after.job_id is not None:
+        # Files stay until their vectors are in the cache.
+        if api is not None and after.job_id is not None and ended and self._supply.cache is not None:
             api.clean_up(after.job_id)
         # Other agents may have the same texts.
         for agent in self._runtime.settings.agents:
@@ -347,6 +357,13 @@ class AgentJobs:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
             self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
             self._runtime.board.counters.flush()
+
+
+def _is_due(job: BatchJob) -> bool:
+    """Return True if it is time to look at an open job, or for a lost job."""
+    now = time.time()
+    lost = job.stage is Stage.LOST and now - job.made_at < KEPT_SECONDS
+    return (job.open or lost) and job.look_at <= now
 
 
 def _groups(items: Iterator[T]) -> Iterator[list[T]]:

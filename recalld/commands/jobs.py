@@ -102,7 +102,8 @@ def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
     if provider is None or api is None or job.job_id is None:
         return "the next look at it stops it"
     try:
-        api.cancel(job.job_id)
+        if not api.cancel(job.job_id):
+            return f"{job.provider} did not take it now and is asked again"
     except RecalldError as error:
         return f"{job.provider} did not take it now ({error}) and is asked again"
     finally:
@@ -150,7 +151,8 @@ def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:
         elif job["state"] == Stage.SUBMITTING.value:
             state = f"{job['texts']:,} texts are being submitted (for {age})"
         else:
-            state = f"{job['state']}: {job['completed']:,} of {job['texts']:,} texts done (for {age})"
+            there = f"{job['completed']:,} of {job['texts']:,} texts done at the provider"
+            state = f"{job['state']}: {there}, {job['taken']:,} read (for {age})"
         yield f"  {job['reference']}  {job['agent']}  {job['provider']} {job['model']}  {state}"
         if job["message"]:
             yield f"    {job['message']}"

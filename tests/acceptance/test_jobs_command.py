@@ -64,7 +64,7 @@ def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what
     assert answer["queue"] is None, "nothing runs"
     shown = recalld("jobs", home=home, environment=environment).stdout
     assert f"{job['reference']}  main  openai text-embedding-3-small  running: " in shown
-    assert f"of {NOTES} texts done" in shown
+    assert f"of {NOTES} texts done at the provider, 0 read (" in shown
     server.open.set()
     second = recalld("index", "--json", home=home, environment=environment | {"RECALLD_REMOTE__BATCH__WAIT": "true"})
     assert second.returncode == 0, second.stderr

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from memory.embedding.batch_jobs import batch_api
-from memory.embedding.batch_jobs.batch_api import BatchApi, ProviderJob, batch_api_of
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, ProviderJob, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import Stage
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.json_apis import GeminiProvider
@@ -62,19 +62,29 @@ def _submitted(api: BatchApi, reference: str = "ours") -> str:
         return api.submit(file, reference=reference)
 
 
+def _look(api: BatchApi, job_id: str) -> ProviderJob:
+    job = api.look(job_id)
+    assert job is not None
+    return job
+
+
+def _results(api: BatchApi, job_id: str) -> list[BatchLine]:
+    return list(api.results(_look(api, job_id), texts=len(TEXTS)))
+
+
 def _ended(api: BatchApi, job_id: str) -> Stage:
     for _ in range(10):
-        progress = api.look(job_id)
-        if progress.stage is not Stage.RUNNING:
-            return progress.stage
+        job = _look(api, job_id)
+        if job.stage is not Stage.RUNNING:
+            return job.stage
     raise AssertionError("it runs and runs")
 
 
 def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: BatchApi, server: BatchServer) -> None:
     job_id = _submitted(api)
-    assert api.look(job_id).total == len(TEXTS)
+    assert _look(api, job_id).total == len(TEXTS)
     assert _ended(api, job_id) is Stage.DONE
-    lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
+    lines = {line.custom_id: line for line in _results(api, job_id)}
     assert lines.keys() == dict(TEXTS).keys()
     for custom_id, text in TEXTS:
         vector = lines[custom_id].vector
@@ -109,7 +119,7 @@ def test_results_that_lie_elsewhere_are_fetched_without_key_or_header(api: Batch
     job_id, output = _finished(api, server)
     with raw_server([answer(_line(server, "a", "one"))]) as elsewhere:
         server.fail("GET", f"/files/{output}/content", 302, Location=f"{elsewhere.url}/signed?x=y")
-        assert [line.custom_id for line in api.results(job_id, texts=len(TEXTS))] == ["a"]
+        assert [line.custom_id for line in _results(api, job_id)] == ["a"]
     [request] = elsewhere.requests
     assert request.startswith(b"GET /signed?x=y HTTP/1.1\r\n")
     assert b"a-key" not in request
@@ -124,8 +134,8 @@ def test_a_job_may_end_badly_and_keeps_what_was_done(
     server.script(JobScript(ends=ends, done=4))
     job_id = _submitted(api)
     assert _ended(api, job_id) is state
-    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 4
-    assert api.look(job_id).message == ("the job went wrong" if ends == "failed" else "")
+    assert len(_results(api, job_id)) == 4
+    assert _look(api, job_id).message == ("the job went wrong" if ends == "failed" else "")
 
 
 def test_a_job_is_found_by_our_reference_among_many(
@@ -145,15 +155,59 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     server.script(JobScript(done=3))
     job_id = _submitted(api)
     api.look(job_id)
-    api.cancel(job_id)
+    assert api.cancel(job_id)
     assert _ended(api, job_id) is Stage.CANCELLED
-    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 3
-    api.cancel(job_id)
-    assert api.look(job_id).stage is Stage.CANCELLED
-    api.cancel("batch-of-another-account")
-    assert api.look("batch-of-another-account").stage is Stage.FAILED
-    assert list(api.results("batch-of-another-account", texts=1)) == []
+    assert len(_results(api, job_id)) == 3
+    assert not api.cancel(job_id)
+    assert _look(api, job_id).stage is Stage.CANCELLED
+    assert not api.cancel("batch-of-another-account")
+    assert api.look("batch-of-another-account") is None
     api.clean_up("batch-of-another-account")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_job_without_an_address_is_looked_for_in_the_list(api: BatchApi, server: BatchServer, status: int) -> None:
+    job_id = _submitted(api)
+    server.fail("GET", f"/batches/{job_id}", status)
+    assert _look(api, job_id).id == job_id
+    assert server.calls["GET batches"] == 2
+    server.jobs[job_id].lost = True
+    assert api.look(job_id) is None
+    assert not api.cancel(job_id)
+    assert api.find("ours") is None
+    # Without a list, or while it is away as well, there is no more to know.
+    server.jobs[job_id].lost = False
+    server.fail("GET", f"/batches/{job_id}", status)
+    server.fail("GET", "/batches", status)
+    assert api.look(job_id) is None
+
+
+def test_results_that_are_away_for_a_moment_are_had_later(api: BatchApi, server: BatchServer) -> None:
+    job_id, output = _finished(api, server)
+    server.fail("GET", f"/files/{output}/content", 404)
+    with pytest.raises(BatchUnavailable):
+        _results(api, job_id)
+    assert len(_results(api, job_id)) == len(TEXTS)
+
+
+def test_a_state_that_is_not_known_is_named_and_counts_as_running(api: BatchApi, server: BatchServer) -> None:
+    server.script(JobScript(says="held  for\nreview " * 10))
+    server.open.clear()
+    job_id = _submitted(api)
+    _look(api, job_id)
+    job = _look(api, job_id)
+    assert (job.stage, len(job.unknown_state)) == (Stage.RUNNING, 40)
+    assert job.unknown_state.startswith("held for review held")
+
+
+@pytest.mark.parametrize("state", ["queued", "pending", "validating", "in_progress", "finalizing", "cancelling"])
+def test_the_states_of_a_running_job_are_known(api: BatchApi, server: BatchServer, state: str) -> None:
+    server.script(JobScript(says=state))
+    server.open.clear()
+    job_id = _submitted(api)
+    for _ in range(2):
+        job = _look(api, job_id)
+        assert (job.stage, job.unknown_state) == (Stage.RUNNING, "")
 
 
 def test_a_provider_may_ask_for_a_pause(api: BatchApi, server: BatchServer) -> None:

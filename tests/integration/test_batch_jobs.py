@@ -271,3 +271,159 @@ def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
         wait_until(lambda: not workers.conditions())
         assert server.paid == texts
         assert not server.paid_inline
+
+
+def _away(server: BatchServer, *paths: str, status: int) -> None:
+    """Let a gateway answer the next requests to some paths that there is nothing, more often than a loss needs."""
+    for path in paths:
+        server.fail("GET", path, status, times=2 * batch_step.MISSING_LOOKS)
+
+
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize(
+    "paths", [["/batches/batch-0"], ["/batches/batch-0", "/batches"], ["/files/file-1/content"]], ids=len
+)
+def test_a_job_or_its_results_that_are_away_for_a_moment_are_waited_for(
+    make: Make,
+    broker_server: BrokerServer,
+    server: BatchServer,
+    monkeypatch: pytest.MonkeyPatch,
+    paths: list[str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
+    _away(server, *paths, status=status)
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+        wait_until(lambda: not server.files)
+        wait_until(lambda: [job.stage for job in _jobs(settings)] == [Stage.DONE])
+        wait_until(lambda: not workers.conditions())
+
+
+def _lost(settings: Settings) -> bool:
+    return [job.stage for job in _jobs(settings)] == [Stage.LOST]
+
+
+@pytest.fixture
+def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(batch_step, "MISSING_SECONDS", 0.2)
+    monkeypatch.setattr(batch_step, "LATE_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("soon_lost")
+def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    settings = make()
+    server.open.clear()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        server.submitted[0].lost = True
+        wait_until(workers.complete)
+        assert server.paid_inline == texts, "the provider does not have it"
+        assert _lost(settings)
+        assert ConditionCode.BATCH_SUSPENDED in workers.conditions()
+        assert server.calls["POST batches"] == 2, "submitted, and cancelled before it was given up"
+        assert "DELETE files" not in server.calls
+        server.submitted[0].lost = False
+        server.open.set()
+        wait_until(lambda: workers.queue.request_vectors("main") or not server.files)
+        [job] = _jobs(settings)
+        assert (job.stage, job.taken) == (Stage.DONE, NOTES)
+
+
+@pytest.mark.usefixtures("soon_lost")
+@pytest.mark.parametrize("lost", ["the job", "its results"])
+def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
+    make: Make, broker_server: BrokerServer, server: BatchServer, lost: str
+) -> None:
+    settings = make()
+    server.fail("POST", "/embeddings", 503, times=1000)
+    if lost == "its results":
+        server.fail("GET", "/files/file-1/content", 404, times=1000)
+    server.on_created = lambda job: setattr(job, "lost", lost == "the job")
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(lambda: _lost(settings))
+        assert "DELETE files" not in server.calls
+    server.submitted[0].lost = False
+    server.mend()
+    wait_until(lambda: [job.look_at < time.time() for job in _jobs(settings)] == [True])
+    with Workers(settings) as workers:
+        workers.queue.request_vectors("main")
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert len(server.submitted) == 1
+
+
+def test_a_job_is_stopped_before_its_texts_go_the_normal_way(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=25))
+    server.fail("POST", "/batches/batch-0/cancel", 404)
+    server.fail("POST", "/batches/batch-0/cancel", 500, times=2)
+    with Workers(make(timeout_minutes=0.001)) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.submitted[0].cancelled
+        assert server.paid == texts
+        assert sum(server.paid_inline.values()) == NOTES - 25, "what it did is kept"
+
+
+def test_a_job_that_ends_after_it_was_cancelled_is_read(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(obeys=False))
+    with Workers(make(timeout_minutes=0.001)) as workers:
+        texts = _backfill(workers)
+        wait_until(lambda: server.submitted and server.submitted[0].cancelled)
+        server.open.set()
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+
+
+def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    settings = make()
+    server.open.clear()
+    with Workers(settings) as workers:
+        _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+    server.open.set()
+    settings = settings.model_copy(update={"cache": settings.cache.model_copy(update={"enabled": False})})
+    with Workers(settings) as workers:
+        workers.queue.request_vectors("main")
+        wait_until(workers.complete)
+        wait_until(lambda: [job.stage for job in _jobs(settings)] == [Stage.DONE])
+        assert not server.paid_inline
+    assert len(server.files) == 2
+
+
+def test_an_unknown_state_is_named_and_no_text_of_it_counts_as_done(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(says="quarantined"))
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        unknown = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
+        assert "quarantined" in str(unknown.params["error"])
+        [job] = _jobs(settings)
+        assert (job.open, job.completed) == (True, 0)
+        server.open.set()
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar
 from urllib.parse import urlsplit
@@ -41,6 +41,7 @@ _IN_MEMORY_BYTES = 4_000_000
 
 #: Characters of a provider's own words in a message.
 _MOST_WORDS = 200
+_MOST_STATE = 40
 
 #: Seconds that a call may take, and the bytes a second that files come and go with at least.
 _CALL_SECONDS = 30.0
@@ -49,11 +50,14 @@ _FILE_BYTES_PER_SECOND = 50_000
 #: Bytes of an answer that is no file; a page of 100 jobs has some 200,000.
 _ANSWER_BYTES = 4_000_000
 
-_GONE = frozenset({404, 405})
+_NOT_THERE = frozenset({404, 405})
 
 
 class BatchUnavailable(RecalldError):
-    """The endpoint has no Batch API (for this model). Embedding the normal way is not affected."""
+    """The endpoint has no such Batch API, job or file (404, 405), or a gateway before it restarts.
+
+    Embedding the normal way is not affected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class ProviderJob:
     """A job as its provider describes it: the files of its `results`, and the `leftovers` to delete at its end.
 
     `total` texts are in it, `completed` are done and `failed` failed. `message` is the provider's, "" without one.
+    `unknown_state` is the name of a state that recalld does not know, which counts as running.
     """
 
     id: str
@@ -91,6 +96,7 @@ class ProviderJob:
     completed: int = 0
     failed: int = 0
     message: str = ""
+    unknown_state: str = ""
     results: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
 
@@ -102,7 +108,7 @@ class BatchApi(ABC):
         Transient: it did not answer well this time; Throttled when it asks to slow down.
         Terminal: it will not serve us (key, quota).
         Permanent: it will never take this job.
-        BatchUnavailable: there is no Batch API at this endpoint.
+        BatchUnavailable: there is no Batch API at this endpoint, or it is away.
     """
 
     #: Half of the 100,000 inputs that Voyage takes: a crash of theirs, or a job that comes too late, costs less. OpenAI
@@ -159,43 +165,51 @@ class BatchApi(ABC):
 
     def find(self, reference: str) -> str | None:
         """Return the id of the job that was made with a reference; None when there is none."""
+        job = self._listed(lambda job: job.reference == reference)
+        return job.id if job is not None else None
+
+    def look(self, job_id: str) -> ProviderJob | None:
+        """Return the state of a job; None if neither its own address nor the list of jobs, if there is one, has it."""
+        with contextlib.suppress(BatchUnavailable):
+            return self._get(job_id)
+        with contextlib.suppress(BatchUnavailable):
+            return self._listed(lambda job: job.id == job_id)
+        return None
+
+    def _listed(self, wanted: Callable[[ProviderJob], bool]) -> ProviderJob | None:
+        """Return the newest wanted job of the list; None when there is none."""
         path, key, size, start = self.listing
         params: dict[str, int | str] = {size: _PAGE}
         for _ in range(_MOST_PAGES):
             page = self.ask("GET", path, params=params)
             jobs = [self.read_job(job) for job in page.get(key) or [] if isinstance(job, Mapping)]
-            found = next((job.id for job in jobs if job.reference == reference), None)
+            found = next(filter(wanted, jobs), None)
             after = page.get("nextPageToken") or (jobs[-1].id if jobs and page.get("has_more") else None)
             if found is not None or after is None:
                 return found
             params[start] = str(after)
         return None
 
-    def look(self, job_id: str) -> ProviderJob:
-        """Return the state of a job. A job that the provider does not know (any more) has failed."""
-        try:
-            return self._get(job_id)
-        except BatchUnavailable:
-            return ProviderJob(job_id, Stage.FAILED, message="the provider does not know the job any more")
-
-    def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
+    def results(self, job: ProviderJob, *, texts: int) -> Iterator[BatchLine]:
         """Yield what became of the job's texts, in no promised order, as the lines arrive; nothing while it runs.
 
         `texts` is the number of them, which bounds the results. A line that cannot be read is left out, as is a second
         one for a text. A text that the provider says nothing about has no line.
         """
         seen: set[str] = set()
-        for name in self.look(job_id).results:
+        for name in job.results:
             for line in map(self._line_of, self._lines(name, texts)):
                 if line is not None and line.custom_id not in seen:
                     seen.add(line.custom_id)
                     yield line
 
-    def cancel(self, job_id: str) -> None:
-        """Ask the provider to stop. Its results until then can still be had; a job that is over stays as it is."""
-        # Refused for a job that is over, or gone: then there is nothing to stop. Whatever else is wrong, a look says.
+    def cancel(self, job_id: str) -> bool:
+        """Ask the provider to stop; return False if it refuses. Its results until then can still be had."""
+        # It refuses for a job that is over, or not there. Whatever else is wrong, a look says.
         with contextlib.suppress(Permanent, Terminal, BatchUnavailable):
             self.call("POST", self.cancel_path.format(job_id))
+            return True
+        return False
 
     def clean_up(self, job_id: str) -> None:
         """Delete the job's files at the provider, as far as that goes. Raises nothing."""
@@ -296,7 +310,7 @@ class BatchApi(ABC):
         yield rest
 
     def _read_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
-        if status in _GONE:
+        if status in _NOT_THERE:
             return BatchUnavailable(f"{self.provider.name} has no such Batch API (HTTP {status})")
         return self.provider.errors.of_status(status, headers, body)
 
@@ -308,6 +322,8 @@ _REFERENCE = "recalld_reference"
 _PAGE = 100
 
 _STAGES = {
+    **dict.fromkeys(("validating", "in_progress", "finalizing", "cancelling", "canceling"), Stage.RUNNING),
+    **dict.fromkeys(("unspecified", "queued", "pending", "running", "processing", "updating", "paused"), Stage.RUNNING),
     "completed": Stage.DONE,
     "partially_completed": Stage.DONE,
     "succeeded": Stage.DONE,
@@ -371,10 +387,12 @@ class OpenAIBatches(BatchApi):
         said = errors.get("data") if isinstance(errors, Mapping) else errors
         messages = [str(one.get("message") or one.get("code")) for one in said or [] if isinstance(one, Mapping)]
         results = tuple(str(job[name]) for name in ("output_file_id", "error_file_id") if job.get(name))
+        stage, unknown_state = _stage(job.get("status"))
         return ProviderJob(
             id=str(job["id"]),
             reference=(job.get("metadata") or {}).get(_REFERENCE),
-            stage=_stage(job.get("status")),
+            stage=stage,
+            unknown_state=unknown_state,
             total=_count(counts, "total"),
             completed=_count(counts, "completed"),
             failed=_count(counts, "failed"),
@@ -449,7 +467,7 @@ class GeminiBatches(BatchApi):
         """Return what an operation says, or the batch itself: both are answered, and metadata may be out of date."""
         facts = {**(operation.get("metadata") or {}), **operation}
         error = operation.get("error")
-        stage = _stage(facts.get("state"))
+        stage, unknown_state = _stage(facts.get("state"))
         if error and stage is Stage.DONE:
             stage = Stage.FAILED
         elif stage is Stage.RUNNING and operation.get("done"):
@@ -461,6 +479,7 @@ class GeminiBatches(BatchApi):
             id=str(operation["name"]),
             reference=facts.get("displayName"),
             stage=stage,
+            unknown_state=unknown_state,
             total=_count(stats, "requestCount"),
             completed=_count(stats, "successfulRequestCount"),
             failed=_count(stats, "failedRequestCount"),
@@ -482,11 +501,13 @@ def batch_api_of(provider: EmbeddingProvider | None) -> BatchApi | None:
     return None
 
 
-def _stage(word: object) -> Stage:
-    """Return the stage that a word means, Gemini's BATCH_STATE_... and JOB_STATE_... among them."""
+def _stage(word: object) -> tuple[Stage, str]:
+    """Return the stage that a word means, Gemini's BATCH_STATE_... and JOB_STATE_... among them.
+
+    A word that is not known means that the job runs; it is returned as well, else "".
+    """
     name = str(word).lower().removeprefix("batch_state_").removeprefix("job_state_")
-    # Whatever else it says (validating, pending, in_progress, finalizing, cancelling) is not its end.
-    return _STAGES.get(name, Stage.RUNNING)
+    return _STAGES.get(name, Stage.RUNNING), "" if name in _STAGES else _quoted(name)[:_MOST_STATE]
 
 
 def _count(counts: object, name: str) -> int:

@@ -10,8 +10,8 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Stage(StrEnum):
-    """Stage of a job. `SUBMITTING`: noted, perhaps at the provider. `LOST`: the provider can not be asked any more."""
+    """Stage of a job. `SUBMITTING`: noted, perhaps at the provider. `LOST`: given up, and its end is not known."""
 
     SUBMITTING = "submitting"
     RUNNING = "running"
@@ -51,7 +51,8 @@ class BatchJob:
 
     `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `total`, `completed`
     and `failed` are what the provider says; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
-    wish to stop; `message` what went wrong, "" when nothing did.
+    wish to stop; `message` what went wrong, "" when nothing did. `missing_looks` in a row, from `missing_since` on,
+    did not find the job or its results at the provider.
     """
 
     reference: str
@@ -76,6 +77,8 @@ class BatchJob:
     taken: int
     stop_reason: str
     message: str
+    missing_since: float | None = None
+    missing_looks: int = 0
 
     @property
     def open(self) -> bool:
@@ -85,9 +88,9 @@ class BatchJob:
     @property
     def came_to_nothing(self) -> bool:
         """Return True if the job is over because its provider failed or was too slow."""
-        return self.stage in (Stage.FAILED, Stage.EXPIRED) or (
-            not self.open and self.stop_reason == StopReason.TOO_LONG
-        )
+        missing = self.stage is Stage.LOST and self.missing_looks > 0
+        too_long = not self.open and self.stop_reason == StopReason.TOO_LONG
+        return missing or too_long or self.stage in (Stage.FAILED, Stage.EXPIRED)
 
 
 # Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
@@ -109,7 +112,7 @@ CREATE TABLE jobs (
     tried_at REAL NOT NULL, -- last submission, or call that failed; 0 before the first submission
     looked_at REAL NOT NULL,
     look_at REAL NOT NULL, -- when to look again
-    stopped_at REAL, -- when it was asked to stop
+    stopped_at REAL, -- when it was to stop, then when its provider took that
     ended_at REAL,
     attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
     texts INTEGER NOT NULL,
@@ -118,7 +121,9 @@ CREATE TABLE jobs (
     failed INTEGER NOT NULL DEFAULT 0,
     taken INTEGER NOT NULL DEFAULT 0,
     stop_reason TEXT NOT NULL DEFAULT '',
-    message TEXT NOT NULL DEFAULT ''
+    message TEXT NOT NULL DEFAULT '',
+    missing_since REAL,
+    missing_looks INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 -- Texts without a vector: at the provider while their job is open, for the normal way when it is over.
 CREATE TABLE texts (
@@ -127,13 +132,16 @@ CREATE TABLE texts (
 CREATE INDEX texts_by_job ON texts (job);
 """
 
+#: Columns of jobs that ledgers of older versions lack. Those versions can go on with them.
+_ADDED = {"missing_since": "REAL", "missing_looks": "INTEGER NOT NULL DEFAULT 0"}
+
 #: Columns of jobs whose name is not that of `BatchJob`'s field.
 _COLUMNS = {"identity": "i.identity", "stage": "state"}
 
 #: Fields that a job's worker writes. `taken` is counted as vectors are kept.
 _SAVED = (
     *("job_id", "stage", "tried_at", "looked_at", "look_at", "ended_at", "attempts"),
-    *("texts", "total", "completed", "failed", "message"),
+    *("texts", "total", "completed", "failed", "message", "missing_since", "missing_looks"),
 )
 
 _OPEN_STATES = "('submitting', 'running', 'stopping')"
@@ -149,11 +157,12 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
 """
 INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# Another process may ask for a stop at any time. What is over stays so.
+# Another process may ask for a stop at any time. What is over stays so, unless a lost job is found.
 SAVE_JOB = f"""
-UPDATE jobs SET {", ".join(f"{_COLUMNS.get(name, name)} = ?" for name in _SAVED)},
-    stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
-WHERE reference = ? AND ended_at IS NULL
+UPDATE jobs SET {", ".join(f"{_COLUMNS.get(name, name)} = :{name}" for name in _SAVED)},
+    stopped_at = coalesce(max(stopped_at, :stopped_at), stopped_at, :stopped_at),
+    stop_reason = CASE stop_reason WHEN '' THEN :stop_reason ELSE stop_reason END
+WHERE reference = :reference AND (ended_at IS NULL OR state = 'lost')
 """  # noqa: S608 - names of fields
 STOP_JOB = """
 UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
@@ -222,7 +231,7 @@ class BatchLedger:
         self._path = path
         self._clock = clock
         self._file = DurableSqlite(path, _KIND)
-        self._file.guarded(self._file.connection)
+        self._file.guarded(self._add_columns)
 
     def __enter__(self) -> Self:
         return self
@@ -270,10 +279,9 @@ class BatchLedger:
 
         A wish to stop that another process wrote meanwhile stays. `taken` is written by `settle` alone.
         """
-        values = [getattr(job, name) for name in _SAVED]
 
         def save(writer: apsw.Connection) -> None:
-            writer.execute(SAVE_JOB, (*values, job.stopped_at, job.stop_reason, job.reference))
+            writer.execute(SAVE_JOB, asdict(job))
             _take_out(writer, job.reference, without)
 
         self._transaction(save)
@@ -344,6 +352,13 @@ class BatchLedger:
         return int(self._read(COUNT_TEXTS, agent, since)[0][0])
 
     # The file
+
+    def _add_columns(self) -> None:
+        connection = self._file.connection()
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(jobs)")}
+        for name in _ADDED.keys() - columns:
+            with suppress(apsw.SQLError):  # another process was faster
+                connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {_ADDED[name]}")
 
     def _jobs(self, reference: str) -> list[BatchJob]:
         jobs = [BatchJob(*row) for row in self._read(SELECT_JOBS, reference)]

@@ -7,6 +7,7 @@ done again: a job that may have been submitted is looked for by its reference fi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,6 +25,13 @@ UNSEEN_SECONDS = 3.0
 
 #: Seconds that a provider may take to stop a job (both document up to 10 minutes).
 STOPPING_SECONDS = 660.0
+
+#: Looks, and seconds from the first to the last of them, without a job or its results before they count as gone. A
+#: gateway that restarts says so as well.
+MISSING_LOOKS, MISSING_SECONDS = 3, 600.0
+
+#: Fewest seconds between two looks for a job that was given up: its results may come late.
+LATE_SECONDS = 60.0
 
 #: Bounds of the pause in seconds after a failed call.
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 300.0
@@ -52,27 +60,31 @@ class JobRules:
 
 
 def step(job: BatchJob, api: BatchApi | None, desk: JobDesk, rules: JobRules, *, now: float) -> BatchJob:
-    """Return an open job after its next calls. `api` is None if the settings do not lead to its provider."""
+    """Return an open or lost job after its next calls. `api` is None if the settings do not lead to its provider."""
     overdue = now - job.made_at > rules.timeout_seconds
     if api is None:
         gone = f"it is at {job.provider}, which the settings do not lead to any more"
-        return _over(job, Stage.LOST, gone, now) if overdue else _later(job, gone, rules, now)
+        return _later(job, gone, rules, now) if job.open and not overdue else _over(job, Stage.LOST, gone, now)
     reason = rules.stop or (StopReason.TOO_LONG if overdue else None)
-    if reason is not None and not job.stop_reason:
+    if reason is not None and job.open and not job.stop_reason:
         job = replace(job, stop_reason=reason.value, stopped_at=now)
     try:
+        if job.stage is Stage.LOST:
+            return _looked_for(job, api, now)
         if job.job_id is None:
             return _submitted(job, api, desk, rules, now)
         return _polled(job, job.job_id, api, desk, rules, now)
     except (StoreFull, StoreBusy, Superseded):
         raise
-    except BatchUnavailable as error:
-        return _over(job, Stage.FAILED, str(error), now)
-    except (Transient, Terminal, Permanent) as error:
-        if job.job_id is None and isinstance(error, Permanent):
+    except (BatchUnavailable, Transient, Terminal, Permanent) as error:
+        if job.stage is Stage.LOST:
+            return _over(job, Stage.LOST, job.message, now)
+        if not job.tried_at and isinstance(error, BatchUnavailable | Permanent):
             return _over(job, Stage.FAILED, str(error), now)
         if _stops_for_long(job, now):
             return _over(job, Stage.LOST, f"the provider does not tell its state: {error}", now)
+        if job.job_id is None and isinstance(error, BatchUnavailable):
+            return _missed(job, str(error), rules, now)
         return _later(job, str(error), rules, now, error)
 
 
@@ -98,24 +110,57 @@ def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now
 
 
 def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
+    stopped = False
     if job.stop_reason and job.stage is Stage.RUNNING:
-        api.cancel(job_id)
-        job = replace(job, stage=Stage.STOPPING)
+        with suppress(Transient):  # it is asked again at the next look
+            stopped = api.cancel(job_id)
     seen = api.look(job_id)
-    job = replace(job, looked_at=now, look_at=now + rules.poll_seconds, attempts=0, message=seen.message)
-    job = replace(job, total=seen.total, completed=seen.completed, failed=seen.failed)
-    if seen.stage is Stage.RUNNING:
-        return _over(job, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else job
-    usable = desk.collect(job, api.results(job_id, texts=job.texts))
-    if usable is None:
-        return replace(job, look_at=now)
-    if seen.stage is Stage.DONE and job.taken + usable == 0:
-        return _over(job, Stage.FAILED, seen.message or "no line of its results holds a vector", now)
-    return _over(job, seen.stage, seen.message, now)
+    if seen is None:
+        missed = _missed(job, "the provider does not have it", rules, now)
+        if not missed.open:
+            api.cancel(job_id)  # it may run all the same
+        return missed
+    told = replace(job, looked_at=now, look_at=now + rules.poll_seconds, attempts=0, message=seen.message)
+    told = replace(told, total=seen.total, completed=seen.completed, failed=seen.failed)
+    told = replace(told, missing_since=None, missing_looks=0)
+    if seen.stage is not Stage.RUNNING:
+        try:
+            usable = desk.collect(told, api.results(seen, texts=job.texts))
+        except BatchUnavailable as error:
+            return _missed(job, str(error), rules, now)
+        if usable is None:
+            return replace(told, look_at=now)
+        if seen.stage is Stage.DONE and job.taken + usable == 0:
+            return _over(told, Stage.FAILED, seen.message or "no line of its results holds a vector", now)
+        return _over(told, seen.stage, seen.message, now)
+    if seen.unknown_state:
+        message = f"the provider reports a state that recalld does not know: {seen.unknown_state}"
+        told = _later(replace(told, attempts=job.attempts, completed=job.completed), message, rules, now)
+    if stopped:
+        return replace(told, stage=Stage.STOPPING, stopped_at=now)
+    return _over(told, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else told
+
+
+def _looked_for(job: BatchJob, api: BatchApi, now: float) -> BatchJob:
+    """Return a lost job, open again if its provider has it after all: its results come late."""
+    job_id = job.job_id or api.find(job.reference)
+    if job_id is None or api.look(job_id) is None:
+        return _over(job, Stage.LOST, job.message, now)
+    return replace(job, job_id=job_id, stage=Stage.RUNNING, ended_at=None, look_at=now, attempts=0)
+
+
+def _missed(job: BatchJob, message: str, rules: JobRules, now: float) -> BatchJob:
+    """Return a job after a look that did not find it or its results: lost if it was not there for long."""
+    since = min(now, now if job.missing_since is None else job.missing_since)
+    job = replace(job, missing_since=since, missing_looks=job.missing_looks + 1)
+    if job.missing_looks >= MISSING_LOOKS and now - since >= MISSING_SECONDS:
+        return _over(job, Stage.LOST, message, now)
+    return _later(job, message, rules, now)
 
 
 def _over(job: BatchJob, stage: Stage, message: str, now: float) -> BatchJob:
-    return replace(job, stage=stage, message=message, ended_at=now)
+    look_at = now + LATE_SECONDS if stage is Stage.LOST else job.look_at
+    return replace(job, stage=stage, message=message, ended_at=job.ended_at or now, look_at=look_at)
 
 
 def _later(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import apsw
 import pytest
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage
@@ -40,6 +41,7 @@ def test_a_job_is_noted_before_it_is_submitted_and_survives_the_process(ledger: 
     assert (job.job_id, job.stage, job.agent, job.texts, job.open) == (None, Stage.SUBMITTING, "main", 2, True)
     assert (job.identity, job.account, job.provider, job.model) == ("an identity", "an account", "openai", "a-model")
     changed = replace(job, job_id="batch-1", stage=Stage.RUNNING, look_at=5.0, completed=1, message="no answer")
+    changed = replace(changed, missing_since=4.0, missing_looks=2)
     ledger.save(changed)
     with BatchLedger(path) as again:
         assert again.jobs() == [changed]
@@ -54,3 +56,40 @@ def test_a_text_is_in_one_job_of_an_identity_at_most(ledger: BatchLedger) -> Non
     assert ledger.hashes("another identity") == {"a"}
     assert ledger.hashes("a third one") == set()
     assert len(ledger.everything()) == 4
+
+
+def test_a_ledger_of_an_older_version_is_gone_on_with(ledger: BatchLedger, path: Path) -> None:
+    ledger.note("main", OPENAI, ["a", "b"], most_open=10)
+    older = apsw.Connection(str(path))
+    for name in ("missing_since", "missing_looks"):
+        older.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
+    older.close()
+    with BatchLedger(path) as newer, BatchLedger(path) as again:
+        [job] = newer.jobs()
+        assert (job.missing_since, job.missing_looks, newer.hashes_in(job.reference)) == (None, 0, {"a", "b"})
+        newer.save(replace(job, missing_since=4.0, missing_looks=2))
+        assert again.jobs() == newer.jobs() != [job]
+
+
+def test_a_lost_job_may_be_found_and_what_is_over_stays_so(ledger: BatchLedger) -> None:
+    ledger.note("main", OPENAI, ["a"], most_open=10)
+    [job] = ledger.jobs()
+    for stage, found in ((Stage.LOST, Stage.RUNNING), (Stage.DONE, Stage.DONE)):
+        ledger.save(replace(job, stage=stage, ended_at=5.0))
+        assert ledger.hashes("an identity") == set()
+        ledger.save(replace(job, stage=Stage.RUNNING))
+        assert [job.stage for job in ledger.jobs()] == [found]
+
+
+def test_the_wish_to_stop_stays_and_its_time_becomes_that_of_the_provider(ledger: BatchLedger) -> None:
+    ledger.note("main", OPENAI, ["a"], most_open=10)
+    [job] = ledger.jobs()
+    assert ledger.stop(job.reference, "cancelled")
+    [stopped] = ledger.jobs()
+    ledger.save(job)
+    assert ledger.jobs() == [stopped]
+    assert stopped.stopped_at is not None
+    taken = replace(stopped, stopped_at=stopped.stopped_at + 5.0)
+    ledger.save(taken)
+    ledger.save(stopped)
+    assert ledger.jobs() == [taken]

@@ -19,7 +19,10 @@ from memory.embedding.batch_jobs.batch_api import (
 )
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import (
+    LATE_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    MISSING_LOOKS,
+    MISSING_SECONDS,
     MOST_ATTEMPTS,
     STOPPING_SECONDS,
     UNSEEN_SECONDS,
@@ -36,7 +39,11 @@ RULES = JobRules(poll_seconds=2.0, timeout_seconds=3600.0)
 
 
 class Provider(OpenAIBatches):
-    """Provider of one job that exists if it is `known`; every call raises `error` if there is one."""
+    """Provider of one job that exists if it is `known`; every call raises `error` if there is one.
+
+    A job that is `gone` has no address, is in no list and cannot be cancelled. `fails` names the calls that raise
+    `error`, all without it. `unknown` is the name of a state.
+    """
 
     most_texts = 10
     most_bytes = 1000
@@ -48,8 +55,12 @@ class Provider(OpenAIBatches):
         known: bool = False,
         lines: list[BatchLine] | None = None,
         error: RecalldError | None = None,
+        gone: bool = False,
+        fails: Collection[str] = (),
+        unknown: str = "",
     ) -> None:
         self.state, self.known, self.error = state, known, error
+        self.gone, self.fails, self.unknown = gone, fails, unknown
         self.lines = lines or [BatchLine("a", np.ones(2, np.float32)), BatchLine("b", reason="not welcome")]
         self.calls: list[str] = []
 
@@ -62,21 +73,22 @@ class Provider(OpenAIBatches):
     def find(self, reference: str) -> str | None:
         return self._called("find", f"job for {reference}" if self.known else None)
 
-    def look(self, job_id: str) -> ProviderJob:
-        return self._called("look", ProviderJob(job_id, self.state, total=2, completed=1))
+    def look(self, job_id: str) -> ProviderJob | None:
+        job = ProviderJob(job_id, self.state, total=2, completed=1, unknown_state=self.unknown)
+        return self._called("look", None if self.gone else job)
 
-    def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
+    def results(self, job: ProviderJob, *, texts: int) -> Iterator[BatchLine]:
         return self._called("results", iter(self.lines))
 
-    def cancel(self, job_id: str) -> None:
-        self._called("cancel", None)
+    def cancel(self, job_id: str) -> bool:
+        return self._called("cancel", not self.gone)
 
     def clean_up(self, job_id: str) -> None:
         raise AssertionError("the caller cleans up once the end is in the ledger")
 
     def _called(self, name: str, answer: T) -> T:
         self.calls.append(name)
-        if self.error is not None:
+        if self.error is not None and (not self.fails or name in self.fails):
             raise self.error
         return answer
 
@@ -109,6 +121,10 @@ RUNNING = replace(INTERRUPTED, job_id="batch-1", stage=Stage.RUNNING)
 STOPPED = replace(RUNNING, stop_reason=StopReason.CANCELLED, stopped_at=NOW - 1.0)
 
 
+GONE = {"gone": True}
+NO_FILE = {"state": Stage.DONE, "error": BatchUnavailable("HTTP 404"), "fails": ["results"]}
+LOOKED_TWICE = replace(RUNNING, missing_since=NOW - MISSING_SECONDS, missing_looks=MISSING_LOOKS - 1)
+LOST = replace(RUNNING, stage=Stage.LOST, ended_at=NOW - 60.0, message="it was not there")
 OVERDUE = replace(RUNNING, made_at=NOW - 3601.0)
 STUCK = replace(STOPPED, stage=Stage.STOPPING, stopped_at=NOW - STOPPING_SECONDS - 1.0)
 JUST_TRIED = replace(INTERRUPTED, tried_at=NOW - 1.0)
@@ -144,7 +160,7 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
         ),
         (RUNNING, {"error": Throttled("slower", retry_after=900.0)}, {}, {"attempts": 1, "look_at": NOW + 900.0}, None),
         # The end before its time.
-        (STOPPED, {}, {}, {"stage": Stage.STOPPING}, ["cancel", "look"]),
+        (STOPPED, {}, {}, {"stage": Stage.STOPPING, "stopped_at": NOW}, ["cancel", "look"]),
         (replace(STOPPED, stage=Stage.STOPPING), {}, {}, {"stage": Stage.STOPPING}, ["look"]),
         (STOPPED, {"state": Stage.CANCELLED}, {}, {"stage": Stage.CANCELLED, "came_to_nothing": False}, None),
         (
@@ -158,6 +174,37 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
         (STUCK, {"error": Transient("no answer")}, {}, {"stage": Stage.LOST}, ["look"]),
         (RUNNING, None, {}, {"stage": Stage.RUNNING, "attempts": 1}, None),
         (OVERDUE, None, {}, {"stage": Stage.LOST, "came_to_nothing": False}, None),
+        (
+            STOPPED,
+            {"error": Transient("no answer"), "fails": ["cancel"]},
+            {},
+            {"stage": Stage.RUNNING},
+            ["cancel", "look"],
+        ),
+        # A job, or its results, that are not there.
+        (RUNNING, GONE, {}, {"stage": Stage.RUNNING, "missing_looks": 1, "missing_since": NOW}, ["look"]),
+        (replace(LOOKED_TWICE, missing_since=NOW - 599.0), GONE, {}, {"stage": Stage.RUNNING}, ["look"]),
+        (replace(LOOKED_TWICE, missing_looks=1), GONE, {}, {"stage": Stage.RUNNING}, ["look"]),
+        (LOOKED_TWICE, GONE, {}, {"stage": Stage.LOST, "came_to_nothing": True}, ["look", "cancel"]),
+        (LOOKED_TWICE, {}, {}, {"stage": Stage.RUNNING, "missing_looks": 0, "missing_since": None}, ["look"]),
+        (LOOKED_TWICE, {"state": Stage.DONE}, {}, {"stage": Stage.DONE}, ["look", "results"]),
+        (
+            LOOKED_TWICE,
+            {**GONE, "error": Transient("no answer"), "fails": ["cancel"]},
+            {},
+            {"stage": Stage.RUNNING, "missing_looks": 2},
+            ["look", "cancel"],
+        ),
+        (RUNNING, NO_FILE, {}, {"stage": Stage.RUNNING, "missing_looks": 1}, ["look", "results"]),
+        (LOOKED_TWICE, NO_FILE, {}, {"stage": Stage.LOST}, ["look", "results"]),
+        (INTERRUPTED, {"error": BatchUnavailable("HTTP 404")}, {}, {"stage": Stage.SUBMITTING}, ["find"]),
+        # A job that was given up.
+        (LOST, GONE, {}, {"stage": Stage.LOST, "ended_at": NOW - 60.0, "look_at": NOW + LATE_SECONDS}, ["look"]),
+        (LOST, {"error": Terminal("bad key")}, {}, {"stage": Stage.LOST, "message": "it was not there"}, ["look"]),
+        (LOST, {}, {}, {"stage": Stage.RUNNING, "open": True, "ended_at": None, "look_at": NOW}, ["look"]),
+        (replace(LOST, job_id=None), {"known": True}, {}, {"job_id": "job for reference"}, ["find", "look"]),
+        (replace(LOST, job_id=None), {}, {}, {"stage": Stage.LOST}, ["find"]),
+        (LOST, None, {}, {"stage": Stage.LOST, "ended_at": NOW - 60.0}, None),
     ],
 )
 def test_a_step_follows_from_the_job_and_what_its_provider_says(
@@ -193,3 +240,26 @@ def test_failed_submissions_are_bounded_and_wait_longer_each_time(error: Recalld
     provider.error = None
     job = step(job, provider, Desk(), RULES, now=now)
     assert (job.stage, job.message) == (Stage.FAILED, str(error))
+
+
+def test_a_stop_that_fails_is_asked_for_again_until_it_is_taken() -> None:
+    provider, job = Provider(error=Transient("no answer"), fails=["cancel"]), STOPPED
+    for look in range(3):
+        job = step(job, provider, Desk(), RULES, now=NOW + look)
+    provider.error = None
+    job = step(job, provider, Desk(), RULES, now=NOW + 600.0)
+    assert (job.stage, job.stopped_at) == (Stage.STOPPING, NOW + 600.0)
+    assert provider.calls.count("cancel") == 4
+    # The provider has its ten minutes from then on.
+    assert step(job, provider, Desk(), RULES, now=NOW + 1000.0).open
+    assert provider.calls.count("cancel") == 4
+
+
+def test_an_unknown_state_is_named_and_runs_until_the_job_is_overdue() -> None:
+    provider, job = Provider(unknown="quarantined"), RUNNING
+    for attempts in (1, 2, 3):
+        job = step(job, provider, Desk(), RULES, now=NOW)
+        assert (job.stage, job.attempts, job.completed) == (Stage.RUNNING, attempts, 0)
+        assert "quarantined" in job.message
+    job = step(replace(job, made_at=OVERDUE.made_at), provider, Desk(), RULES, now=NOW)
+    assert (job.stage, job.stop_reason, provider.calls[-2]) == (Stage.STOPPING, StopReason.TOO_LONG, "cancel")
