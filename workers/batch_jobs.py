@@ -47,7 +47,7 @@ GATHERING_SECONDS = 60.0
 #: Seconds after a failed job for which texts are embedded the normal way.
 PAUSE_SECONDS = 3600.0
 
-#: Seconds for which ended jobs are listed.
+#: Seconds from their beginning for which ended jobs are listed, and lost ones looked for.
 KEPT_SECONDS = 7 * 86_400.0
 
 #: Minimum seconds between two looks.
@@ -123,7 +123,7 @@ class AgentJobs:
 
     def look_after(self) -> None:
         """Report conditions, and request a look at open jobs."""
-        if self._report() or self._due():
+        if self._report():
             self._runtime.queue.request(POLL_BATCH_JOBS, self._agent)
 
     def note(self) -> BatchTurn:
@@ -138,7 +138,7 @@ class AgentJobs:
             gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
             held = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
         # A lost job is looked for before its texts are paid for again.
-        lost = [job for job in self._due() if job.stage is Stage.LOST and job.identity == self._supply.identity]
+        lost = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
         sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in lost))
         self.look_after()
         elsewhere = held | sought | self.ledger.hashes(self._supply.identity)
@@ -156,27 +156,29 @@ class AgentJobs:
                 for job in due if alone else ():
                     # Read again under the lock: another process may have changed it.
                     current = self.ledger.job(job.reference) if job.agent == owner else None
-                    if current is not None and _is_due(current):
+                    if current is not None and current.followed and current.look_at <= time.time():
                         self._step(current)
         jobs = self._report()
-        return max(min(job.look_at for job in jobs) - time.time(), pause) if jobs else None
+        is_open = any(job.open for job in jobs)
+        return max(min(job.look_at for job in jobs) - time.time(), pause) if is_open else None
 
-    def _jobs(self) -> list[BatchJob]:
+    def _followed(self) -> list[BatchJob]:
         known = {one.id for one in self._runtime.settings.agents}
-        return [job for job in self.ledger.jobs() if job.agent == self._agent or job.agent not in known]
+        jobs = [job for job in self.ledger.jobs() if job.followed]
+        return [job for job in jobs if job.agent == self._agent or job.agent not in known]
 
     def _due(self) -> list[BatchJob]:
-        return [job for job in self._jobs() if _is_due(job)]
+        return [job for job in self._followed() if job.look_at <= time.time()]
 
     # Conditions
 
     def _report(self) -> list[BatchJob]:
-        """Report conditions, and return the open jobs."""
-        jobs = [job for job in self._jobs() if job.open]
+        """Report conditions, and return the jobs that are followed."""
+        jobs = self._followed()
         found = [
             Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
             for job in jobs
-            if job.attempts >= MOST_SILENT_FAILURES
+            if job.open and job.attempts >= MOST_SILENT_FAILURES
         ]
         obstacle = self._obstacle() if self._settings.enabled else None
         self._runtime.board.replace(_OF_JOBS, [*found, obstacle] if obstacle is not None else found, agent=self._agent)
@@ -357,13 +359,6 @@ class AgentJobs:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
             self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
             self._runtime.board.counters.flush()
-
-
-def _is_due(job: BatchJob) -> bool:
-    """Return True if it is time to look at an open job, or for a lost job."""
-    now = time.time()
-    lost = job.stage is Stage.LOST and now - job.made_at < KEPT_SECONDS
-    return (job.open or lost) and job.look_at <= now
 
 
 def _groups(items: Iterator[T]) -> Iterator[list[T]]:

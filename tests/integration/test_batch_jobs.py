@@ -316,26 +316,31 @@ def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("soon_lost")
+@pytest.mark.parametrize("enabled", [True, False])
 def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
-    make: Make, broker_server: BrokerServer, server: BatchServer
+    make: Make, broker_server: BrokerServer, server: BatchServer, *, enabled: bool
 ) -> None:
-    settings = make()
     server.open.clear()
-    with Workers(settings) as workers:
+    server.script(JobScript(done=NOTES))
+    with Workers(make()) as workers:
         texts = _backfill(workers)
         wait_until(_at_provider(server))
-        server.submitted[0].lost = True
+        wait_until(workers.settled)
+    server.submitted[0].lost = True
+    settings = make(enabled=enabled)
+    with Workers(settings) as workers:
+        workers.queue.request_vectors("main")
         wait_until(workers.complete)
         assert server.paid_inline == texts, "the provider does not have it"
         assert _lost(settings)
-        assert ConditionCode.BATCH_SUSPENDED in workers.conditions()
-        assert server.calls["POST batches"] == 2, "submitted, and cancelled before it was given up"
+        assert (ConditionCode.BATCH_SUSPENDED in workers.conditions()) is enabled
+        assert server.calls["POST batches"] >= 2, "submitted, and cancelled before it was given up"
         assert "DELETE files" not in server.calls
         server.submitted[0].lost = False
         server.open.set()
         wait_until(lambda: workers.queue.request_vectors("main") or not server.files)
         [job] = _jobs(settings)
-        assert (job.stage, job.taken) == (Stage.DONE, NOTES)
+        assert (job.stage, job.taken) == (Stage.DONE if enabled else Stage.CANCELLED, NOTES)
 
 
 @pytest.mark.usefixtures("soon_lost")

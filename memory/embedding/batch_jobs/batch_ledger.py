@@ -86,6 +86,11 @@ class BatchJob:
         return self.stage in OPEN
 
     @property
+    def followed(self) -> bool:
+        """Return True if the provider is asked about the job: it is open, or may be found again."""
+        return self.open or self.stage is Stage.LOST
+
+    @property
     def came_to_nothing(self) -> bool:
         """Return True if the job is over because its provider failed or was too slow."""
         missing = self.stage is Stage.LOST and self.missing_looks > 0
@@ -168,6 +173,9 @@ STOP_JOB = """
 UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
 WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL
 """
+# By the beginning of a job: a lost one ends again each time that it is looked for and found.
+CLEAR_JOBS = "DELETE FROM jobs WHERE ended_at IS NOT NULL AND made_at < ?"
+CLEAR_TEXTS = "DELETE FROM texts WHERE job IN (SELECT id FROM jobs WHERE ended_at IS NOT NULL AND made_at < ?)"
 # The plus keeps SQLite from going through all of a job's texts by its index.
 DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
 TEXTS = """
@@ -306,12 +314,12 @@ class BatchLedger:
         return self._transaction(stop)
 
     def clear_away(self, *, older_than_seconds: float) -> None:
-        """Forget jobs that ended so long ago, and the texts that were left in them."""
+        """Forget jobs that are over and were made so long ago, and the texts that were left in them."""
         before = self._clock() - older_than_seconds
 
         def clear(writer: apsw.Connection) -> None:
-            writer.execute("DELETE FROM texts WHERE job IN (SELECT id FROM jobs WHERE ended_at < ?)", (before,))
-            writer.execute("DELETE FROM jobs WHERE ended_at < ?", (before,))
+            writer.execute(CLEAR_TEXTS, (before,))
+            writer.execute(CLEAR_JOBS, (before,))
 
         self._transaction(clear)
 

@@ -93,3 +93,18 @@ def test_the_wish_to_stop_stays_and_its_time_becomes_that_of_the_provider(ledger
     ledger.save(taken)
     ledger.save(stopped)
     assert ledger.jobs() == [taken]
+
+
+def test_a_lost_job_is_forgotten_by_its_age_and_an_open_one_is_not(path: Path) -> None:
+    now = [1000.0]
+    with BatchLedger(path, clock=lambda: now[0]) as ledger:
+        for text_hash in ("a", "b"):
+            ledger.note("main", OPENAI, [text_hash], most_open=10)
+        lost, running = ledger.jobs()
+        ledger.save(replace(lost, stage=Stage.LOST, ended_at=1500.0))
+        for age, jobs in ((500.0, 2), (501.0, 1)):
+            now[0] = 1000.0 + age
+            ledger.clear_away(older_than_seconds=500.0)
+            assert len(ledger.jobs()) == jobs
+        assert ledger.everything() == {("an identity", "b")}
+        assert ledger.known_hashes("an identity") == ledger.hashes_in(running.reference) == {"b"}
