@@ -256,7 +256,9 @@ class AgentJobs:
             return
         self._record(job, requests=1, failed=int(after.came_to_nothing))
         # Files stay until their vectors are in the cache.
-        if api is not None and after.job_id is not None and ended and self._supply.cache is not None:
+        read = self.ledger.job(job.reference)
+        cached = self._supply.cache is not None and read is not None and (read.taken > 0 or not read.completed)
+        if api is not None and after.job_id is not None and ended and cached:
             api.clean_up(after.job_id)
         # Other agents may have the same texts.
         for agent in self._runtime.settings.agents:

@@ -79,21 +79,25 @@ def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("away", [False, True])
 def test_a_batch_job_is_cancelled_by_its_name(
-    home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str]
+    home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str], *, away: bool
 ) -> None:
     server.open.clear()
     server.script(JobScript(done=50))
     recalld("index", "--workspace", str(workspace), home=home, environment=environment)
     [job] = _jobs(home, environment)["batchJobs"]
+    if away:
+        server.fail("POST", f"/batches/{job['jobId']}/cancel", 404)
     cancelled = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
     assert cancelled.returncode == 0, cancelled.stderr
-    assert "openai was asked to stop it" in cancelled.stdout
-    assert server.jobs[job["jobId"]].cancelled
+    assert server.jobs[job["jobId"]].cancelled is not away
+    assert _jobs(home, environment)["batchJobs"][0]["state"] == ("running" if away else "stopping")
     again = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
     assert (again.returncode, "already" in again.stdout) == (0, True)
     done = recalld("index", "--json", home=home, environment=environment)
     assert json.loads(done.stdout)["agents"][0]["vectorsPending"] == 0
+    assert server.jobs[job["jobId"]].cancelled
     assert server.paid == texts
     assert sum(server.paid_inline.values()) == NOTES - 50
     over = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -414,6 +415,33 @@ def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(
         wait_until(lambda: [job.stage for job in _jobs(settings)] == [Stage.DONE])
         assert not server.paid_inline
     assert len(server.files) == 2
+
+
+def test_results_without_a_usable_vector_stay_at_their_provider(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.script(JobScript(spoils=NOTES))
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == server.paid_inline == texts
+    assert len(server.files) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_text_is_paid_twice_whatever_a_gateway_answers(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
+    chance = random.Random(seed)
+    for _ in range(30):
+        path = chance.choice(["/batches/batch-0", "/batches/batch-0", "/batches", "/files/file-1/content"])
+        server.fail("GET", path, chance.choice([401, 404, 405, 500, 503, None]))
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
 
 
 def test_an_unknown_state_is_named_and_no_text_of_it_counts_as_done(
