@@ -144,7 +144,11 @@ def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: Job
 def _looked_for(job: BatchJob, api: BatchApi, now: float) -> BatchJob:
     """Return a lost job, open again if its provider has it after all: its results come late."""
     job_id = job.job_id or api.find(job.reference)
-    if job_id is None or api.look(job_id) is None:
+    seen = api.look(job_id) if job_id is not None else None
+    unstopped = seen is not None and seen.stage is Stage.RUNNING and job.stop_reason
+    if job_id is not None and unstopped:
+        api.cancel(job_id)
+    if seen is None or unstopped:
         return _over(job, Stage.LOST, job.message, now)
     return replace(job, job_id=job_id, stage=Stage.RUNNING, ended_at=None, look_at=now, attempts=0)
 

@@ -204,6 +204,14 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
         (LOST, {}, {}, {"stage": Stage.RUNNING, "open": True, "ended_at": None, "look_at": NOW}, ["look"]),
         (replace(LOST, job_id=None), {"known": True}, {}, {"job_id": "job for reference"}, ["find", "look"]),
         (replace(LOST, job_id=None), {}, {}, {"stage": Stage.LOST}, ["find"]),
+        (replace(LOST, stop_reason=StopReason.CANCELLED), {}, {}, {"stage": Stage.LOST}, ["look", "cancel"]),
+        (
+            replace(LOST, stop_reason=StopReason.CANCELLED),
+            {"state": Stage.CANCELLED},
+            {},
+            {"stage": Stage.RUNNING, "stop_reason": StopReason.CANCELLED},
+            ["look"],
+        ),
         (LOST, None, {}, {"stage": Stage.LOST, "ended_at": NOW - 60.0}, None),
     ],
 )
