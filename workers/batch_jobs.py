@@ -19,8 +19,9 @@ import structlog
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.batch_jobs.batch_step import JobRules, step
+from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens, text_hash
@@ -25,7 +25,7 @@ from memory.context.injection import (
 )
 from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor_for
 from memory.search.manager import SearchManager
 from memory.search.query_vectors import QueryVectors
@@ -206,14 +206,14 @@ class AgentContext:
         vectors = self._memory.embedder.vectors if meanings and isinstance(self._memory, SearchManager) else None
         if vectors is None or not vectors.provider.account:
             return None
-        held, identity = self._sessions.line_vectors, vectors.provider.identity
-        hashes = {text_hash(meaning): meaning for meaning in meanings if (identity, meaning) not in held}
-        path = self._settings.home / "cache" / "embeddings.sqlite"
-        if hashes and path.is_file():
-            with closing(EmbeddingCache(path)) as cache:
-                found = cache.get_many(identity, list(hashes))
-            held.update({(identity, hashes[digest]): vector for digest, vector in found.items()})
-        lines = {one: held[identity, one] for one in meanings if (identity, one) in held}
+        identity = vectors.provider.identity
+        cache = EmbeddingCacheReader(self._settings.home / "cache" / "embeddings.sqlite")
+
+        def cached(missing: Sequence[str]) -> dict[str, Vector]:
+            hashes = {text_hash(meaning): meaning for meaning in missing}
+            return {hashes[digest]: vector for digest, vector in cache.get_many(identity, list(hashes)).items()}
+
+        lines = self._sessions.line_vectors(identity, meanings, cached)
         if not lines:
             return None
         asked = searched_query(prompt, redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 
@@ -26,6 +27,9 @@ from schemas.sections import Injection
 
 #: Sessions whose injected blocks are remembered.
 REMEMBERED_SESSIONS = 512
+
+#: Lines with triggers whose vectors are remembered: 12 MB with 1,536 dimensions.
+REMEMBERED_LINES = 2_048
 
 #: Lines with triggers that one prompt gets, and the cosine from which on a line has a prompt's meaning.
 TRIGGERED_LINES = 3
@@ -71,11 +75,33 @@ class InjectedSessions:
     """Blocks that each session's prompts hold already; the sessions used last are remembered."""
 
     def __init__(self) -> None:
-        #: Vectors of lines with triggers, by the provider's identity and the line's meaning.
-        self.line_vectors: dict[tuple[str, str], Vector] = {}
+        #: By the provider's identity and the line's meaning.
+        self._line_vectors: OrderedDict[tuple[str, str], Vector] = OrderedDict()
+        self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
         #: Curated files with their revisions, by agent and path.
         self.curated: dict[tuple[str, str], tuple[object, CuratedFile]] = {}
+
+    def line_vectors(
+        self, identity: str, meanings: Sequence[str], look_up: Callable[[Sequence[str]], Mapping[str, Vector]]
+    ) -> dict[str, Vector]:
+        """Return the vectors of lines with triggers, by meaning. `look_up` is asked for those not remembered.
+
+        The lines used last are remembered. Thread-safe.
+        """
+        with self._lock:
+            vectors = {
+                one: vector for one in meanings if (vector := self._line_vectors.get((identity, one))) is not None
+            }
+        missing = [meaning for meaning in meanings if meaning not in vectors]
+        vectors.update(look_up(missing) if missing else {})
+        with self._lock:
+            for meaning, vector in vectors.items():
+                self._line_vectors[identity, meaning] = vector
+                self._line_vectors.move_to_end((identity, meaning))
+            while len(self._line_vectors) > REMEMBERED_LINES:
+                self._line_vectors.popitem(last=False)
+        return vectors
 
     def begin(self, agent: str, session: str) -> None:
         """Forget a session's blocks: it begins, or its context was compacted."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,8 @@ import apsw
 import numpy as np
 import structlog
 
-from memory.embedding.vectors import matrix_from_bytes16, sound_rows16, to_bytes16
+from memory.embedding.cache_reader import IDENTITY, VERSION, count_entries, decoded, hash_key, look_up
+from memory.embedding.vectors import to_bytes16
 from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
@@ -40,13 +40,8 @@ _KIND = Kind(
     -- Eviction order without reading the vectors.
     CREATE INDEX embeddings_used ON embeddings (used);
     """,
-    version=1,
+    version=VERSION,
 )
-
-_IDENTITY = "SELECT id FROM identities WHERE identity = ?"
-
-#: Hashes in one look-up; SQLite's default bound of parameters is far above.
-_GROUP = 400
 
 #: Last-use marks written along with one response, at most.
 _TOUCHES_A_WRITE = 2_000
@@ -91,17 +86,17 @@ class EmbeddingCache:
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
         with self._lock:
-            found = self._file.guarded(lambda: self._look_up(identity, hashes))
+            found = self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes))
             today = _today()
             self._touched.update((row, today) for row, _, used in found.values() if used != today)
             waiting = self._unsaved.get(identity, {})
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
-        return _decode({text_hash: blob for text_hash, (_, blob, _) in found.items()}) | unsaved
+        return decoded({text_hash: blob for text_hash, (_, blob, _) in found.items()}) | unsaved
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there, without counting it as a use of them."""
         with self._lock:
-            return set(self._file.guarded(lambda: self._look_up(identity, hashes, column="x''")))
+            return set(self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes, column="x''")))
 
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
@@ -150,7 +145,7 @@ class EmbeddingCache:
     def entries(self) -> int:
         """Return the number of vectors."""
         with self._lock:
-            return self._file.guarded(self._count)
+            return self._file.guarded(lambda: count_entries(self._file.connection()))
 
     def evict(self) -> int:
         """Delete the least recently used entries beyond the bound; returns how many."""
@@ -190,29 +185,13 @@ class EmbeddingCache:
 
     # Statements
 
-    def _look_up(
-        self, identity: str, hashes: Sequence[str], *, column: str = "vector"
-    ) -> dict[str, tuple[int, bytes, int]]:
-        """Return row, vector and day of last use of the texts that are there."""
-        found: dict[str, tuple[int, bytes, int]] = {}
-        for start in range(0, len(hashes), _GROUP):
-            group = {_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
-            marks = ",".join("?" * len(group))
-            rows = self._file.connection().execute(
-                f"SELECT id, hash, {column}, used FROM embeddings"  # noqa: S608 - constants and question marks
-                f" WHERE identity = ({_IDENTITY}) AND hash IN ({marks})",
-                (identity, *group),
-            )
-            found.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
-        return found
-
     def _insert(self, identity: str, blobs: Mapping[str, bytes]) -> None:
         def insert(writer: apsw.Connection) -> None:
             writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (identity,))
             writer.executemany(
-                f"INSERT INTO embeddings (identity, hash, vector, used) VALUES (({_IDENTITY}), ?, ?, ?)"  # noqa: S608 - a constant
+                f"INSERT INTO embeddings (identity, hash, vector, used) VALUES (({IDENTITY}), ?, ?, ?)"  # noqa: S608 - a constant
                 " ON CONFLICT (identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used",
-                [(identity, _key(text_hash), blob, _today()) for text_hash, blob in blobs.items()],
+                [(identity, hash_key(text_hash), blob, _today()) for text_hash, blob in blobs.items()],
             )
             self._write_touches(writer, _TOUCHES_A_WRITE)
 
@@ -229,7 +208,7 @@ class EmbeddingCache:
     def _surplus(self, bound: int) -> int:
         """Return the number of entries above `bound`."""
         self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
-        surplus = self._count() - bound
+        surplus = count_entries(self._file.connection()) - bound
         # A little more than needed, so that a full cache does not evict at every turn.
         return surplus + bound // 50 if surplus > 0 else 0
 
@@ -242,33 +221,9 @@ class EmbeddingCache:
 
         return self._file.transaction(delete)
 
-    def _count(self) -> int:
-        return int(next(self._file.connection().execute("SELECT count(*) FROM embeddings"))[0])
-
     def _forget(self) -> None:
         """Forget the rows of a file that is gone."""
         self._touched = {}
-
-
-def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
-    """Return the vectors of all sound blobs. All vectors of an identity have one width; SQLite does not verify
-    pages."""
-    widths = Counter(map(len, found.values())).most_common(1)
-    if not widths or widths[0][0] % 2 or not widths[0][0]:
-        return {}
-    whole = {text_hash: blob for text_hash, blob in found.items() if len(blob) == widths[0][0]}
-    sound = sound_rows16(list(whole.values()))
-    if not sound.all():
-        whole = {text_hash: blob for (text_hash, blob), good in zip(whole.items(), sound, strict=True) if good}
-    return dict(zip(whole, matrix_from_bytes16(list(whole.values())), strict=True)) if whole else {}
-
-
-def _key(text_hash: str) -> bytes:
-    """Return the bytes of a hexadecimal hash, half as many as its digits; any other text as it is."""
-    if len(text_hash) == 32:
-        with contextlib.suppress(ValueError):
-            return bytes.fromhex(text_hash)
-    return text_hash.encode()
 
 
 def _today() -> int:

@@ -180,11 +180,7 @@ class ServedAgents:
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
-        """Look up what costs more with every agent: the state of each index, and the sizes in the home.
-
-        Raises:
-            RecalldError: the embedding cache cannot be read.
-        """
+        """Look up what costs more with every agent: the state of each index, and the sizes in the home."""
         # One by one: a readiness probe meanwhile waits for one.
         for agent in self.served:
             self.probed([agent])

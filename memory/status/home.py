@@ -10,7 +10,6 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import distributions
@@ -19,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
@@ -28,6 +27,7 @@ from memory.status.agent import agent_status, spending, trouble_of
 from memory.status.index import StatusSources
 from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from memory.status.run_files import frozen_pid, read_hooks_state
+from memory.store.read_only import bytes_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
@@ -127,7 +127,7 @@ class HomeSizes:
 
 
 def home_sizes(settings: Settings, pending: PendingReader) -> HomeSizes:
-    """Open the embedding cache and walk the home. Raises what `EmbeddingCache` raises."""
+    """Open the embedding cache and walk the home."""
     home = settings.home
     models = tree_bytes(home / "cache" / "models")
     try:
@@ -153,14 +153,13 @@ def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
     fleet = pending.fleet()
     counts = fleet.counts if fleet is not None else ()
     looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
-    with closing(EmbeddingCache(path)) as kept:
-        return CacheState(
-            enabled=True,
-            entries=kept.entries(),
-            disk_bytes=sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists()),
-            hits=looks.get(("hit",), 0),
-            misses=looks.get(("miss",), 0),
-        )
+    return CacheState(
+        enabled=True,
+        entries=EmbeddingCacheReader(path).entries(),
+        disk_bytes=sum(map(bytes_of, (path, Path(f"{path}-wal")))),
+        hits=looks.get(("hit",), 0),
+        misses=looks.get(("miss",), 0),
+    )
 
 
 def broker_state(settings: Settings, pending: PendingReader) -> BrokerState:

@@ -7,7 +7,6 @@ one; the others notice by its inode.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import time
@@ -20,6 +19,7 @@ import apsw
 import structlog
 
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
+from memory.store.read_only import keep_log
 
 log = structlog.get_logger(__name__)
 
@@ -215,12 +215,6 @@ def connect(path: Path) -> apsw.Connection:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
     return connection
-
-
-def keep_log(connection: apsw.Connection) -> None:
-    """Leave the -wal and -shm files in place when the last connection closes."""
-    yes = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
 
 
 def empty_log(connection: apsw.Connection, *, wait_seconds: float, busy_seconds: float) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger
+from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice

@@ -16,7 +16,8 @@ from functools import partial
 
 import click
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
+from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from memory.store.errors import OtherVersion

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from memory.embedding.batch_jobs import batch_step
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings

@@ -21,7 +21,7 @@ from memory.index.completion import differences
 from memory.index.indexer import IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
-from memory.store.sqlite.connection import open_for_writing
+from memory.store.sqlite.writer import open_for_writing
 from producers.reconciler import Indexes, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.status import DiskState

@@ -101,6 +101,29 @@ def test_folders_import_one_way() -> None:
         pytest.fail(f"folders import each other: {' <- '.join(error.args[1])}")
 
 
+#: Names of the flags and statements with which a database is opened for writing, or written.
+WRITING = re.compile(r"SQLITE_OPEN_(READWRITE|CREATE)|BEGIN IMMEDIATE|BEGIN EXCLUSIVE")
+
+
+def test_no_code_that_the_query_service_reaches_opens_a_database_for_writing() -> None:
+    """The names of modules are in the contract of imports; this looks at their work."""
+    reached, waiting = set[str](), [module for module in sources() if module.startswith("memory.service")]
+    while waiting:
+        if (module := waiting.pop()) not in reached:
+            reached.add(module)
+            waiting += imported(module)
+    assert "memory.embedding.cache_reader" in reached
+    assert not [module for module in sorted(reached) if WRITING.search(sources()[module])]
+    opened = [
+        f"{module}:{node.lineno}"
+        for module in sorted(reached)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"apsw.Connection", "sqlite3.connect"}
+        if not any(word.arg in {"flags", "uri"} for word in node.keywords)
+    ]
+    assert opened == []
+
+
 def imported(module: str) -> set[str]:
     """Return the product's modules that a module imports."""
     names = []

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import apsw
 import structlog
 
+from memory.embedding.batch_jobs.ledger_reader import OPEN_STATES, VERSION, ledger_path
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.store.durable_sqlite import DurableSqlite, Kind, locked
 from schemas.conditions import StopReason
@@ -149,13 +150,11 @@ _SAVED = (
     *("texts", "total", "completed", "failed", "message", "missing_since", "missing_looks"),
 )
 
-_OPEN_STATES = "('submitting', 'running', 'stopping')"
-
 SELECT_JOBS = f"""
 SELECT {", ".join(_COLUMNS.get(one.name, one.name) for one in fields(BatchJob))}
 FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
 """  # noqa: S608 - names of fields
-COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {_OPEN_STATES}"  # noqa: S608 - constants
+COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {OPEN_STATES}"  # noqa: S608 - constants
 INSERT_JOB = """
 INSERT INTO jobs (
     reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
@@ -181,19 +180,9 @@ DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
 TEXTS = """
 SELECT t.hash, i.identity FROM texts AS t JOIN identities AS i ON i.id = t.identity JOIN jobs AS j ON j.id = t.job WHERE
 """
-OPEN_TEXTS = f"{TEXTS} j.state IN {_OPEN_STATES}"
-COUNT_TEXTS = f"""
-SELECT count(*) FROM texts WHERE job IN (
-    SELECT id FROM jobs WHERE agent = ? AND max(made_at, looked_at, tried_at) >= ? AND state IN {_OPEN_STATES}
-)
-"""  # noqa: S608 - constants
+OPEN_TEXTS = f"{TEXTS} j.state IN {OPEN_STATES}"
 
-_KIND = Kind("the list of batch jobs", TABLES, version=1)
-
-
-def ledger_path(home: Path) -> Path:
-    """Return the path of a home's ledger."""
-    return home / "cache" / "batch_jobs.sqlite"
+_KIND = Kind("the list of batch jobs", TABLES, version=VERSION)
 
 
 def batch_jobs_of(home: Path) -> list[BatchJob]:
@@ -204,29 +193,16 @@ def batch_jobs_of(home: Path) -> list[BatchJob]:
         return ledger.jobs()
 
 
-def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> int:
-    """Return the number of an agent's texts in jobs that a worker looks after; 0 without a ledger.
-
-    Never raises: status goes on without the number.
-    """
-    return _told(home, lambda ledger: ledger.texts_of(agent, looked_within_seconds=looked_within_seconds), 0)
-
-
 def sent_in_jobs(home: Path, identity: str, hashes: Sequence[str]) -> set[str]:
     """Return those of some texts that open jobs hold; none without a ledger, or if it cannot be read."""
-    return _told(home, lambda ledger: ledger.sent(identity, hashes), set())
-
-
-def _told(home: Path, read: Callable[[BatchLedger], T], nothing: T) -> T:
-    """Return what is read from a home's ledger; `nothing` without a ledger, or if it cannot be read."""
     if not ledger_path(home).exists():
-        return nothing
+        return set()
     try:
         with BatchLedger(ledger_path(home)) as ledger:
-            return read(ledger)
+            return ledger.sent(identity, hashes)
     except RecalldError as error:
         log.debug("batch_ledger_unreadable", error=str(error))
-        return nothing
+        return set()
 
 
 class BatchLedger:
@@ -353,11 +329,6 @@ class BatchLedger:
     def everything(self) -> set[tuple[str, str]]:
         """Return all texts that are in open jobs, as (identity, text hash)."""
         return {(identity, text_hash) for text_hash, identity in self._read(OPEN_TEXTS)}
-
-    def texts_of(self, agent: str, *, looked_within_seconds: float) -> int:
-        """Return the number of an agent's texts in jobs that were made, or looked at, in the last so many seconds."""
-        since = self._clock() - looked_within_seconds
-        return int(self._read(COUNT_TEXTS, agent, since)[0][0])
 
     # The file
 

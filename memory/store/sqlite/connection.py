@@ -9,28 +9,14 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.durable_sqlite import keep_log
 from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
+from memory.store.read_only import open_read_only
 from memory.store.sqlite.schema import (
     APPLICATION_ID,
     OLDEST_READABLE_SCHEMA_NUMBER,
-    PAGE_SIZE,
     SCHEMA_NUMBER,
 )
-
-#: A writer's page cache of 64 MB holds most pages of the keyword index. From 16 MB of write-ahead log on, a commit
-#: copies it back. The page size has no effect on an existing file.
-WRITER_PRAGMAS: dict[str, int | str] = {
-    "page_size": PAGE_SIZE,
-    "journal_mode": "wal",
-    "synchronous": "normal",
-    "cache_size": -65_536,
-    "mmap_size": 0,
-    "temp_store": "memory",
-    "wal_autocheckpoint": 1_024,
-    "journal_size_limit": 16_777_216,
-}
 
 #: Readers map the first 2 GB of an index into memory: address space, not resident memory.
 READER_PRAGMAS: dict[str, int | str] = {"cache_size": -4_096, "mmap_size": 2_147_483_648, "temp_store": "memory"}
@@ -53,48 +39,26 @@ NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which in
 _MISSING_PARTS = ("no such table", "no such column", "vtable constructor failed")
 
 
-def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False) -> apsw.Connection:
-    """Open the read and write connection of a store; the caller makes the schema.
-
-    Raises:
-        StoreUnreadable, StoreCorrupt, StoreBusy, StoreFull
-    """
-    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
-    with translated(path):
-        return _opened(str(path), flags, options, WRITER_PRAGMAS)
-
-
-def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = False) -> apsw.Connection:
+def open_for_reading(path: Path, options: StoreOptions) -> apsw.Connection:
     """Open a read-only connection to an index of this version.
 
-    `immutable` reads the file alone, without the -wal and -shm files beside it. That is correct only without writers.
-
     Raises:
-        apsw.Error: untranslated, since the caller may have an alternative.
+        apsw.Error: untranslated.
         StoreUnreadable, StoreCorrupt
     """
-    name, flags = str(path), apsw.SQLITE_OPEN_READONLY
-    if immutable:
-        name, flags = f"{path.absolute().as_uri()}?immutable=1", flags | apsw.SQLITE_OPEN_URI
-    return _opened(name, flags, options, READER_PRAGMAS, index=path)
+
+    def begin(connection: apsw.Connection) -> None:
+        set_up(connection, options, READER_PRAGMAS)
+        refuse_strangers(connection, path)
+
+    return open_read_only(path, begin)
 
 
-def _opened(
-    name: str, flags: int, options: StoreOptions, pragmas: Mapping[str, int | str], *, index: Path | None = None
-) -> apsw.Connection:
-    """Open a connection; with `index`, to an existing index of this version only."""
-    connection = apsw.Connection(name, flags=flags)
-    try:
-        connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
-        for pragma, value in pragmas.items():
-            connection.pragma(pragma, value)
-        keep_log(connection)  # a reader that may not write to the folder could not make it again
-        if index is not None:
-            refuse_strangers(connection, index)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def set_up(connection: apsw.Connection, options: StoreOptions, pragmas: Mapping[str, int | str]) -> None:
+    """Set the busy timeout and pragmas of a connection."""
+    connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
+    for pragma, value in pragmas.items():
+        connection.pragma(pragma, value)
 
 
 def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
@@ -182,9 +146,6 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
 #: Idle connections of one index; each holds up to three descriptors and about 100 KB. A search uses two at once.
 MAX_IDLE_CONNECTIONS = 2
 
-#: SQLite's errors when it needs a -shm file and can neither read nor make one.
-_NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
-
 
 class ReadConnections:
     """Pool of connections, each lent to one thread at a time. It opens the first one at once, to raise errors early.
@@ -239,20 +200,6 @@ class ReadConnections:
                 self._idle.pop().close()
 
     def _open(self) -> apsw.Connection:
-        try:
-            connection = open_for_reading(self._path, self._options)
-        except _NO_SHARED_MEMORY:
-            # Without its -wal and -shm files, a database is read if it is complete without them.
-            if not self._path.is_file() or bytes_of(self._path.with_name(f"{self._path.name}-wal")):
-                raise
-            connection = open_for_reading(self._path, self._options, immutable=True)
+        connection = open_for_reading(self._path, self._options)
         self.text_reason = missing_keywords(connection)
         return connection
-
-
-def bytes_of(path: Path) -> int:
-    """Return the size of a file, 0 without it."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -12,6 +12,7 @@ import apsw
 from memory.chunking.segmenting import match_terms, query_terms
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.options import StoreOptions
+from memory.store.read_only import bytes_of
 from memory.store.reader import (
     MOST_BEGUN,
     MOST_NAMED,
@@ -30,9 +31,9 @@ from memory.store.reader import (
     Vector,
 )
 from memory.store.sqlite import keywords, vectors
-from memory.store.sqlite.connection import ReadConnections, bytes_of
+from memory.store.sqlite.check import findings
+from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.keywords import TermFrequencies
-from memory.store.sqlite.maintenance import findings
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,

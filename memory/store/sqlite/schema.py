@@ -6,12 +6,7 @@ of dimensions (`memory.store.sqlite.vectors`).
 
 from __future__ import annotations
 
-import time
-
-import apsw
-
 from memory.chunking.segmenting import FTS5_TOKENIZER
-from memory.store.durable_sqlite import committed
 
 #: Mark of recalld's files ("rcld"), so that another application's database is never taken for an index.
 APPLICATION_ID = 0x72636C64
@@ -149,28 +144,3 @@ SCHEMA_NUMBER = len(MIGRATIONS)
 
 #: Oldest schema that a reader can use without migrating it.
 OLDEST_READABLE_SCHEMA_NUMBER = 1
-
-
-def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...] = MIGRATIONS) -> int:
-    """Apply the missing migrations, each in its own transaction; return their number.
-
-    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may call this at once.
-    """
-    applied = 0
-    for number, (name, statements) in enumerate(migrations, start=1):
-        if _user_version(connection) >= number:
-            continue
-        with committed(connection):
-            if _user_version(connection) >= number:
-                continue  # another process has applied it meanwhile
-            connection.execute(statements)
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            connection.execute(SET_META, (f"migration:{number}", f"{name}, {when}"))
-            connection.pragma("user_version", number)
-            connection.pragma("application_id", APPLICATION_ID)
-            applied += 1
-    return applied
-
-
-def _user_version(connection: apsw.Connection) -> int:
-    return int(connection.pragma("user_version"))

@@ -15,13 +15,13 @@ import apsw
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
+from memory.store.read_only import bytes_of, keep_log
 from memory.store.reader import TranscriptMark
 from memory.store.sqlite.connection import (
-    bytes_of,
     load_sqlite_vec,
     missing_keywords,
-    open_for_writing,
     refuse_strangers,
+    set_up,
     translated,
 )
 from memory.store.sqlite.maintenance import (
@@ -32,12 +32,25 @@ from memory.store.sqlite.maintenance import (
     merge_keywords,
 )
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.schema import SET_META, migrate
+from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, Maintained, Store, WriteOutcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: A writer's page cache of 64 MB holds most pages of the keyword index. From 16 MB of write-ahead log on, a commit
+#: copies it back. The page size has no effect on an existing file.
+WRITER_PRAGMAS: dict[str, int | str] = {
+    "page_size": PAGE_SIZE,
+    "journal_mode": "wal",
+    "synchronous": "normal",
+    "cache_size": -65_536,
+    "mmap_size": 0,
+    "temp_store": "memory",
+    "wal_autocheckpoint": 1_024,
+    "journal_size_limit": 16_777_216,
+}
 
 #: Bytes of the write-ahead log from which a commit waits briefly for readers, so that the log starts over. SQLite's
 #: own checkpoints never wait: with steady readers the log would grow for ever.
@@ -215,3 +228,46 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
         connection.close()
+
+
+def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False) -> apsw.Connection:
+    """Open the read and write connection of a store; the caller makes the schema.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy, StoreFull
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    with translated(path):
+        connection = apsw.Connection(str(path), flags=flags)
+        try:
+            set_up(connection, options, WRITER_PRAGMAS)
+            keep_log(connection)  # a reader that may not write to the folder could not make it again
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...] = MIGRATIONS) -> int:
+    """Apply the missing migrations, each in its own transaction; return their number.
+
+    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may call this at once.
+    """
+    applied = 0
+    for number, (name, statements) in enumerate(migrations, start=1):
+        if _user_version(connection) >= number:
+            continue
+        with committed(connection):
+            if _user_version(connection) >= number:
+                continue  # another process has applied it meanwhile
+            connection.execute(statements)
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            connection.execute(SET_META, (f"migration:{number}", f"{name}, {when}"))
+            connection.pragma("user_version", number)
+            connection.pragma("application_id", APPLICATION_ID)
+            applied += 1
+    return applied
+
+
+def _user_version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))

@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import pytest
 
 from memory.chunking.curated import CuratedBlock, CuratedFile, curated_blocks
 from memory.context.injection import (
     MEANT_COSINE,
+    REMEMBERED_LINES,
     REMEMBERED_SESSIONS,
     InjectedBlock,
     InjectedSessions,
@@ -22,6 +24,7 @@ from memory.context.injection import (
 )
 from memory.context.marks import MARK
 from memory.search.tools import SearchableMemory
+from memory.store.reader import Vector
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Injection
 
@@ -229,6 +232,27 @@ def test_sessions_used_last_are_remembered() -> None:
         sessions.fresh("a", str(number), blocks("one"))
     assert sessions.fresh("a", str(REMEMBERED_SESSIONS), blocks("one")) == []
     assert sessions.fresh("a", "0", blocks("one")) == blocks("one")
+
+
+def test_vectors_of_the_lines_used_last_are_remembered() -> None:
+    sessions, looked_up = InjectedSessions(), []
+
+    def look_up(meanings: Sequence[str]) -> dict[str, Vector]:
+        looked_up.extend(meanings)
+        return {meaning: np.ones(2, np.float32) for meaning in meanings if meaning != "unknown"}
+
+    def vectors(*meanings: str) -> set[str]:
+        looked_up.clear()
+        return set(sessions.line_vectors("model", meanings, look_up))
+
+    assert (vectors("first", "unknown"), looked_up) == ({"first"}, ["first", "unknown"])
+    vectors(*map(str, range(REMEMBERED_LINES - 1)))
+    assert (vectors("first"), looked_up) == ({"first"}, [])
+    assert (vectors("new"), looked_up) == ({"new"}, ["new"])
+    assert (vectors("first", "1"), looked_up) == ({"first", "1"}, []), "both were used after line 0"
+    assert (vectors("0"), looked_up) == ({"0"}, ["0"])
+    assert set(sessions.line_vectors("other model", ["first"], look_up)) == {"first"}
+    assert looked_up == ["0", "first"]
 
 
 def test_injected_text_is_marked_quoted_and_names_its_sources() -> None:

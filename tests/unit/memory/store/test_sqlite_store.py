@@ -18,8 +18,8 @@ from memory.store.errors import (
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, migrate
-from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
 from memory.store.writer import DocumentDelete
 from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 

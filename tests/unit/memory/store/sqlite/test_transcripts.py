@@ -14,8 +14,8 @@ from memory.store.reader import RefusedChunk
 from memory.store.sqlite import connection as sqlite_connection
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.rows import as_blob
-from memory.store.sqlite.schema import MIGRATIONS, migrate
-from memory.store.sqlite.writer import SqliteStore
+from memory.store.sqlite.schema import MIGRATIONS
+from memory.store.sqlite.writer import SqliteStore, migrate, open_for_writing
 from memory.store.writer import WriteOutcome
 from schemas.documents import FileStat
 from tests.storing import TALK, key, mark, piece, said, text_hash, vector
@@ -38,7 +38,7 @@ def rows(path: Path, statement: str, bindings: tuple[object, ...] = ()) -> list[
 def old_path(tmp_path: Path) -> Path:
     """A generation as the first schema had it: one note, one chunk with a vector, one refused."""
     path = tmp_path / "old.sqlite"
-    connection = sqlite_connection.open_for_writing(path, StoreOptions(), create=True)
+    connection = open_for_writing(path, StoreOptions(), create=True)
     sqlite_connection.load_sqlite_vec(connection, None)
     migrate(connection, MIGRATIONS[:1])
     connection.execute("CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[16], chunk_size = 1024)")

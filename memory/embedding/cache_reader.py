@@ -1,0 +1,88 @@
+"""Reading of the embedding cache, as the query service does it: no use is counted, and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import apsw
+
+from memory.embedding.vectors import matrix_from_bytes16, sound_rows16
+from memory.store.read_only import read_durable
+from memory.store.reader import Vector
+
+#: `PRAGMA user_version` of the file.
+VERSION = 1
+
+IDENTITY = "SELECT id FROM identities WHERE identity = ?"
+COUNT_ENTRIES = "SELECT count(*) FROM embeddings"
+
+#: Hashes in one look-up; SQLite's default bound of parameters is far above.
+_GROUP = 400
+
+
+class EmbeddingCacheReader:
+    """Vectors in the cache file at a path. A file that cannot be read right now holds none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
+        nothing: dict[str, tuple[int, bytes, int]] = {}
+        rows = read_durable(
+            self._path,
+            version=VERSION,
+            read=lambda connection: look_up(connection, identity, hashes),
+            nothing=nothing,
+        )
+        return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()})
+
+    def entries(self) -> int:
+        """Return the number of vectors."""
+        return read_durable(self._path, version=VERSION, read=count_entries, nothing=0)
+
+
+def look_up(
+    connection: apsw.Connection, identity: str, hashes: Sequence[str], *, column: str = "vector"
+) -> dict[str, tuple[int, bytes, int]]:
+    """Return row, vector and day of last use of the texts that are there."""
+    found: dict[str, tuple[int, bytes, int]] = {}
+    for start in range(0, len(hashes), _GROUP):
+        group = {hash_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
+        marks = ",".join("?" * len(group))
+        rows = connection.execute(
+            f"SELECT id, hash, {column}, used FROM embeddings"  # noqa: S608 - constants and question marks
+            f" WHERE identity = ({IDENTITY}) AND hash IN ({marks})",
+            (identity, *group),
+        )
+        found.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
+    return found
+
+
+def count_entries(connection: apsw.Connection) -> int:
+    """Return the number of vectors."""
+    return int(next(connection.execute(COUNT_ENTRIES))[0])
+
+
+def decoded(found: Mapping[str, bytes]) -> dict[str, Vector]:
+    """Return the vectors of all sound blobs. All vectors of an identity have one width; SQLite does not verify
+    pages."""
+    widths = Counter(map(len, found.values())).most_common(1)
+    if not widths or widths[0][0] % 2 or not widths[0][0]:
+        return {}
+    whole = {text_hash: blob for text_hash, blob in found.items() if len(blob) == widths[0][0]}
+    sound = sound_rows16(list(whole.values()))
+    if not sound.all():
+        whole = {text_hash: blob for (text_hash, blob), good in zip(whole.items(), sound, strict=True) if good}
+    return dict(zip(whole, matrix_from_bytes16(list(whole.values())), strict=True)) if whole else {}
+
+
+def hash_key(text_hash: str) -> bytes:
+    """Return the bytes of a hexadecimal hash, half as many as its digits; any other text as it is."""
+    if len(text_hash) == 32:
+        with contextlib.suppress(ValueError):
+            return bytes.fromhex(text_hash)
+    return text_hash.encode()

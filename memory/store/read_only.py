@@ -1,0 +1,68 @@
+"""SQLite files as a process reads them that never writes them: no file is made anew, repaired or set aside."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+T = TypeVar("T")
+
+#: SQLite's errors when it needs a -shm file and can neither read nor make one.
+_NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
+
+
+def open_read_only(path: Path, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
+    """Open a file for reading. `begin` sets the connection up and reads from it.
+
+    Where SQLite cannot make the -shm file, a file that is complete without its log is opened as immutable: the file
+    alone is read, since no other process of this folder writes. Raises apsw.Error, and what `begin` raises.
+    """
+    try:
+        return _opened(str(path), apsw.SQLITE_OPEN_READONLY, begin)
+    except _NO_SHARED_MEMORY:
+        if not path.is_file() or bytes_of(path.with_name(f"{path.name}-wal")):
+            raise
+        uri = f"{path.absolute().as_uri()}?immutable=1"
+        return _opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, begin)
+
+
+def _opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
+    connection = apsw.Connection(name, flags=flags)
+    try:
+        keep_log(connection)  # a reader that may not write to the folder could not make it again
+        begin(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_durable(path: Path, *, version: int, read: Callable[[apsw.Connection], T], nothing: T) -> T:
+    """Return what `read` finds in a file of this version (`PRAGMA user_version`).
+
+    Return `nothing` for a file that is missing, locked, damaged or of another version. It never waits for a lock.
+    """
+    try:
+        with closing(open_read_only(path, lambda connection: connection.pragma("user_version"))) as connection:
+            return read(connection) if connection.pragma("user_version") == version else nothing
+    except apsw.Error:
+        return nothing
+
+
+def keep_log(connection: apsw.Connection) -> None:
+    """Leave the -wal and -shm files in place when the last connection closes."""
+    yes = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
+
+
+def bytes_of(path: Path) -> int:
+    """Return the size of a file, 0 without it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

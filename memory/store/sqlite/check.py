@@ -1,0 +1,113 @@
+"""Check of the tables of one SQLite generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import apsw
+
+from memory.store.errors import CheckUnfinished
+from memory.store.reader import Flaw
+from memory.store.sqlite import vectors
+from memory.store.sqlite.connection import missing_keywords
+from memory.store.sqlite.rows import fetch, fetch_one, meta_value
+from memory.store.sqlite.schema import TRANSCRIPTS_SCHEMA_NUMBER
+
+#: Time limit of a check in seconds; a million chunks take about ten.
+CHECK_SECONDS = 120.0
+
+#: Steps of SQLite between two checks of the time limit.
+_STEPS = 10_000
+
+#: Ids listed in a finding.
+MAX_LISTED_IDS = 5
+
+# FTS5 checks its own structure, too.
+MAX_INTEGRITY_MESSAGES = 20
+
+SELECT_CHUNK_IDS = "SELECT id FROM chunks"
+SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
+SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
+
+# The table behind it, readable without FTS5.
+SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
+
+SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_ORPHANED_MARKS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN (SELECT file_id FROM transcripts)"
+SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
+
+
+def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[Flaw]:
+    """Check all tables in one snapshot; return one sentence per finding.
+
+    Raises:
+        CheckUnfinished: the check exceeded its time limit. During a check, the write-ahead log keeps growing.
+    """
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    connection.execute("BEGIN")
+    try:
+        # Keywords first: reading chunks_fts makes FTS5 see other processes' commits. Its part of the integrity check
+        # does not (SQLite 3.54): it would compare with an earlier state and call a sound index damaged.
+        keywords = list(_keywords(connection))
+        return [*map(Flaw, _integrity(connection)), *keywords, *_vectors(connection), *_files(connection)]
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        return [Flaw(f"the database is damaged: {error}")]
+    except apsw.InterruptError:
+        raise CheckUnfinished(f"the index was not looked at whole: that takes longer than {seconds:.0f} s") from None
+    finally:
+        connection.set_progress_handler(None)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _integrity(connection: apsw.Connection) -> Iterator[str]:
+    for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
+        # SQLite cannot check a table whose module is missing.
+        if message != "ok" and not any(f"no such module: {module}" in message for module in ("vec0", "fts5")):
+            yield f"integrity_check: {message}"
+
+
+def _keywords(connection: apsw.Connection) -> Iterator[Flaw]:
+    chunks = _ids(connection, SELECT_CHUNK_IDS)
+    past_fts5 = missing_keywords(connection) is not None
+    indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
+    yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
+    yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
+
+
+def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
+    ready = _ids(connection, SELECT_READY_IDS)
+    exists = fetch_one(connection, SELECT_HAS_VECTORS) is not None
+    if exists != (meta_value(connection, "dimensions") is not None):
+        yield Flaw("chunks_vec and the dimensions in meta do not agree")
+    if not exists:
+        yield from _difference("ready chunks without a row in chunks_vec", ready)
+        return
+    in_blocks, listed = vectors.stored_ids(connection)
+    yield from _difference("ready chunks without a row in chunks_vec", ready - in_blocks)
+    yield from _difference("rows of chunks_vec without a ready chunk", in_blocks - ready)
+    yield from _difference("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
+
+
+def _files(connection: apsw.Connection) -> Iterator[Flaw]:
+    yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
+    if int(connection.pragma("user_version")) >= TRANSCRIPTS_SCHEMA_NUMBER:
+        yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
+        yield from _difference(
+            "stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE)
+        )
+
+
+def _ids(connection: apsw.Connection, statement: str) -> set[int]:
+    return {int(row[0]) for row in fetch(connection, statement)}
+
+
+def _difference(what: str, ids: set[int]) -> Iterator[Flaw]:
+    if ids:
+        shown = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
+        flaw = Flaw(f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
+        flaw.rows = len(ids)
+        yield flaw
