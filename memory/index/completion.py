@@ -17,7 +17,7 @@ from memory.documents.roots import archived_path, is_transcript_name
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
-from memory.index.fingerprint import embedding_of, redaction_of
+from memory.index.fingerprint import embedding_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
@@ -110,13 +110,8 @@ def complete_generation(indexer: Indexer) -> bool:
     wanted = indexer.fingerprint()
     if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
         return False  # even in a process without a key: CURRENT has vectors
-    with _answering(indexer) as reader:
-        before = reader.meta("identity") if reader is not None else None
     note_asked(indexer)
     done = indexer.generations.complete(wanted.digest)
-    if done and before is not None and redaction_of(before) != redaction_of(wanted.description):
-        # The old generation holds unmasked text that the new rules mask. Open readers finish first.
-        indexer.generations.sweep(older_than_seconds=0.0, kept_corrupt=0)
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
     return done

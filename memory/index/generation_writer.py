@@ -32,8 +32,9 @@ GROWTH = 1.5
 #: Extra bytes for its write-ahead log and for other programs that write meanwhile.
 RESERVE_BYTES = 64 * 1024 * 1024
 
-#: Damaged files that are kept for inspection.
+#: Damaged files that are kept for inspection, and the seconds for which they are: they hold text that may be deleted.
 KEPT_CORRUPT_FILES = 2
+KEPT_CORRUPT_SECONDS = 2_700.0
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -166,7 +167,12 @@ class GenerationWriter(Generations):
         if names is None:
             with self._locked():
                 names = self._obeyed(fingerprint) or self._begun(fingerprint, description)
-        return [self._store(names[0]), *self._readable(names[1:])]
+        try:
+            return [self._store(names[0]), *self._readable(names[1:])]
+        except (StoreUnreadable, StoreCorrupt):
+            if all((self.folder / name).exists() for name in names):
+                raise
+            return self.open_writer(fingerprint, description)  # one was replaced and deleted meanwhile
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
@@ -257,7 +263,7 @@ class GenerationWriter(Generations):
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
 
-        The replaced generation stays on the disk for its readers until `sweep`.
+        The replaced generation and the damaged ones disappear from the folder at once. Readers go on reading.
 
         Raises:
             NotOwner: another process owns the indexes.
@@ -272,8 +278,7 @@ class GenerationWriter(Generations):
                 return False
             self._point(CURRENT, target)
             self.set_note(NEXT, None)
-            if current is not None:
-                os.utime(self.folder / current)  # the age of a replaced generation counts from now
+            self._sweep(0.0, 0)
             return True
 
     def set_aside_damaged(self, *, suspect: str | None = None) -> list[Path]:
@@ -297,7 +302,7 @@ class GenerationWriter(Generations):
             return set_aside(self.folder / name)
 
     def sweep(self, *, older_than_seconds: float, kept_corrupt: int | None = KEPT_CORRUPT_FILES) -> None:
-        """Delete unreferenced generations of this age, and all but the newest corrupt ones (None: keep all).
+        """Delete unreferenced generations of this age, and old corrupt ones beyond a number (None: keep all).
 
         A deleted file disappears from the folder at once. Its readers go on reading; its space returns when the last
         one closes.
@@ -312,8 +317,10 @@ class GenerationWriter(Generations):
         kept = self._existing(CURRENT) is None
         surplus = [path for path in unused if not kept and time.time() - path.stat().st_mtime >= older_than_seconds]
         if kept_corrupt is not None:
-            corrupt.sort(key=lambda path: int(path.name.rpartition("-")[2]))
-            surplus += corrupt[: max(0, len(corrupt) - kept_corrupt)]
+            times = {path: int(path.name.rpartition("-")[2]) for path in corrupt}
+            corrupt.sort(key=times.__getitem__, reverse=True)
+            oldest = time.time() - KEPT_CORRUPT_SECONDS
+            surplus += [path for place, path in enumerate(corrupt) if place >= kept_corrupt or times[path] < oldest]
         for path in surplus:
             for part in parts(path):
                 part.unlink(missing_ok=True)

@@ -57,6 +57,13 @@ class OpenReaders:
             self._open.move_to_end(reader)
             return list(islice(self._open, max(0, len(self._open) - self._most)))
 
+    def let_go(self) -> None:
+        """Close the readers of replaced generations, whose files are gone, without waiting for their next lease."""
+        with self._lock:
+            readers = list(self._open)
+        for reader in readers:
+            reader.let_go()
+
     def closed(self, reader: SharedReader) -> None:
         """Record that a reader is closed."""
         with self._lock:
@@ -107,6 +114,12 @@ class SharedReader:
         """Close once the last lease is returned; the next lease opens a new reader."""
         with self._lock:
             self._retire()
+
+    def let_go(self) -> None:
+        """Rest if the generation was replaced."""
+        with self._lock:
+            if self._open is not None and self._generations.token() != self._token:
+                self._retire()
 
     def _take(self, *, passing: bool) -> _Open | None:
         resting: list[SharedReader] = []

@@ -76,6 +76,9 @@ REQUEST_THREADS = 64
 #: Seconds between two background looks at what costs more with every agent.
 LOOK_AROUND_SECONDS = 30.0
 
+#: Seconds between two looks for indexes that were replaced: the disk keeps a deleted file while it is open.
+LET_GO_SECONDS = 3.0
+
 #: Path of a page -> its file.
 PAGES = {"/": "page.html", "/docs": "docs.html"}
 
@@ -232,7 +235,9 @@ class _Service:
                 await asyncio.to_thread(self.agents.look_around)
             except RecalldError as error:
                 _log.warning("look_around_failed", error=str(error))
-            await asyncio.sleep(LOOK_AROUND_SECONDS)
+            for _ in range(round(LOOK_AROUND_SECONDS / LET_GO_SECONDS)):
+                await asyncio.sleep(LET_GO_SECONDS)
+                await asyncio.to_thread(self.agents.resources.open_readers.let_go)
 
 
 class _CountedMemory(SearchableMemory):

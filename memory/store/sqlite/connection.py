@@ -178,7 +178,7 @@ class ReadConnections:
         try:
             with translated(self._path):
                 if connection is None:
-                    connection = self._open()
+                    connection = self._open_or_wait()
                 yield connection
         finally:
             with self._changed:
@@ -198,6 +198,17 @@ class ReadConnections:
             self._changed.wait_for(lambda: self._lent == 0)
             while self._idle:
                 self._idle.pop().close()
+
+    def _open_or_wait(self) -> apsw.Connection:
+        """Open a connection. If the file is gone, as of a replaced generation, wait for a connection to it."""
+        try:
+            return self._open()
+        except apsw.CantOpenError:
+            with self._changed:
+                seconds = self._options.busy_timeout_seconds
+                if not self._changed.wait_for(lambda: self._idle or self._lent == 1, seconds) or not self._idle:
+                    raise
+                return self._idle.pop()
 
     def _open(self) -> apsw.Connection:
         connection = open_for_reading(self._path, self._options)

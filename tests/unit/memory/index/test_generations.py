@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import KEPT_CORRUPT_SECONDS, GenerationWriter
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
+from schemas.errors import RecalldError
 from tests.storing import document, key, vector
 
 NOTE = key("memory/note.md")
@@ -93,9 +96,7 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert generations.token() != token
     assert generations.next() is None
     assert len(reader.search_text("gateway", 5)) == 1  # the reader from before still has its own
-    writer.sweep(older_than_seconds=0)
-    assert files_in(folder) == {generations.current()}
-    assert len(reader.search_text("gateway", 5)) == 1  # even after the file is gone
+    assert files_in(folder) == {generations.current()}, "the replaced one is gone at once"
     reader.close()
 
     fresh = generations.open_reader()
@@ -118,23 +119,55 @@ def test_an_index_file_that_somebody_deleted_is_made_anew(
     assert fingerprint_of(generations.open_reader()) == "f1"
 
 
-def test_a_sweep_spares_what_was_replaced_a_moment_ago_and_two_corrupt_files(
+def test_a_sweep_spares_a_new_unnamed_generation_and_two_files_that_were_damaged_lately(
     writer: GenerationWriter, folder: Path
 ) -> None:
     writer.open_writer("f1", "first")
-    [only] = files_in(folder)
-    os.utime(folder / only, (0, 0))  # an old file; what counts is when it was replaced
-    writer.open_writer("f2", "second")
-    writer.complete("f2")
-    for age in range(4):
+    now = int(time.time())
+    (folder / "unnamed.sqlite").touch()
+    for age in (60, 50, 40, 30, KEPT_CORRUPT_SECONDS + 60):
         for suffix in ("", "-wal"):
-            (folder / f"g.sqlite.corrupt-{1000 + age}{suffix}").touch()
+            (folder / f"g.sqlite.corrupt-{now - int(age)}{suffix}").touch()
     writer.sweep(older_than_seconds=60)
-    assert only in files_in(folder)
+    assert "unnamed.sqlite" in files_in(folder)
     left = sorted(path.name for path in folder.iterdir() if "corrupt" in path.name)
-    assert left == [f"g.sqlite.corrupt-{1002 + age}{suffix}" for age in range(2) for suffix in ("", "-wal")]
+    assert left == [f"g.sqlite.corrupt-{now - age}{suffix}" for age in (40, 30) for suffix in ("", "-wal")]
     writer.sweep(older_than_seconds=0)
-    assert only not in files_in(folder)
+    assert "unnamed.sqlite" not in files_in(folder)
+
+
+def test_a_damaged_file_is_deleted_within_the_hour_however_few_there_are(
+    writer: GenerationWriter, folder: Path
+) -> None:
+    writer.open_writer("f1", "first")
+    old = folder / f"g.sqlite.corrupt-{int(time.time() - KEPT_CORRUPT_SECONDS - 1)}"
+    old.touch()
+    writer.sweep(older_than_seconds=60)
+    assert not old.exists()
+
+
+def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWriter, folder: Path) -> None:
+    writer.open_writer("f1", "first")
+    stop, errors = threading.Event(), []
+
+    def open_again_and_again() -> None:
+        while not stop.is_set():
+            with closing(GenerationWriter(folder, OPTIONS)) as other:
+                try:
+                    other.open_writer("f1", "first")
+                except RecalldError as error:
+                    errors.append(error)
+
+    workers = [threading.Thread(target=open_again_and_again) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for _ in range(60):
+        writer.begin("f1", "first", force=True)
+        assert writer.complete("f1")
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert errors == []
 
 
 @pytest.mark.parametrize("content", ["", "../../etc/passwd", ".hidden", "\n"])

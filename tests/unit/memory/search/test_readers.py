@@ -13,11 +13,12 @@ class Openings:
     """Generations of a test, which open a store of its own each time; `inside` are open."""
 
     def __init__(self) -> None:
+        self.name = "current"
         self.opened = 0
         self.inside: list[TemporaryStore] = []
 
     def token(self) -> object:
-        return "current"
+        return self.name
 
     def open_reader(self) -> TemporaryStore:
         self.opened += 1
@@ -58,3 +59,20 @@ def test_whoever_leases_while_others_rest_has_an_open_reader():
     for one in shared:
         one.close()
     assert not any(one.inside for one in openings)
+
+
+def test_readers_of_replaced_generations_close_after_their_last_user_without_another_lease():
+    openings = [Openings(), Openings()]
+    open_readers = OpenReaders(3)
+    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    with shared[0].lease():
+        with shared[1].lease():
+            pass
+        openings[0].name = "next"
+        open_readers.let_go()
+        assert [len(one.inside) for one in openings] == [1, 1], "a search goes on with its reader"
+    assert [len(one.inside) for one in openings] == [0, 1]
+    with shared[0].lease() as reader:
+        assert reader in openings[0].inside
+    for one in shared:
+        one.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from memory.store.errors import (
 )
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
+from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
@@ -226,3 +228,21 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
     assert recorded["migration:1"].startswith("first tables, ")
     assert recorded[f"migration:{len(more)}"].startswith("colours, ")
     connection.close()
+
+
+def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: SqliteStore) -> None:
+    filled(sqlite_store, documents=1, chunks=1)
+    connections = ReadConnections(index_path, StoreOptions())
+    counts: list[int] = []
+
+    def count() -> None:
+        with connections.borrow() as connection:
+            counts.append(len(connection.execute("SELECT id FROM chunks").fetchall()))
+
+    with connections.borrow():
+        index_path.unlink()
+        waiting = threading.Thread(target=count)
+        waiting.start()
+    waiting.join()
+    connections.close()
+    assert counts == [1]
