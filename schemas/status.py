@@ -139,7 +139,11 @@ class Counts(Wire):
 
 
 class IndexState(Counts):
-    """Contents of the answering generation, and progress of the next one (`build`)."""
+    """Contents of the answering generation, and progress of the next one (`build`).
+
+    `deletedOnDisk` counts deleted chunks whose words are not overwritten in its file yet, since Unix time
+    `deletedSince`.
+    """
 
     source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
@@ -148,6 +152,8 @@ class IndexState(Counts):
     identity: str | None = None
     identity_matches: bool = True
     disk_bytes: int = 0
+    deleted_on_disk: int = 0
+    deleted_since: float | None = None
 
 
 class QueueState(Wire):

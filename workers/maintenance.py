@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ SWEEP_SECONDS = 5.0
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_SECONDS = 300.0
 
-#: Seconds for which a replaced generation stays on disk for readers that still use it.
+#: Seconds for which a generation that was given up stays on the disk.
 OLD_GENERATION_SECONDS = 600.0
 
 #: Seconds of a round of maintenance over all agents. Agents that it did not reach come first in the next round.
@@ -37,9 +38,9 @@ ROUND_SECONDS = 30.0
 #: Seconds of a round for one agent.
 AGENT_SECONDS = 5.0
 
-#: Seconds without maintenance after which a busy agent gets it, too. A live job then waits for at most one step, a
-#: transaction of a few milliseconds.
-NEGLECTED_SECONDS = 3_600.0
+#: Seconds without maintenance after which a busy agent gets it, too: deleted words are overwritten within an hour. A
+#: live job then waits for at most one step, a transaction of a few milliseconds.
+NEGLECTED_SECONDS = 1_800.0
 
 
 def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses: Pulses) -> None:
@@ -59,7 +60,7 @@ def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses
                     pulse.busy(f"keeps the house of {agent.id}")
                     keep_house(runtime, agent.id)
             with _surviving(), pulse.at("maintains indexes"):
-                maintenance.round()
+                maintenance.round(now=time.time())
 
 
 @contextmanager
@@ -124,6 +125,9 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
         keep_batch_jobs(runtime, indexer)
+    if runtime.settings.agent(agent).backend != "qmd":
+        # No update removes deleted text from its index and exports any more.
+        shutil.rmtree(runtime.settings.home / "qmd" / agent, ignore_errors=True)
 
 
 class Maintenance:
@@ -141,14 +145,17 @@ class Maintenance:
         # Fractions of seconds that are not counted yet.
         self._rests: dict[str, float] = {}
 
-    def round(self) -> None:
-        """Maintain the indexes of all agents, the longest neglected one first, and the cache. Report failures."""
+    def round(self, *, now: float) -> None:
+        """Maintain the indexes of all agents, the longest neglected one first, and the cache. Report failures.
+
+        `now` is Unix time.
+        """
         deadline = self._clock() + ROUND_SECONDS
         for agent in sorted((agent.id for agent in self._runtime.settings.agents), key=self._since):
             if self._stopping() or self._clock() >= deadline:
                 return
             with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):
-                self._maintain(agent, deadline)
+                self._maintain(agent, deadline, now)
         with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, "*"):
             begun = time.monotonic()
             if self._runtime.maintain_cache():
@@ -157,7 +164,7 @@ class Maintenance:
     def _since(self, agent: str) -> float:
         return self._looked_after.get(agent, self._begun)
 
-    def _maintain(self, agent: str, deadline: float) -> None:
+    def _maintain(self, agent: str, deadline: float, now: float) -> None:
         neglected = self._clock() - self._since(agent) > NEGLECTED_SECONDS
         if not neglected and not self._is_quiet(agent):
             return
@@ -168,7 +175,7 @@ class Maintenance:
 
         with self._runtime.indexer(agent) as indexer:
             for store in indexer.generations.open_existing():
-                done = store.maintain(go_on=go_on)
+                done = store.maintain(go_on=go_on, now=now)
                 self._count(done.seconds)
                 if done.anything:
                     log.info(
@@ -178,7 +185,8 @@ class Maintenance:
                         keyword_steps=done.keyword_steps,
                         log_bytes=done.log_bytes,
                     )
-        self._looked_after[agent] = self._clock()
+            if go_on():  # else the next round goes on here
+                self._looked_after[agent] = self._clock()
 
     def _count(self, seconds: Mapping[str, float]) -> None:
         """Count rounds and whole seconds for metrics; fractions are carried over."""

@@ -43,6 +43,9 @@ _RETRY_SECONDS = 10.0
 #: Hits that are asked for beside the wanted ones: some may be withheld from the session.
 _SPARE_HITS = 10
 
+#: Seconds between two cleanups of a changed index, which holds deleted text until then.
+CLEANUP_SECONDS = 1_800.0
+
 #: Lines of an exported transcript above that of the file's first line.
 _EXPORT_HEADING_LINES = 2
 
@@ -81,6 +84,7 @@ class QmdBackend(Backend):
         self._collections = self._wanted_collections()
         #: Reads documents; it never searches.
         self._documents = SearchManager(settings, agent.model_copy(update={"provider": "none", "fallback": "none"}))
+        self._cleaned_up_at = 0
         self._wake = threading.Event()
         self._closed = threading.Event()
         reason = 'qmd.search_mode = "search" uses keywords only' if self._qmd.search_mode == "search" else None
@@ -211,6 +215,7 @@ class QmdBackend(Backend):
         settings, now = self._qmd.update, time.monotonic()
         interval = settings.interval_minutes * 60
         steps = [update := _Step(self._update, interval, now if settings.on_boot else now + interval)]
+        steps.append(_Step(self._clean_up, CLEANUP_SECONDS, now))
         if self._vectors.available:
             steps.append(_Step(self._embed, settings.embed_interval_minutes * 60, now))
         updated_at = now
@@ -253,6 +258,13 @@ class QmdBackend(Backend):
         files = files_of(self._command.run("status", timeout_seconds=settings.command_timeout_seconds))
         state = {"problem": None, "files": files, "chunks": files, "updated_at": time.time()}
         self._status = self._status.model_copy(update=state)
+
+    def _clean_up(self) -> None:
+        """Remove deleted text from QMD's index, if it changed."""
+        index = self._exports.parent / "cache" / "qmd" / "index.sqlite"
+        if index.exists() and index.stat().st_mtime_ns != self._cleaned_up_at:
+            self._command.run("cleanup", timeout_seconds=self._qmd.update.timeout_seconds)
+            self._cleaned_up_at = index.stat().st_mtime_ns
 
     def _embed(self) -> None:
         self._command.run("embed", timeout_seconds=self._qmd.update.embed_timeout_seconds)

@@ -85,23 +85,17 @@ class InjectedSessions:
     def line_vectors(
         self, identity: str, meanings: Sequence[str], look_up: Callable[[Sequence[str]], Mapping[str, Vector]]
     ) -> dict[str, Vector]:
-        """Return the vectors of lines with triggers, by meaning. `look_up` is asked for those not remembered.
-
-        The lines used last are remembered. Thread-safe.
-        """
+        """Return vectors of lines with triggers; `look_up` finds those not remembered, the last used ones are."""
         with self._lock:
-            vectors = {
-                one: vector for one in meanings if (vector := self._line_vectors.get((identity, one))) is not None
-            }
-        missing = [meaning for meaning in meanings if meaning not in vectors]
-        vectors.update(look_up(missing) if missing else {})
-        with self._lock:
-            for meaning, vector in vectors.items():
-                self._line_vectors[identity, meaning] = vector
-                self._line_vectors.move_to_end((identity, meaning))
+            missing = [meaning for meaning in meanings if (identity, meaning) not in self._line_vectors]
+            looked_up = look_up(missing) if missing else {}
+            # Out and in again: the vectors used last come last.
+            used = {one: self._line_vectors.pop((identity, one), looked_up.get(one)) for one in dict.fromkeys(meanings)}
+            vectors = {meaning: vector for meaning, vector in used.items() if vector is not None}
+            self._line_vectors.update({(identity, meaning): vector for meaning, vector in vectors.items()})
             while len(self._line_vectors) > REMEMBERED_LINES:
                 self._line_vectors.popitem(last=False)
-        return vectors
+            return vectors
 
     def begin(self, agent: str, session: str) -> None:
         """Forget a session's blocks: it begins, or its context was compacted."""

@@ -17,7 +17,6 @@ from memory.store.reader import Vector
 VERSION = 1
 
 IDENTITY = "SELECT id FROM identities WHERE identity = ?"
-COUNT_ENTRIES = "SELECT count(*) FROM embeddings"
 
 #: Hashes in one look-up; SQLite's default bound of parameters is far above.
 _GROUP = 400
@@ -32,17 +31,12 @@ class EmbeddingCacheReader:
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
         nothing: dict[str, tuple[int, bytes, int]] = {}
-        rows = read_durable(
-            self._path,
-            version=VERSION,
-            read=lambda connection: look_up(connection, identity, hashes),
-            nothing=nothing,
-        )
+        rows = read_durable(self._path, VERSION, lambda file: look_up(file, identity, hashes), nothing)
         return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()})
 
     def entries(self) -> int:
         """Return the number of vectors."""
-        return read_durable(self._path, version=VERSION, read=count_entries, nothing=0)
+        return read_durable(self._path, VERSION, count_entries, 0)
 
 
 def look_up(
@@ -64,7 +58,7 @@ def look_up(
 
 def count_entries(connection: apsw.Connection) -> int:
     """Return the number of vectors."""
-    return int(next(connection.execute(COUNT_ENTRIES))[0])
+    return int(next(connection.execute("SELECT count(*) FROM embeddings"))[0])
 
 
 def decoded(found: Mapping[str, bytes]) -> dict[str, Vector]:

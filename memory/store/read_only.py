@@ -42,7 +42,7 @@ def _opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> 
     return connection
 
 
-def read_durable(path: Path, *, version: int, read: Callable[[apsw.Connection], T], nothing: T) -> T:
+def read_durable(path: Path, version: int, read: Callable[[apsw.Connection], T], nothing: T) -> T:
     """Return what `read` finds in a file of this version (`PRAGMA user_version`).
 
     Return `nothing` for a file that is missing, locked, damaged or of another version. It never waits for a lock.

@@ -190,10 +190,11 @@ class Store(StoreReader):
     def drop_dead_letter(self, key: DocumentKey) -> bool:
         """Remove a document's dead letter, leaving its refused chunks as they are; return True if there was one."""
 
-    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:  # noqa: ARG002 - for stores with work to do
+    def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:  # noqa: ARG002 - for stores with work
         """Clear up after writing where it is worth it, in short transactions, as long as `go_on` returns True.
 
-        Search results do not change. The default does nothing.
+        Words of chunks that were deleted a while before `now` (Unix time) are overwritten. Search results do not
+        change. The default does nothing.
         """
         return Maintained()
 

@@ -162,6 +162,8 @@ class IndexState(TypedDict):
     identity: NotRequired[str]
     identityMatches: bool
     diskBytes: int
+    deletedOnDisk: int
+    deletedSince: NotRequired[float]
 
 
 class QueueState(TypedDict):

@@ -191,7 +191,9 @@ def _index(index: answers.IndexState) -> str:
         left = f"{duration(build['etaSeconds'])} left" if build.get("etaSeconds") else ""
         state += f" ({_joined(held, vectors, left)})"
     changed = f"last change {_since(index['lastCommitAt'])} ago" if index.get("lastCommitAt") else ""
-    return _joined(counted(index["chunks"], "chunk"), size(index["diskBytes"]), changed, state)
+    deleted = f"{counted(index['deletedOnDisk'], 'deleted chunk')} to overwrite" if index.get("deletedOnDisk") else ""
+    deleted += f" (for {_since(index['deletedSince'])})" if index.get("deletedSince") else ""
+    return _joined(counted(index["chunks"], "chunk"), size(index["diskBytes"]), changed, deleted, state)
 
 
 def _queue(queue: answers.QueueState, *, resting: bool) -> str:

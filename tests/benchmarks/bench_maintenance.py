@@ -146,7 +146,7 @@ def maintenance(folder: Path, chunks: int, dimensions: int, searches: int) -> No
 
     cpu, begun = time.thread_time(), time.perf_counter()
     with searching(search) as times:
-        done = store.maintain(go_on=go_on)
+        done = store.maintain(go_on=go_on, now=0.0)
     seconds, cpu = time.perf_counter() - begun, time.thread_time() - cpu
     figures("while maintenance runs", times)
     steps = sorted(steps[1:])
@@ -170,7 +170,7 @@ def floor(folder: Path, store: SqliteStore, searches: int, texts: Texts) -> None
     count = store.counts().chunks
     for number in range(count // PER_NOTE):
         note(fresh, number, [texts.chunk(place) for place in range(PER_NOTE)])
-    fresh.maintain(go_on=lambda: True)
+    fresh.maintain(go_on=lambda: True, now=0.0)
     reader = SqliteReader(path, StoreOptions())
     search = Search(reader, texts)
     [search() for _ in range(5)]

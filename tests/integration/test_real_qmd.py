@@ -64,3 +64,27 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
 
         shutil.copy(script, command)
         wait_until(lambda: search(client, "gateway listens")["provider"] == "qmd", timeout=120)
+
+
+@pytest.mark.long
+def test_the_real_qmd_forgets_a_deleted_note(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    script = qmd_in(pytestconfig.cache.mkdir("qmd-2.8.3") if pytestconfig.cache else tmp_path / "npm")
+    (tmp_path / "workspace" / "memory").mkdir(parents=True)
+    (tmp_path / "workspace" / "memory" / "a.md").write_text("A line that stays.\n", "utf-8")
+    note = tmp_path / "workspace" / "memory" / "b.md"
+    note.write_text("The jqulation of the xvorping.\n", "utf-8")
+    qmd = {"command": str(script), "update": {"command_timeout_seconds": 120}}
+    agent = {"id": "main", "workspace": tmp_path / "workspace", "provider": "none", "backend": "qmd", "qmd": qmd}
+    settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
+
+    def traces() -> list[Path]:
+        files = [path for path in settings.home.rglob("*") if path.is_file()]
+        return [path for path in files if b"qul" in (text := path.read_bytes()) or b"vorp" in text]
+
+    write_index(settings).close()
+    with running(settings) as client:
+        wait_until(lambda: client.get("/v1/status").json()["agents"][0]["backend"].get("files") == 2, timeout=120)
+    assert any("qmd" in path.parts for path in traces())
+    note.unlink()
+    with running(settings):  # a service updates and cleans up at its start
+        wait_until(lambda: not any("qmd" in path.parts for path in traces()), timeout=120)

@@ -30,9 +30,5 @@ def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> in
     A ledger that cannot be read right now counts as empty.
     """
     bindings = (agent, time.time() - looked_within_seconds)
-    return read_durable(
-        ledger_path(home),
-        version=VERSION,
-        read=lambda connection: int(next(connection.execute(COUNT_TEXTS, bindings))[0]),
-        nothing=0,
-    )
+    path = ledger_path(home)
+    return read_durable(path, VERSION, lambda file: int(next(file.execute(COUNT_TEXTS, bindings))[0]), 0)

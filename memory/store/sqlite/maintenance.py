@@ -7,6 +7,9 @@ Replaced texts leave traces. With 30,000 chunks of 384 dimensions, half of them 
 * FTS5 gathers segments and merges them during writes; searches by several words take a third longer over many of them.
   `merge_keywords` merges the rest.
 
+A deleted text's row is overwritten in the transaction that deletes it (`secure_delete`). Its words stay in FTS5's
+segments until these merge: FTS5's own `secure-delete` has no effect on a contentless table.
+
 Maintenance works in interruptible steps of a few milliseconds. It changes no search result and counts no commit, so
 that cached answers and vectors stay valid.
 """
@@ -40,6 +43,14 @@ WORTH_MERGING_CHUNKS = 1_000
 #: Entry of `meta`: number of all chunks ever added and deleted at the last merge of the keywords.
 MERGED_AT = "keywords_merged_at"
 
+#: Entries of `meta`: number of chunks ever deleted whose words are overwritten on the disk, and Unix time of the first
+#: deletion since.
+ERASED = "erased"
+UNERASED_SINCE = "unerased_since"
+
+#: Seconds after the first deletion until its words are overwritten. Each time rewrites the keyword index.
+ERASE_AFTER_SECONDS = 900.0
+
 # FTS5 merges a segment inside the transaction that deletes a tenth of it. For 200,000 chunks in transactions of 1,000
 # that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
 SELECT_MERGES_DELETIONS = "SELECT 1 FROM chunks_fts_config WHERE k = 'deletemerge' AND v = 0"
@@ -47,6 +58,8 @@ LEAVE_DELETIONS = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerg
 
 SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
 COUNT_CHUNKS = "SELECT count(*) FROM chunks"
+COUNT_DELETED = f"SELECT ({SELECT_CHUNKS_EVER}) - ({COUNT_CHUNKS})"
+FORGET_META = "DELETE FROM meta WHERE name = ?"
 
 # A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
 MERGE = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('merge', ?)"
@@ -97,6 +110,26 @@ def merge_keywords(connection: apsw.Connection) -> bool:
         return True
     connection.execute(SET_META, (MERGED_AT, str(_changes_ever(connection))))
     return False
+
+
+def is_due_to_erase(connection: apsw.Connection, *, now: float) -> bool:
+    """Return True if words of deleted chunks are on the disk for long enough to be overwritten."""
+    since = meta_value(connection, UNERASED_SINCE)
+    return since is not None and now - float(since) >= ERASE_AFTER_SECONDS
+
+
+def chunks_deleted(connection: apsw.Connection) -> int:
+    """Return the number of chunks ever deleted."""
+    return int(fetch(connection, COUNT_DELETED)[0][0])
+
+
+def note_erased(connection: apsw.Connection, deleted: int, *, now: float) -> None:
+    """Record in the open transaction that the words of the first `deleted` chunks are overwritten."""
+    connection.execute(SET_META, (ERASED, str(deleted)))
+    if chunks_deleted(connection) == deleted:
+        connection.execute(FORGET_META, (UNERASED_SINCE,))
+    else:
+        connection.execute(SET_META, (UNERASED_SINCE, repr(now)))
 
 
 def _changes_ever(connection: apsw.Connection) -> int:

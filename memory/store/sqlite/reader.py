@@ -134,7 +134,10 @@ SELECT
     (SELECT count(*) FROM chunks),
     (SELECT count(*) FROM chunks WHERE vector_state = 'pending'),
     (SELECT count(*) FROM chunks WHERE vector_state = 'refused'),
-    (SELECT value FROM meta WHERE name = 'last_commit_at')
+    (SELECT value FROM meta WHERE name = 'last_commit_at'),
+    (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'),
+    (SELECT value FROM meta WHERE name = 'erased'),
+    (SELECT value FROM meta WHERE name = 'unerased_since')
 """
 
 COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
@@ -292,7 +295,7 @@ class SqliteReader(StoreReader):
         return [dead_letter(row) for row in self._fetch(SELECT_DEAD_LETTERS)]
 
     def counts(self) -> IndexCounts:
-        [(files, chunks, pending, refused, last)] = self._fetch(SELECT_COUNTS)
+        [(files, chunks, pending, refused, last, ever, erased, since)] = self._fetch(SELECT_COUNTS)
         return IndexCounts(
             files=files,
             chunks=chunks,
@@ -301,6 +304,8 @@ class SqliteReader(StoreReader):
             vectors_refused=refused,
             last_commit_at=None if last is None else float(last),
             disk_bytes=sum(bytes_of(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
+            deleted_on_disk=ever - chunks - int(erased or 0) if since is not None else 0,
+            deleted_since=None if since is None else float(since),
         )
 
     def vectors_pending(self) -> int:

@@ -21,6 +21,7 @@ from memory.chunking.segmenting import index_text, index_title
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptMark, Vector, VectorState
 from memory.store.sqlite import vectors
+from memory.store.sqlite.maintenance import UNERASED_SINCE
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     SELECT_FILE_ID,
@@ -109,6 +110,7 @@ SELECT id, text_hash FROM chunks
 WHERE vector_state = 'pending' AND id IN (SELECT value FROM json_each(?))
 """
 
+KEEP_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = ? RETURNING value"
 
 
@@ -336,6 +338,8 @@ class WriteTransaction:
         # order took 7.5 s instead of 0.1 s.
         removed = sorted(self._removed)
         ids = [(chunk_id,) for chunk_id, _ in removed]
+        if ids:
+            self._connection.execute(KEEP_META, (UNERASED_SINCE, repr(self._now)))
         self._connection.executemany(DELETE_CHUNK, ids)
         self._connection.executemany(DELETE_FTS, ids)
         if ready := [chunk_id for chunk_id, state in removed if state == VectorState.READY]:

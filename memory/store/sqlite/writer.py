@@ -25,11 +25,14 @@ from memory.store.sqlite.connection import (
     translated,
 )
 from memory.store.sqlite.maintenance import (
+    chunks_deleted,
     compact_vectors,
+    is_due_to_erase,
     is_worth_compacting,
     is_worth_merging,
     leave_deletions,
     merge_keywords,
+    note_erased,
 )
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
@@ -50,6 +53,7 @@ WRITER_PRAGMAS: dict[str, int | str] = {
     "temp_store": "memory",
     "wal_autocheckpoint": 1_024,
     "journal_size_limit": 16_777_216,
+    "secure_delete": 1,
 }
 
 #: Bytes of the write-ahead log from which a commit waits briefly for readers, so that the log starts over. SQLite's
@@ -141,12 +145,13 @@ class SqliteStore(SqliteReader, Store):
     drop_dead_letter = _committed(WriteTransaction.drop_letter)
     set_meta = _committed(WriteTransaction.set_meta)
 
-    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:
-        vectors = keywords = 0
+    def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:
+        vectors = keywords = deleted = 0
         begun = time.monotonic()
         with self._idle_step() as connection:
             compact = self.vector_reason is None and is_worth_compacting(connection)
-            merge = self.text_reason is None and is_worth_merging(connection)
+            erase = self.text_reason is None and is_due_to_erase(connection, now=now)
+            merge = erase or (self.text_reason is None and is_worth_merging(connection))
         while compact and go_on():
             with self._idle_step() as connection:
                 compact = compact_vectors(connection)
@@ -155,9 +160,13 @@ class SqliteStore(SqliteReader, Store):
         while merge and go_on():
             with self._idle_step() as connection:
                 merge = merge_keywords(connection)
+                deleted = 0 if merge else chunks_deleted(connection)
             keywords += merge
         merged = time.monotonic()
-        cut = self._cut_the_log() if go_on() else 0
+        cut = self._cut_the_log(1 if deleted else WAL_WORTH_CUTTING_BYTES) if go_on() else 0
+        if erase and deleted and (cut or not self._log_bytes()):
+            with self._idle_step() as connection:
+                note_erased(connection, deleted, now=now)
         took = {"vectors": compacted - begun, "keywords": merged - compacted, "log": time.monotonic() - merged}
         did = {"vectors": vectors, "keywords": keywords, "log": cut}
         return Maintained(vectors, keywords, cut, seconds={of: took[of] for of in took if did[of]})
@@ -188,10 +197,13 @@ class SqliteStore(SqliteReader, Store):
         with self._write_lock, translated(self._path), committed(self._writer):
             yield self._writer
 
-    def _cut_the_log(self) -> int:
-        """Copy the write-ahead log back and empty it, unless a reader or writer uses it; return the bytes freed."""
+    def _cut_the_log(self, least: int) -> int:
+        """Copy the write-ahead log back and empty it, unless a reader or writer uses it; return the bytes freed.
+
+        A log of fewer bytes than `least` stays.
+        """
         size = self._log_bytes()
-        if size < WAL_WORTH_CUTTING_BYTES:
+        if size < least:
             return 0
         with self._write_lock, suppress(StoreBusy), translated(self._path):
             self._copy_the_log(wait_seconds=0.0)

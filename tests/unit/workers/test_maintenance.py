@@ -13,7 +13,7 @@ from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
 from schemas.conditions import ConditionCode
 from tests.recording import RecordingConditions
-from workers.maintenance import Maintenance
+from workers.maintenance import AGENT_SECONDS, Maintenance
 from workers.queue.pending import Waiting
 
 
@@ -24,7 +24,7 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
 
     @contextmanager
     def indexer(agent: str) -> Iterator[Any]:
-        def maintain(*, go_on: Callable[[], bool]) -> Maintained:
+        def maintain(*, go_on: Callable[[], bool], now: float) -> Maintained:
             maintained.append(agent)
             if agent in errors:
                 raise errors[agent]
@@ -42,10 +42,38 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
         maintain_cache=lambda: False,
     )
     maintenance = Maintenance(runtime, stopping=lambda: False, clock=lambda: 0.0)
-    maintenance.round()
+    maintenance.round(now=0.0)
     assert maintained == ["a", "b", "c"]
     assert list(conditions.open) == [(ConditionCode.MAINTENANCE_FAILED, "b")]
     assert str(error) in str(conditions.open[ConditionCode.MAINTENANCE_FAILED, "b"].params["error"])
     errors.clear()
-    maintenance.round()
+    maintenance.round(now=0.0)
     assert not conditions.open
+
+
+def test_a_busy_agent_is_maintained_every_half_hour_until_its_work_is_done() -> None:
+    clock, maintained = [0.0], []
+    steps = [AGENT_SECONDS + 1, 0.0]  # the first round runs out of time
+
+    @contextmanager
+    def indexer(agent: str) -> Iterator[Any]:
+        def maintain(*, go_on: Callable[[], bool], now: float) -> Maintained:
+            assert go_on()
+            maintained.append(now)
+            clock[0] += steps.pop(0)
+            return Maintained()
+
+        yield SimpleNamespace(generations=SimpleNamespace(open_existing=lambda: [SimpleNamespace(maintain=maintain)]))
+
+    busy = SimpleNamespace(waiting=lambda _agent: Waiting(live=1, backfill=0, running=0))
+    runtime: Any = SimpleNamespace(
+        settings=SimpleNamespace(agents=[SimpleNamespace(id="a")]),
+        queue=SimpleNamespace(marks=busy),
+        board=RecordingConditions(),
+        indexer=indexer,
+        maintain_cache=lambda: False,
+    )
+    maintenance = Maintenance(runtime, stopping=lambda: False, clock=lambda: clock[0])
+    for clock[0] in (600.0, 1_200.0, 1_801.0, 2_101.0, 2_401.0, 2_701.0):
+        maintenance.round(now=clock[0])
+    assert maintained == [1_801.0, 2_101.0]

@@ -248,6 +248,19 @@ def test_a_transcript_that_is_gone_leaves_the_index(
     wait_until(lambda: not export.exists())
 
 
+def test_an_index_that_changed_is_cleaned_up_after_the_update(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    index = tmp_path / "home" / "qmd" / "main" / "cache" / "qmd" / "index.sqlite"
+    opened = (
+        "path = os.environ['XDG_CACHE_HOME'] + '/qmd/index.sqlite'; os.makedirs(os.path.dirname(path), exist_ok=True)"
+    )
+    qmd.does(update=f"{opened}; open(path, 'w').write('deleted words')", cleanup=f"{opened}; open(path, 'w').write('')")
+    ours = backend()
+    wait_until(lambda: ours.status().updated_at is not None and qmd.asked("cleanup"))
+    wait_until(lambda: index.read_text() == "")
+
+
 def test_a_document_is_read_by_its_path(backend: Callable[..., QmdBackend]) -> None:
     assert backend().read_file(GetRequest(path="memory/a.md", from_=2, lines=1)).text == "two"
 

@@ -247,7 +247,7 @@ def test_vectors_of_the_lines_used_last_are_remembered() -> None:
 
     assert (vectors("first", "unknown"), looked_up) == ({"first"}, ["first", "unknown"])
     vectors(*map(str, range(REMEMBERED_LINES - 1)))
-    assert (vectors("first"), looked_up) == ({"first"}, [])
+    assert (vectors("first", "first"), looked_up) == ({"first"}, [])
     assert (vectors("new"), looked_up) == ({"new"}, ["new"])
     assert (vectors("first", "1"), looked_up) == ({"first", "1"}, []), "both were used after line 0"
     assert (vectors("0"), looked_up) == ({"0"}, ["0"])

@@ -163,3 +163,9 @@ def test_numbers_for_people():
     amounts = {0: "0", 999: "999", 1000: "1.0 k", 999_949: "999.9 k", 999_951: "1.0 M"}
     assert {number: amount(number) for number in amounts} == amounts
     assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]
+
+
+def test_deleted_chunks_are_counted_until_they_are_overwritten() -> None:
+    index = IndexState(chunks=7, deleted_on_disk=3, deleted_since=time.time() - 600)
+    assert any("3 deleted chunks to overwrite (for 10 min" in line for line in lines(index=index))
+    assert not any("overwrite" in line for line in lines(index=IndexState(chunks=7)))

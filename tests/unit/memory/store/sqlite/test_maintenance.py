@@ -78,7 +78,7 @@ def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Sqlit
 
     before, token, count = found(), holey.change_token(), blocks(index_path)
     assert count == (6, 6)
-    done = holey.maintain(go_on=always)
+    done = holey.maintain(go_on=always, now=0.0)
     assert done.vector_steps > 0
     assert blocks(index_path) == (3, 3)
     assert holey.check() == []
