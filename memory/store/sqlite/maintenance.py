@@ -115,7 +115,8 @@ def merge_keywords(connection: apsw.Connection) -> bool:
 def is_due_to_erase(connection: apsw.Connection, *, now: float) -> bool:
     """Return True if words of deleted chunks are on the disk for long enough to be overwritten."""
     since = meta_value(connection, UNERASED_SINCE)
-    return since is not None and now - float(since) >= ERASE_AFTER_SECONDS
+    # A time far ahead is of a clock that was set back since.
+    return since is not None and abs(now - float(since)) >= ERASE_AFTER_SECONDS
 
 
 def chunks_deleted(connection: apsw.Connection) -> int:
