@@ -235,6 +235,11 @@ class Scope(Section):
     rules: tuple[ScopeRule, ...] = Field(
         (), description="Rules on channel, chat_type, key_prefix and raw_key_prefix; the first match wins."
     )
+    private_transcripts: Literal["owner", "direct", "all"] = Field(
+        "owner",
+        description="Sessions that see transcripts of other conversations, and notes made of them: owner, direct "
+        "(every private chat) or all.",
+    )
 
 
 class Cache(Section):

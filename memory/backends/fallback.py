@@ -11,8 +11,11 @@ from typing import TypeVar
 import structlog
 
 from memory.backends.backend import BUILTIN, Backend, MakeBackend, backend_maker
-from memory.search.scope import allows, session_of
+from memory.documents.agent_files import AgentFiles
+from memory.search.scope import Session, allows, resolve_for, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Limits, Settings
 from schemas.status import Availability, BackendStatus
@@ -46,6 +49,7 @@ class FallbackMemory(SearchableMemory):
         self._agent = agent
         self._builtin = builtin
         self._clock = clock
+        self._files = AgentFiles(agent)
         self._lock = threading.Lock()
         #: Backend, or the reason why the own index answers.
         self._state = primary
@@ -59,7 +63,8 @@ class FallbackMemory(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the backend's answer, else that of the own index with the reason, else an unavailable answer."""
-        if not allows(self._agent.scope, session_of(request.session_key), agent=self._agent.id):
+        session = session_of(request.session_key)
+        if not allows(self._agent.scope, session, agent=self._agent.id):
             return SearchAnswer()
         if request.corpus == "wiki":
             return with_corpora(SearchAnswer(), request.corpus)
@@ -70,6 +75,7 @@ class FallbackMemory(SearchableMemory):
             try:
                 async with asyncio.timeout(self.limits.timeout_ms / 1000 * _PRIMARY_SHARE):
                     answer = await state.searched(request)
+                    answer = await asyncio.to_thread(self._permitted, session, answer)
                 if not answer.unavailable:
                     return with_corpora(answer, request.corpus)
                 reason = self._fail(answer.error or "it is unavailable")
@@ -88,7 +94,13 @@ class FallbackMemory(SearchableMemory):
         return answer.model_copy(update={"fallback": True, "fallback_reason": reason})
 
     def read_file(self, request: GetRequest) -> GetAnswer:
-        """Return lines of a document. The own memory reads what the backend cannot."""
+        """Return lines of a document. The own memory reads what the backend cannot, and refuses what is withheld."""
+        session = session_of(request.session_key)
+        try:
+            if not session.is_owner:
+                resolve_for(session, self._files, request.path)
+        except RecalldError:
+            return self._builtin().read_file(request)
         return self._asked(lambda primary: primary.read_file(request), lambda _: self._builtin().read_file(request))
 
     def status(self) -> BackendStatus:
@@ -124,6 +136,19 @@ class FallbackMemory(SearchableMemory):
         except Exception:  # noqa: BLE001 - a backend that cannot be closed is left
             _log.exception("backend_not_closed", backend=self._agent.backend)
         return reason
+
+    def _permitted(self, session: Session, answer: SearchAnswer) -> SearchAnswer:
+        """Return a backend's answer without the results that are withheld from the session."""
+        withheld = withheld_from(session, self._files)
+        if withheld is None:
+            return answer
+        results = [
+            result.model_copy(update={"also_in": None})
+            for result in answer.results
+            if not withheld.is_told(result.snippet)
+            and not withheld.on_disk(self._files, DocumentKey(result.source, result.path))
+        ]
+        return answer.model_copy(update={"results": tuple(results)})
 
     def _asked(self, ask: Callable[[Backend], _Answer], otherwise: Callable[[str], _Answer]) -> _Answer:
         """Return the backend's answer, or one with the reason of a fallback or of what the backend raised."""

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 10.0
 
 #: Hits that are asked for beside the wanted ones: some may be withheld from the session.
-_SPARE_HITS = 10
+_SPARE_HITS, _SPARE_HITS_OF_GUESTS = 10, 100
 
 #: Seconds between two cleanups of a changed index, which holds deleted text until then.
 CLEANUP_SECONDS = 1_800.0
@@ -111,11 +111,12 @@ class QmdBackend(Backend):
         query = " ".join(redact(request.query).split())
         wanted = request.max_results or limits.max_results
         hits: list[QmdHit] = []
+        session = session_of(request.session_key)
         if query:
-            options = ("--json", "-n", str(wanted + _SPARE_HITS), "--", query)
+            spare = _SPARE_HITS if session.is_owner else _SPARE_HITS_OF_GUESTS
+            options = ("--json", "-n", str(wanted + spare), "--", query)
             printed = self._command.run(self._qmd.search_mode, *options, timeout_seconds=limits.timeout_ms / 1000)
             hits = read_hits(printed)
-        session = session_of(request.session_key)
         cited = is_cited(self._agent.citations, session)
         sources = request.searched(self._agent.sources)
         results = (self._result(hit, session, cited=cited) for hit in hits if hit.score >= (request.min_score or 0.0))

@@ -47,7 +47,7 @@ from memory.documents.scan import (
     files_of,
     printable,
 )
-from memory.documents.session_stores import SessionKinds
+from memory.documents.session_stores import SessionKinds, transcripts_at
 from schemas.conditions import ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient, UserError
@@ -115,6 +115,8 @@ class AgentFiles:
         self._kinds = frozenset(agent.sync.sessions.kinds)
         #: True if the settings ask to forget transcripts that vanished.
         self.forget_deleted = agent.sync.sessions.forget_deleted
+        #: Sessions that the settings let see private transcripts.
+        self.private_transcripts = agent.scope.private_transcripts
         self._known_imports: tuple[tuple[int, int, int] | None, list[Root]] | None = None
 
     @classmethod
@@ -157,6 +159,22 @@ class AgentFiles:
         """Return the files on what is known of each of several people, and their stat now, whatever globs say."""
         roots = (root for root in note_roots(self._workspace, {}, None) if root.depth)
         return {key: stat for root in roots for key, stat in self._listed(root, ScanProblems(), SessionKinds(()))}
+
+    def transcripts_at(self, place: str) -> frozenset[str]:
+        """Return the paths of the transcripts of conversations at one place, as the stores of their folders tell.
+
+        The place of a transcript whose name another folder has, too, is unknown. An archive is of its session's place.
+        """
+        roots = [*self._session_roots(), *self._imported_or_none()]
+        return frozenset(
+            join(root.prefix, name)
+            for root in roots
+            for name in transcripts_at(root.folder, place)
+            if not any(
+                other.prefix == root.prefix and other.real != root.real and os.path.lexists(join(other.folder, name))
+                for other in roots
+            )
+        )
 
     def _found(
         self,

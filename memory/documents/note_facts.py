@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 _SESSION, _PROGRAM, _TRANSCRIPT = "- Session: ", "- Program: ", "- Transcript: "
+
+#: Word in every line that names a transcript.
+TRANSCRIPT_WORD = "Transcript:"
+
+_NAMED = re.compile(rf"^[ \t]*[-*+][ \t]+{TRANSCRIPT_WORD}[ \t]*(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +35,8 @@ def note_facts(text: str) -> NoteFacts | None:
                 values[prefix] = line.removeprefix(prefix).strip()
     session, program, transcript = values.values()
     return NoteFacts(session, program, transcript) if transcript else None
+
+
+def named_transcripts(text: str) -> list[str]:
+    """Return the paths of all transcripts that a note names, also in indented lines and behind other bullets."""
+    return [match[1].strip() for match in _NAMED.finditer(text)]

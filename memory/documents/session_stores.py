@@ -1,4 +1,4 @@
-"""Kinds of sessions, from the store beside their transcripts; the settings choose the kinds to index.
+"""Kinds and places of sessions, from the store beside their transcripts; the settings choose the kinds to index.
 
 OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
 "spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. That release keeps new sessions in SQLite,
@@ -24,7 +24,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from memory.documents.content import opened_below, stat_below
 from memory.documents.roots import COMPRESSED, Root, archived_path, join
@@ -50,6 +50,11 @@ _CHAT: SessionKind = "chat"
 _SUBAGENT: SessionKind = "subagent"
 _HEARTBEAT: SessionKind = "heartbeat"
 
+_AGENT = "agent"
+
+#: Beginnings of what follows the place in the key of a session.
+_PARTS_OF_PLACES = (":topic:", ":thread:")
+
 _NUMBER_OF_KINDS = len(get_args(SessionKind))
 
 #: What the rest of a session key, below `agent:<id>:`, begins with.
@@ -64,12 +69,19 @@ _BEGINNINGS: Mapping[str, SessionKind] = {
 }
 
 
+class _Store(NamedTuple):
+    """Kinds and places of sessions, by the names of their files; see `place_of`."""
+
+    kinds: Mapping[str, SessionKind]
+    places: Mapping[str, str | None]
+
+
 class SessionKinds:
     """Filter of transcripts by the kinds of their sessions. Made anew for each question: a store is read once."""
 
     def __init__(self, wanted: Collection[str]) -> None:
         self._wanted = wanted
-        self._stores: dict[tuple[str, str], Mapping[str, SessionKind] | None] = {}
+        self._stores: dict[tuple[str, str], _Store | None] = {}
 
     def refused(self, root: Root, path: str) -> SessionKind | None:
         """Return the kind of a transcript, named as in keys, that does not count; None if it counts."""
@@ -77,19 +89,25 @@ class SessionKinds:
         place = root.folder, folder
         if place not in self._stores:
             everything = len(self._wanted) == _NUMBER_OF_KINDS
-            self._stores[place] = None if everything else _kinds_in(root.folder, (root.named(path) or ())[:-1])
+            self._stores[place] = None if everything else _store_in(root.folder, (root.named(path) or ())[:-1])
         store, kind = self._stores[place], _CHAT
         if store is not None:
             session = archived_path(name)
-            known = store.get(session or name)
+            known = store.kinds.get(session or name)
             if known is None and session is not None:
                 known = _told_by(root.folder, root.named(path) or ())
             kind = known or _CHAT
         return None if kind in self._wanted else kind
 
 
-def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] | None:
-    """Return the kinds of the transcripts that the store of a folder knows; None without a readable one."""
+def transcripts_at(folder: str, place: str) -> frozenset[str]:
+    """Return the names of the transcripts that, by the store of a folder, are of conversations at one place alone."""
+    store = _store_in(folder, ())
+    return frozenset(name for name, its in store.places.items() if its == place) if store is not None else frozenset()
+
+
+def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
+    """Return the store of a folder; None without a readable one."""
     if not os.path.lexists(join(folder, *parts, STORE)):
         return None
     try:
@@ -102,14 +120,14 @@ def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] 
 
 
 @functools.lru_cache(maxsize=_MAX_STORES)
-def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> Mapping[str, SessionKind] | None:
+def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> _Store | None:
     with opened_below(folder, (*parts, STORE), name=STORE) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
         data = file.read(_MAX_BYTES)
     try:
         store = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return kinds_of(store) if isinstance(store, dict) else None
+    return _Store(kinds_of(store), _places_of(store)) if isinstance(store, dict) else None
 
 
 def _told_by(folder: str, parts: tuple[str, ...]) -> SessionKind:
@@ -158,6 +176,33 @@ def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
             found.setdefault(name, set()).add(kind)
     order: tuple[SessionKind, ...] = get_args(SessionKind)
     return {name: min(several, key=order.index) for name, several in found.items()}
+
+
+def _places_of(store: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the place of each file's conversations, None for several."""
+    places: dict[str, str | None] = {}
+    for key, entry in store.items():
+        for name in _names(entry) if isinstance(entry, dict) else ():
+            place = place_of(key)
+            places[name] = place if places.get(name, place) == place else None
+    return places
+
+
+def split_key(session_key: str) -> tuple[str | None, str]:
+    """Return the agent that a session key names, if any, and the rest of the key, in lower case."""
+    key = session_key.strip().lower()
+    if key != _AGENT and not key.startswith(f"{_AGENT}:"):
+        return None, key
+    agent, _, rest = key.partition(":")[2].partition(":")
+    return agent.strip(), rest.strip()
+
+
+def place_of(session_key: str) -> str:
+    """Return the place of a conversation: its key without the agent, and without topic and thread in that place."""
+    place = split_key(session_key)[1]
+    for part in _PARTS_OF_PLACES:
+        place = place.partition(part)[0]
+    return place
 
 
 def _names(entry: Mapping[str, Any]) -> set[str]:

@@ -24,7 +24,7 @@ from memory.search.ranking.ranker import Wanted
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, Found, QuerySide, by_keywords, retrieve
-from memory.search.scope import Session, allows, is_cited, session_of, withheld_from
+from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
 from memory.status.condition_texts import text_of
@@ -288,6 +288,7 @@ class _Search:
         self._deadline = deadline
         self._embedder = on.last_embedder
         self._cut: Condition | None = None
+        self._withheld: Withheld | None = None
         #: Key of the kept answer; None for an answer that is not kept.
         self._question: Question | None = None
         self._begun: Future[Vector] | None = None
@@ -346,13 +347,17 @@ class _Search:
         # The index holds masks where secrets were, and a provider gets to see none.
         searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
         self._cut = searched.cut
+        self._withheld = withheld_from(self._session, self._on.files)
+        sources = request.searched(agent.sources)
+        if self._withheld is not None and self._withheld.transcripts == frozenset():
+            sources = tuple(source for source in sources if source != SESSIONS_SOURCE)
         self._wanted = wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,
             min_score=request.min_score if request.min_score is not None else agent.query.min_score,
-            sources=request.searched(agent.sources),
+            sources=sources,
             hybrid=agent.query.hybrid,
-            withheld=withheld_from(self._session, self._on.files),
+            withheld=self._withheld,
         )
         self._embedder = self._on.embedder
         if not wanted.query:
@@ -457,7 +462,11 @@ class _Search:
         cited = is_cited(self._on.agent.citations, self._session)
         choice = self._embedder.choice
         return SearchAnswer(
-            results=tuple(shown(passage, self._is_there if look else None, cited=cited) for passage in found),
+            results=tuple(
+                shown(passage, self._is_there if look else None, cited=cited)
+                for passage in (map(self._permitted, found) if look else found)
+                if passage
+            ),
             provider=choice.name,
             model=choice.provider.model if choice.provider is not None else None,
             mode=mode,
@@ -470,6 +479,13 @@ class _Search:
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
         )
+
+    def _permitted(self, passage: Passage) -> Passage:
+        """Return the places of a passage but those in notes of which the disk tells, and the index does not yet."""
+        if (withheld := self._withheld) is None:
+            return passage
+        files = self._on.files
+        return tuple(one for one in passage if not withheld.on_disk(files, DocumentKey(one.source, one.path)))
 
     def _is_there(self, key: DocumentKey) -> bool:
         try:

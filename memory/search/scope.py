@@ -14,6 +14,9 @@ listeners of a channel with a place of another kind are unknown, so it is not pr
 private chat to which the rules apply.
 
 Sessions in which others may listen neither find nor read long-term memory.
+
+A transcript, and a note that names it, is for the owner and for sessions at the place of its conversation, by the key
+in the session store beside it. `scope.private_transcripts` shows them to more sessions.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from memory.documents.agent_files import AgentFiles, DocumentRefused
-from memory.documents.roots import LONG_TERM_NAMES, is_personal
+from memory.documents.content import DocumentGone
+from memory.documents.note_facts import TRANSCRIPT_WORD, named_transcripts
+from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
+from memory.documents.session_stores import place_of, split_key
+from memory.index.readers import SharedReader
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
-from schemas.documents import MEMORY_SOURCE, DocumentKey, FileStat
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
 
 if TYPE_CHECKING:
@@ -34,7 +41,6 @@ if TYPE_CHECKING:
 
 ChatType = Literal["direct", "group", "channel"]
 
-_AGENT = "agent"
 _MAIN = "main"
 _SUBAGENT = "subagent"
 _SHARED: tuple[ChatType, ...] = ("group", "channel")
@@ -74,6 +80,11 @@ class Session:
         """Return True if the key tells that others listen."""
         return self.chat_type in _SHARED
 
+    @property
+    def place(self) -> str:
+        """Return the place of the conversation, which topics and threads share."""
+        return place_of(self.raw or "")
+
 
 #: Session of a request without a key.
 OWNER = Session(raw=None, agent=None, key=None, channel=None, chat_type="direct")
@@ -84,11 +95,7 @@ def session_of(session_key: str | None) -> Session:
     raw = session_key.strip().lower() if session_key is not None else ""
     if not raw:
         return OWNER
-    agent, key = None, raw
-    if raw == _AGENT or raw.startswith(f"{_AGENT}:"):
-        _, _, rest = raw.partition(":")
-        agent, _, key = rest.partition(":")
-        agent, key = agent.strip(), key.strip()
+    agent, key = split_key(raw)
     words = [word.strip() for word in key.split(":")]
     return Session(raw=raw, agent=agent, key=key, channel=_channel(words), chat_type=_chat_type(words))
 
@@ -144,7 +151,7 @@ def _matches(rule: ScopeRule, session: Session) -> bool:
     if rule.key_prefix is None:
         return True
     prefix = rule.key_prefix.strip().lower()
-    tested = session.raw if prefix.startswith(f"{_AGENT}:") else session.key
+    tested = session.raw if prefix.startswith("agent:") else session.key
     return tested is not None and tested.startswith(prefix)
 
 
@@ -156,17 +163,45 @@ class Withheld:
     """Documents that are withheld from a session, also under other names.
 
     A hard link to such a file is that file, also if it was a hard link when it was indexed. `names` recognizes such a
-    document by its name, `kept` are those of the workspace, `inodes` are their numbers on the disk.
+    document by its name, `kept` are those of the workspace, `inodes` are their numbers on the disk. Of transcripts all
+    but `transcripts` are withheld, with the notes that name them; none if it is None.
     """
 
     names: Callable[[DocumentKey], bool]
     kept: frozenset[DocumentKey]
     inodes: frozenset[int]
+    transcripts: frozenset[str] | None = None
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
-        """Return those documents among `keys` that are withheld."""
+        """Return those documents among `keys` that are withheld, by the texts in the index."""
         inodes = self.inodes | set(_indexed_inodes(reader, self.kept))
-        return frozenset(key for key in keys if self.names(key) or _is_one_of(reader, key, inodes))
+        withheld = {key for key in keys if self.hides(key) or _is_one_of(reader, key, inodes)}
+        notes = [key for key in keys if not key.is_transcript and key not in withheld]
+        if self.transcripts is not None and notes:
+            texts = reader.texts_holding(TRANSCRIPT_WORD, notes)
+            withheld.update(key for key, text in texts if self.is_told(text))
+        return frozenset(withheld)
+
+    def hides(self, key: DocumentKey) -> bool:
+        """Return True for a document that is withheld by its name."""
+        if not key.is_transcript or self.transcripts is None:
+            return self.names(key)
+        return (archived_path(key.path) or key.path) not in self.transcripts
+
+    def is_told(self, text: str) -> bool:
+        """Return True if a note with this text was made of a withheld transcript."""
+        return any(self.hides(DocumentKey(SESSIONS_SOURCE, path)) for path in named_transcripts(text))
+
+    def on_disk(self, files: AgentFiles, key: DocumentKey) -> bool:
+        """Return True for a document that is withheld by its name or by its file."""
+        if self.hides(key) or key.is_transcript:
+            return self.hides(key)
+        try:
+            return _is_the_same_file(files, key, self) or self.is_told(files.read(key).text)
+        except DocumentGone:
+            return False
+        except RecalldError:
+            return True  # rather withheld than shown to strangers
 
 
 def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
@@ -180,7 +215,9 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
     if not session.is_private:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
-    return Withheld(_is_personal if session.is_private else is_long_term, frozenset(stats), inodes)
+    sees_all = files.private_transcripts in (("direct", "all") if session.is_private else ("all",))
+    transcripts = None if sees_all else files.transcripts_at(session.place)
+    return Withheld(_is_personal if session.is_private else is_long_term, frozenset(stats), inodes, transcripts)
 
 
 def is_long_term(key: DocumentKey) -> bool:
@@ -191,17 +228,25 @@ def is_long_term(key: DocumentKey) -> bool:
     return not key.is_transcript and key.path.rpartition("/")[2].casefold() in _NAMES
 
 
-def resolve_for(session: Session, files: AgentFiles, path: str) -> DocumentKey:
-    """Return the document of a path from outside, if the session may read it.
+def resolve_for(session: Session, files: AgentFiles, path: str, *, indexed: SharedReader | None = None) -> DocumentKey:
+    """Return the document of a path from outside, if the session may read it. The `indexed` text of a note counts, too.
 
     Raises:
-        DocumentRefused: like `AgentFiles.resolve`; also for long-term memory that is withheld from the session.
+        DocumentRefused: like `AgentFiles.resolve`; also for a document that is withheld from the session.
     """
     key = files.resolve(path)
-    withheld = withheld_from(session, files) if not key.is_transcript else None
-    if withheld is not None and (withheld.names(key) or _is_the_same_file(files, key, withheld)):
-        raise DocumentRefused("long-term memory is for private sessions")
+    withheld = withheld_from(session, files)
+    if withheld is not None and (withheld.on_disk(files, key) or (indexed and _is_told_in(indexed, key, withheld))):
+        raise DocumentRefused("this document is withheld from the session")
     return key
+
+
+def _is_told_in(indexed: SharedReader, key: DocumentKey, withheld: Withheld) -> bool:
+    try:
+        with indexed.lease() as reader:
+            return reader is not None and bool(withheld(reader, [key]))
+    except RecalldError:
+        return False  # the file decides
 
 
 def _is_personal(key: DocumentKey) -> bool:
@@ -233,9 +278,6 @@ def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -
 
 def _is_the_same_file(files: AgentFiles, key: DocumentKey, withheld: Withheld) -> bool:
     """Return True if a withheld file has this name, too: by a hard link, or by the disk's rules for names."""
-    try:
-        asked = files.stat(key)
-        kept = [files.stat(one) for one in withheld.kept]
-    except RecalldError:
-        return True  # rather refused than shown to strangers
+    asked = files.stat(key)
+    kept = [files.stat(one) for one in withheld.kept]
     return asked is not None and any(stat is not None and stat.inode == asked.inode for stat in kept)

@@ -253,6 +253,10 @@ class StoreReader(ABC):
         """Return chunks by id, without the ids that are gone."""
 
     @abstractmethod
+    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, str]]:
+        """Return the texts of those chunks of these documents that hold the words as they are written."""
+
+    @abstractmethod
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
         """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -104,6 +105,12 @@ SELECT_CHUNK_ROWS = """
 SELECT c.id, f.source, f.path, c.ordinal, c.start_line, c.end_line, c.text
 FROM chunks AS c JOIN files AS f ON f.id = c.file_id
 WHERE c.id IN (SELECT value FROM json_each(?))
+"""
+
+SELECT_TEXTS_HOLDING = """
+SELECT f.source, f.path, c.text FROM json_each(?1) AS wanted
+CROSS JOIN files AS f ON f.source = wanted.value ->> 0 AND f.path = wanted.value ->> 1
+CROSS JOIN chunks AS c ON c.file_id = f.id WHERE instr(c.text, ?2)
 """
 
 SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
@@ -223,6 +230,10 @@ class SqliteReader(StoreReader):
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
+
+    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, str]]:
+        wanted = json.dumps([name_of(key) for key in keys])
+        return [(DocumentKey(*row[:2]), row[2]) for row in self._fetch(SELECT_TEXTS_HOLDING, wanted, words)]
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         if among is not None and not among:
