@@ -130,6 +130,8 @@ class Candidates:
         self.rows: dict[int, ChunkRow] = {}
         self._reader = reader
         self._wanted = wanted
+        self._looked_at: set[DocumentKey] = set()
+        self._withheld: set[DocumentKey] = set()
 
     def scores(self) -> dict[int, float]:
         """Return the score of each candidate."""
@@ -148,15 +150,17 @@ class Candidates:
                 among = set(texts[: self.count])
                 self.hits = [hit for hit in permitted if text_of_hit[hit.id] in among]
                 return
-            count *= 4
+            count *= 16
 
     def _permitted(self, hits: Sequence[Hit]) -> list[Hit]:
         self.rows |= self._reader.chunk_rows([hit.id for hit in hits if hit.id not in self.rows])
         hits = [hit for hit in hits if hit.id in self.rows]
         if self._wanted.withheld is None:
             return hits
-        withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
-        return [hit for hit in hits if self.rows[hit.id].key not in withheld]
+        keys = {self.rows[hit.id].key for hit in hits} - self._looked_at
+        self._withheld.update(self._wanted.withheld(self._reader, keys))
+        self._looked_at |= keys
+        return [hit for hit in hits if self.rows[hit.id].key not in self._withheld]
 
 
 def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Candidates:

@@ -31,7 +31,6 @@ from memory.documents.note_facts import TRANSCRIPT_WORD, named_transcripts
 from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
 from memory.documents.session_stores import place_of, split_key
 from memory.index.readers import SharedReader
-from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
@@ -173,14 +172,16 @@ class Withheld:
     transcripts: frozenset[str] | None = None
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
-        """Return those documents among `keys` that are withheld, by the texts in the index."""
-        inodes = self.inodes | set(_indexed_inodes(reader, self.kept))
-        withheld = {key for key in keys if self.hides(key) or _is_one_of(reader, key, inodes)}
+        """Return those documents among `keys` that are withheld, by their files and texts at the time of indexing."""
+        withheld = {key for key in keys if self.hides(key)}
         notes = [key for key in keys if not key.is_transcript and key not in withheld]
-        if self.transcripts is not None and notes:
-            texts = reader.texts_holding(TRANSCRIPT_WORD, notes)
-            withheld.update(key for key, text in texts if self.is_told(text))
-        return frozenset(withheld)
+        if notes:
+            rows = reader.texts_holding(TRANSCRIPT_WORD, [*notes, *self.kept])
+            inodes = self.inodes | {inode for key, inode, _ in rows if key in self.kept and inode}
+            # The inode 0 of a forgotten document is unknown. It is rather withheld than shown to strangers.
+            inodes |= {0} if inodes else set()
+            withheld |= {key for key, inode, text in rows if inode in inodes or (text and self.is_told(text))}
+        return frozenset(withheld.intersection(keys))
 
     def hides(self, key: DocumentKey) -> bool:
         """Return True for a document that is withheld by its name."""
@@ -197,7 +198,8 @@ class Withheld:
         if self.hides(key) or key.is_transcript:
             return self.hides(key)
         try:
-            return _is_the_same_file(files, key, self) or self.is_told(files.read(key).text)
+            note = files.read(key)
+            return note.stat.inode in self.inodes or self.is_told(note.text)
         except DocumentGone:
             return False
         except RecalldError:
@@ -260,24 +262,3 @@ def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileSta
             yield key, files.stat(key)
         except RecalldError:
             yield key, None  # the index knows the inode that it read
-
-
-def _indexed_inodes(reader: StoreReader, kept: Collection[DocumentKey]) -> Iterator[int]:
-    for key in kept:
-        indexed = reader.file(key)
-        if indexed is not None and indexed.stat != FORGOTTEN:
-            yield indexed.stat.inode
-
-
-def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -> bool:
-    """Return True if the index read a document from one of these files."""
-    indexed = reader.file(key) if inodes and not key.is_transcript else None
-    # The inode of a forgotten document is unknown. It is rather withheld than shown to strangers.
-    return indexed is not None and (indexed.stat == FORGOTTEN or indexed.stat.inode in inodes)
-
-
-def _is_the_same_file(files: AgentFiles, key: DocumentKey, withheld: Withheld) -> bool:
-    """Return True if a withheld file has this name, too: by a hard link, or by the disk's rules for names."""
-    asked = files.stat(key)
-    kept = [files.stat(one) for one in withheld.kept]
-    return asked is not None and any(stat is not None and stat.inode == asked.inode for stat in kept)

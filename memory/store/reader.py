@@ -253,8 +253,11 @@ class StoreReader(ABC):
         """Return chunks by id, without the ids that are gone."""
 
     @abstractmethod
-    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, str]]:
-        """Return the texts of those chunks of these documents that hold the words as they are written."""
+    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, int, str | None]]:
+        """Return each of these documents, its inode, and the text of a chunk that holds the words.
+
+        A document comes once for each such chunk, and with None if it has none. The inode of a forgotten one is 0.
+        """
 
     @abstractmethod
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:

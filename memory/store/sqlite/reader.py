@@ -48,6 +48,7 @@ from memory.store.sqlite.rows import (
     fetch,
     fetch_one,
     indexed_file,
+    inode_of,
     mark_of,
     meta_value,
     name_of,
@@ -108,9 +109,9 @@ WHERE c.id IN (SELECT value FROM json_each(?))
 """
 
 SELECT_TEXTS_HOLDING = """
-SELECT f.source, f.path, c.text FROM json_each(?1) AS wanted
+SELECT f.source, f.path, f.inode, c.text FROM json_each(?1) AS wanted
 CROSS JOIN files AS f ON f.source = wanted.value ->> 0 AND f.path = wanted.value ->> 1
-CROSS JOIN chunks AS c ON c.file_id = f.id WHERE instr(c.text, ?2)
+LEFT JOIN chunks AS c ON c.file_id = f.id AND instr(c.text, ?2)
 """
 
 SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
@@ -231,9 +232,9 @@ class SqliteReader(StoreReader):
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
 
-    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, str]]:
-        wanted = json.dumps([name_of(key) for key in keys])
-        return [(DocumentKey(*row[:2]), row[2]) for row in self._fetch(SELECT_TEXTS_HOLDING, wanted, words)]
+    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, int, str | None]]:
+        rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), words)
+        return [(DocumentKey(*row[:2]), inode_of(row[2]), row[3]) for row in rows]
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         if among is not None and not among:

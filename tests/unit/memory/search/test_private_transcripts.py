@@ -40,7 +40,10 @@ STORED: dict[str, dict[str, Any]] = {
 }
 
 TRANSCRIPTS = [
-    *(f"{name}.jsonl" for name in "owner group earlier topic others ada bob helper super moved claude".split()),
+    *(
+        f"{name}.jsonl"
+        for name in ["owner", "group", "earlier", "topic", "others", "ada", "bob", "helper", "super", "moved", "claude"]
+    ),
     *(f"{name}.jsonl.reset.{ARCHIVED}" for name in ("owner", "group", "forgotten")),
 ]
 GROUPS = {"group.jsonl", "earlier.jsonl", "topic.jsonl", f"group.jsonl.reset.{ARCHIVED}"}
