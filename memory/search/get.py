@@ -45,12 +45,11 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
+#: One answer for what is not there and for what a session may not read, so that a session does not learn which it is.
 _NOT_A_DOCUMENT = (
     "not found: path must name a document of this memory: MEMORY.md, USER.md, memory/**/*.md, an extra path, "
     "or what a search found"
 )
-
-_NO_DOCUMENT = "not found: there is no such document (any more)"
 
 
 def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: GetRequest) -> GetAnswer:
@@ -60,9 +59,8 @@ def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: G
     file, so that a citation can be opened.
     """
     first, count = request.from_, request.lines
-    session = session_of(request.session_key)
     try:
-        key = resolve_for(session, files, request.path, indexed=kept)
+        key = resolve_for(session_of(request.session_key), files, request.path, indexed=kept)
         redact = redactor_for(agent, key.source, budget=ASKING)
         if not key.is_transcript:
             lines = lines_of(redact(files.read(key).text))
@@ -76,10 +74,7 @@ def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: G
         return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
     except DocumentGone:
         return (_remembered(agent, kept, key, request) if key.is_transcript else None) or GetAnswer(
-            path=request.path,
-            status="not_found",
-            # Other sessions must not learn which of the documents that they may not read are there.
-            error=_NO_DOCUMENT if session.is_owner else _NOT_A_DOCUMENT,
+            path=request.path, status="not_found", error=_NOT_A_DOCUMENT
         )
     except (Permanent, Transient) as error:
         return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))

@@ -31,6 +31,7 @@ from memory.documents.note_facts import TRANSCRIPT_WORD, named_transcripts
 from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
 from memory.documents.session_stores import place_of, split_key
 from memory.index.readers import SharedReader
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
@@ -177,9 +178,9 @@ class Withheld:
         notes = [key for key in keys if not key.is_transcript and key not in withheld]
         if notes:
             rows = reader.texts_holding(TRANSCRIPT_WORD, [*notes, *self.kept])
-            inodes = self.inodes | {inode for key, inode, _ in rows if key in self.kept and inode}
-            # The inode 0 of a forgotten document is unknown. It is rather withheld than shown to strangers.
-            inodes |= {0} if inodes else set()
+            inodes = self.inodes.union(inode for key, inode, _ in rows if key in self.kept)
+            # An unknown inode is 0. Such a document is rather withheld than shown to strangers.
+            inodes = inodes and inodes | {0}
             withheld |= {key for key, inode, text in rows if inode in inodes or (text and self.is_told(text))}
         return frozenset(withheld.intersection(keys))
 
@@ -199,7 +200,7 @@ class Withheld:
             return self.hides(key)
         try:
             note = files.read(key)
-            return note.stat.inode in self.inodes or self.is_told(note.text)
+            return not self.inodes.isdisjoint((0, note.stat.inode)) or self.is_told(note.text)
         except DocumentGone:
             return False
         except RecalldError:
@@ -261,4 +262,4 @@ def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileSta
         try:
             yield key, files.stat(key)
         except RecalldError:
-            yield key, None  # the index knows the inode that it read
+            yield key, FORGOTTEN  # the index knows the inode that it read

@@ -48,7 +48,6 @@ from memory.store.sqlite.rows import (
     fetch,
     fetch_one,
     indexed_file,
-    inode_of,
     mark_of,
     meta_value,
     name_of,
@@ -234,7 +233,7 @@ class SqliteReader(StoreReader):
 
     def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, int, str | None]]:
         rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), words)
-        return [(DocumentKey(*row[:2]), inode_of(row[2]), row[3]) for row in rows]
+        return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         if among is not None and not among:

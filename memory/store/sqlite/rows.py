@@ -81,11 +81,6 @@ def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
     return stat.size, stat.mtime_ns, inode, stat.ctime_ns
 
 
-def inode_of(column: int) -> int:
-    """Return the inode of a file from its column."""
-    return column % (1 << _INODE_BITS)
-
-
 def indexed_file(row: Sequence[Any]) -> IndexedFile:
     """Convert a row of `FILE_COLUMNS`."""
     source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches = row
@@ -94,7 +89,7 @@ def indexed_file(row: Sequence[Any]) -> IndexedFile:
         ctime_ns = -round(indexed_at * 1e9) if size >= 0 else 0
     return IndexedFile(
         key=DocumentKey(source, path),
-        stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode_of(inode), ctime_ns=ctime_ns),
+        stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode % (1 << _INODE_BITS), ctime_ns=ctime_ns),
         content_hash=content_hash,
         revision=revision,
         indexed_at=indexed_at,

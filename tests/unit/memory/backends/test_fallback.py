@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from memory.backends.backend import Backend
 from memory.backends.fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
 from memory.search.tools import SearchableMemory
-from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BackendStatus
 
@@ -238,6 +239,79 @@ def test_a_session_out_of_scope_asks_no_memory(tmp_path: Path) -> None:
     memory = FallbackMemory(agent_of(tmp_path, scope={"default": "deny"}), primary, own)
     answer = asyncio.run(memory.searched(SearchRequest(query="x", session_key="agent:main:main")))
     assert answer == SearchAnswer()
+
+
+PRIVATE_LINE = "- Transcript: sessions/owner.jsonl\n"
+
+#: Path of a backend's result -> its snippet, and whether a group sees it.
+FOUND = {
+    "sessions/owner.jsonl": ("words", False),
+    "sessions/group.jsonl": ("words", True),
+    "memory/of-owner.md": ("words", False),
+    "memory/of-group.md": ("words", True),
+    "memory/of-owner-once.md": (PRIVATE_LINE, False),
+    "MEMORY.md": ("words", False),
+    "memory/linked.md": ("words", False),
+    "page://of-the-backend": ("words", True),
+}
+
+
+class Finding(Primary):
+    """A backend that finds and reads everything."""
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        found = [
+            SearchResult(
+                path=path,
+                start_line=1,
+                end_line=1,
+                score=1.0,
+                snippet=snippet,
+                source="sessions" if path.startswith("sessions") else "memory",
+                also_in=AlsoIn(count=1, paths=("sessions/owner.jsonl",)),
+            )
+            for path, (snippet, _) in FOUND.items()
+        ]
+        return SearchAnswer(provider="primary", results=tuple(found))
+
+
+@pytest.fixture
+def finding(tmp_path: Path) -> FallbackMemory:
+    workspace, sessions = tmp_path / "workspace", tmp_path / "sessions"
+    (workspace / "memory").mkdir(parents=True)
+    sessions.mkdir()
+    (workspace / "MEMORY.md").write_text("private\n", "utf-8")
+    (workspace / "memory" / "linked.md").hardlink_to(workspace / "MEMORY.md")
+    for name in ("owner", "group"):
+        (sessions / f"{name}.jsonl").touch()
+        (workspace / "memory" / f"of-{name}.md").write_text(f"- Transcript: sessions/{name}.jsonl\n", "utf-8")
+    (workspace / "memory" / "of-owner-once.md").write_text("words\n", "utf-8")
+    keys = {"agent:main:main": {"sessionId": "owner"}, GROUP: {"sessionId": "group"}}
+    (sessions / "sessions.json").write_text(json.dumps(keys), "utf-8")
+    return FallbackMemory(agent_of(workspace, sessions=[str(sessions)]), Finding(), Own())
+
+
+GROUP = "agent:main:telegram:group:42"
+
+
+def test_of_a_backends_results_a_session_gets_those_that_it_may_see(finding: FallbackMemory) -> None:
+    shown = {
+        key: asyncio.run(finding.searched(SearchRequest(query="x", session_key=key))).results
+        for key in (None, "agent:main:main", GROUP)
+    }
+    assert [one.path for one in shown[None]] == [one.path for one in shown["agent:main:main"]] == list(FOUND)
+    assert [one.path for one in shown[GROUP]] == [path for path, (_, is_shown) in FOUND.items() if is_shown]
+    assert all(one.also_in for one in shown[None])
+    assert not any(one.also_in for one in shown[GROUP])
+
+
+def test_a_backend_reads_no_document_for_a_session_that_may_not_see_it(finding: FallbackMemory) -> None:
+    read = {
+        key: {path for path in FOUND if finding.read_file(GetRequest(path=path, session_key=key)).text == "primary"}
+        for key in (None, GROUP)
+    }
+    assert read[None] == {*FOUND}
+    assert read[GROUP] == {"sessions/group.jsonl", "memory/of-group.md", "memory/of-owner-once.md"}
 
 
 class Slots:

@@ -171,6 +171,25 @@ def test_what_a_session_may_not_see_and_what_is_no_document_is_left_out(
     assert "citation" not in shared[0]
 
 
+def test_a_group_gets_no_private_transcript_and_finds_its_own_behind_many(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    own = {"agent:main:telegram:group:7": {"sessionId": "own"}}
+    (tmp_path / "sessions" / "sessions.json").write_text(json.dumps(own))
+    (tmp_path / "workspace" / "memory" / "b.md").write_text("- Transcript: sessions/s.jsonl\n", "utf-8")
+    places = ["sessions-main/s.jsonl.md"] * 50 + ["memory-dir-main/b.md", "sessions-main/own.jsonl.md"]
+    hits = json.dumps([{**HIT, "file": f"qmd://{place}", "snippet": "words"} for place in places])
+    qmd.does(search=f"print(json.dumps(json.loads({hits!r})[: int(sys.argv[4])]))")
+    ours = backend(limits={"max_results": 100})
+    wanted = {"max_results": 3, "session_key": "agent:main:telegram:group:7"}
+    assert [one["path"] for one in results(ours, **wanted)] == ["sessions/own.jsonl"]
+    assert {one["path"] for one in results(ours, max_results=60)} == {
+        "sessions/s.jsonl",
+        "memory/b.md",
+        "sessions/own.jsonl",
+    }
+
+
 FAILURES = {
     "it fails": ("sys.stderr.write('bad index'); sys.exit(3)", "qmd search failed: bad index"),
     "it fails without a word": ("sys.exit(3)", "exit code 3"),

@@ -462,3 +462,26 @@ def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> N
     store.write_vectors({})
     assert (store.retry_dead_letter(OTHER), store.drop_dead_letter(OTHER)) == (0, False)
     assert store.change_token() == tokens[-1]
+
+
+# Texts of documents ----------------------------------------------------------------------------------
+
+
+def test_documents_come_with_their_inode_and_the_texts_that_hold_some_words(store: Store) -> None:
+    several, none, others = key("memory/a.md"), key('memory/"b".md'), key("memory/c.md")
+    large = replace(STAT, inode=2**64 - 1)
+    store.write(
+        [
+            document(several, "- Transcript: one", "transcript: two", "the Transcript: three"),
+            replace(document(none, "nothing", "- Transcript"), stat=large),
+            document(others, "- Transcript: four"),
+            document(TALK, "a Transcript: five"),
+        ]
+    )
+    rows = store.texts_holding("Transcript:", [several, none, key("memory/unknown.md")])
+    assert sorted(rows, key=str) == [
+        (none, 2**64 - 1, None),
+        (several, STAT.inode, "- Transcript: one"),
+        (several, STAT.inode, "the Transcript: three"),
+    ]
+    assert store.texts_holding("Transcript:", []) == []
