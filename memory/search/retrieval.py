@@ -130,8 +130,6 @@ class Candidates:
         self.rows: dict[int, ChunkRow] = {}
         self._reader = reader
         self._wanted = wanted
-        self._looked_at: set[DocumentKey] = set()
-        self._withheld: set[DocumentKey] = set()
 
     def scores(self) -> dict[int, float]:
         """Return the score of each candidate."""
@@ -157,10 +155,8 @@ class Candidates:
         hits = [hit for hit in hits if hit.id in self.rows]
         if self._wanted.withheld is None:
             return hits
-        keys = {self.rows[hit.id].key for hit in hits} - self._looked_at
-        self._withheld.update(self._wanted.withheld(self._reader, keys))
-        self._looked_at |= keys
-        return [hit for hit in hits if self.rows[hit.id].key not in self._withheld]
+        withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
+        return [hit for hit in hits if self.rows[hit.id].key not in withheld]
 
 
 def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Candidates:

@@ -80,11 +80,6 @@ class Session:
         """Return True if the key tells that others listen."""
         return self.chat_type in _SHARED
 
-    @property
-    def place(self) -> str:
-        """Return the place of the conversation, which topics and threads share."""
-        return place_of(self.raw or "")
-
 
 #: Session of a request without a key.
 OWNER = Session(raw=None, agent=None, key=None, channel=None, chat_type="direct")
@@ -219,7 +214,7 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
     sees_all = files.private_transcripts in (("direct", "all") if session.is_private else ("all",))
-    transcripts = None if sees_all else files.transcripts_at(session.place)
+    transcripts = None if sees_all else files.transcripts_at(place_of(session.raw or ""))
     return Withheld(_is_personal if session.is_private else is_long_term, frozenset(stats), inodes, transcripts)
 
 

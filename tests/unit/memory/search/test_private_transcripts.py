@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from memory.context.agent_context import AgentContext
+from memory.context.injection import InjectedSessions
 from memory.documents.note_facts import NoteFacts
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.writer import Store
+from schemas.context import PromptRequest
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Settings
@@ -300,6 +304,22 @@ def test_a_group_finds_its_note_behind_200_private_transcripts(opened, provider:
 
     assert note.path not in found(manager, None, query=query, max_results=6)
     assert answer_to(manager, session_key, query=query, max_results=6, min_score=None).results[0].path == note.path
+
+
+@pytest.mark.parametrize("session_key", VISIBLE)
+def test_a_prompt_gets_passages_of_those_documents_only_that_its_session_finds(opened, session_key: str | None) -> None:
+    injection = {"enabled": True, "timeout_ms": 60_000, "min_score": 0, "max_results": 20, "max_chars": 100_000}
+    manager = opened(context={"injection": injection}, query={"max_results": 100})
+    context = AgentContext(
+        Settings(home=Path("/nowhere")), manager.agent, manager, InjectedSessions(), reading=manager.reading
+    )
+    sources = set()
+    for name in (*TRANSCRIPTS, "cellar"):
+        prompt = PromptRequest(prompt=f"vault {name}", session_key=session_key)
+        blocks = asyncio.run(context.before_prompt(prompt)).blocks
+        sources |= {block.source.partition("#")[0] for block in blocks}
+
+    assert sources == expected(VISIBLE[session_key])
 
 
 def test_a_group_that_asks_for_transcripts_alone_gets_an_empty_answer_without_an_error(opened) -> None:

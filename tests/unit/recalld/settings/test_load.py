@@ -229,6 +229,17 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert second.local.model_path == "multilingual-e5-small"
 
 
+def test_an_agent_has_its_own_choice_of_who_sees_private_transcripts(case: Case) -> None:
+    agents = "\n".join(f"[[agents]]\nid = '{name}'\nworkspace = '/{name}'" for name in ("a", "b"))
+    case.write(
+        f"scope.private_transcripts = 'direct'\nscope.default = 'deny'\n{agents}\nscope.private_transcripts = 'all'\n"
+    )
+    scopes = [agent.scope for agent in case.load().settings.agents]
+    assert [(one.private_transcripts, one.default) for one in scopes] == [("direct", "deny"), ("all", "deny")]
+    case.file.unlink()
+    assert case.load().settings.scope.private_transcripts == "owner"
+
+
 def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:
     remember_workspace(case.home, "main", Path("/one"))
     remember_workspace(case.home, "other", Path("/two"))
@@ -280,6 +291,7 @@ def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) 
             "agents.A.id is used twice ('a' and 'A', and case does not count); give every agent an id of its own",
         ),
         ("[[scope.rules]]\naction = 'allow'\nchanel = 'x'", "scope.rules.0.chanel: unknown key"),
+        ("scope.private_transcripts = 'group'", "scope.private_transcripts is 'group'; it must be one of"),
         ("exclude = ['a[b']", "exclude: 'a[b' has a [ without a ]"),
         ("extra_paths = [5]", "extra_paths.0: must be a path, or a table with path, include and exclude"),
         ("extra_paths = [{path = 'a', exclude = ['../b']}]", "extra_paths.0.exclude: '../b' has a component '..'"),
