@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import httpx
 import pytest
 import structlog
 
+from memory.context.session_notes import session_note
 from recalld.settings import load as configuration
 from schemas.ports import Pending
 from schemas.settings import Settings
@@ -20,6 +23,7 @@ from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
+from tests.working import Workers
 from tests.written_index import write_index
 
 DENIED = "agent:main:slack:channel:general"
@@ -121,3 +125,45 @@ def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(scoped: Settings,
 
     assert cli.json("search", "dentist")["results"]
     assert cli.run("search", "dentist", "--session-key", "agent:main:main")[0] == 3
+
+
+@pytest.mark.usefixtures("broker_server")
+def test_no_door_gives_a_group_the_words_of_a_private_conversation(home: Path, workspace: Path) -> None:
+    sessions, group = workspace.parent / "sessions", "agent:main:telegram:group:7"
+    sessions.mkdir()
+    owner, own = "owner.jsonl.reset.2026-09-08T10-00-00.000Z", "group.jsonl"
+    for name, word in ((owner, "quokka"), (own, "numbat")):
+        (sessions / name).write_bytes(message_line("openclaw", "user", f"The {word} is shy, said in {name}."))
+        note = session_note([], at=datetime.now(UTC), session="s", program="openclaw", transcript=f"sessions/{name}")
+        (workspace / "memory" / f"of-{word}.md").write_text(f"{note}\n{word} in a note\n", "utf-8")
+    keys = {"agent:main:main": {"sessionId": "owner"}, group: {"sessionId": "group"}}
+    (sessions / "sessions.json").write_text(json.dumps(keys), "utf-8")
+    injection = {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0, "max_results": 20, "max_chars": 9_000}
+    agent = {"id": "main", "workspace": workspace, "provider": "stub", "sessions": [str(sessions)]}
+    settings = Settings.model_validate(
+        {"home": home, "agents": [{**agent, "context": {"injection": injection}}], "provider": "stub"}
+    )
+    with Workers(settings) as workers:
+        workers.index("MEMORY.md", "A new index asks for all other documents.\n")
+        wait_until(lambda: workers.complete() and workers.counts().files == 5)
+
+    def told(client: httpx.Client, session_key: str) -> str:
+        asked = {"query": "is the quokka or the numbat shy?", "minScore": 0, "sessionKey": session_key}
+        tool = {"name": "memory_search", "arguments": {"query": asked["query"]}, "sessionKey": session_key}
+        prompt = {"prompt": asked["query"], "sessionKey": session_key}
+        paths = ("memory/of-quokka.md", "memory/of-numbat.md", f"sessions/{owner}", f"sessions/{own}")
+        reads = [("/v1/get", {"path": path, "sessionKey": session_key}) for path in paths]
+        calls = [("/v1/search", asked), ("/v1/tools", tool), ("/v1/context/prompt", prompt), *reads]
+        answers = [client.post(path, json=body) for path, body in calls]
+        assert {answer.status_code for answer in answers} == {200}
+        texts = [answer.json() | {"path": ""} for answer in answers]
+        return json.dumps(texts)
+
+    with running(settings) as client:
+        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+        heard = told(client, "agent:main:main")
+        assert heard.count("quokka") == heard.count("numbat") > 10
+        heard = told(client, group)
+        assert heard.count("numbat") > 5
+        assert "owner" not in heard
+        assert "quokka" not in heard
