@@ -349,8 +349,9 @@ class _Search:
         self._cut = searched.cut
         self._withheld = withheld_from(self._session, self._on.files)
         sources = request.searched(agent.sources)
-        if self._withheld is not None and self._withheld.transcripts == frozenset():
-            sources = tuple(source for source in sources if source != SESSIONS_SOURCE)
+        if SESSIONS_SOURCE in sources and self._withheld is not None and self._withheld.transcripts is not None:
+            notes = tuple(source for source in sources if source != SESSIONS_SOURCE)
+            sources = (*notes, *sorted(self._withheld.transcripts))
         self._wanted = wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,

@@ -15,7 +15,7 @@ from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 
 if TYPE_CHECKING:
     from schemas.search import Mode
@@ -148,7 +148,7 @@ class Candidates:
                 among = set(texts[: self.count])
                 self.hits = [hit for hit in permitted if text_of_hit[hit.id] in among]
                 return
-            count *= 16
+            count *= 4
 
     def _permitted(self, hits: Sequence[Hit]) -> list[Hit]:
         self.rows |= self._reader.chunk_rows([hit.id for hit in hits if hit.id not in self.rows])
@@ -200,11 +200,13 @@ def _named_first(reader: StoreReader, wanted: Wanted, ranked: Ranked, vector: Ve
 def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[int]:
     """Return the chunk of each named document that is nearest to the rest of the query, the best name first."""
     found: dict[DocumentKey, tuple[int, int, str, str]] = {}
+    # Where single transcripts are searched, all others are withheld.
+    sources = dict.fromkeys(one if one == MEMORY_SOURCE else SESSIONS_SOURCE for one in wanted.sources)
     for name in file_names(wanted.query):
-        exact = [DocumentKey(source, name.path) for source in wanted.sources]
+        exact = [DocumentKey(source, name.path) for source in sources]
         exact = [key for key in exact if reader.file(key) is not None]
         for key in exact or [key for place in name.places for key in reader.named(*place)]:
-            if key.source in wanted.sources and (fits := name.fits(key.path)):
+            if key.source in sources and (fits := name.fits(key.path)):
                 found.setdefault(key, (-fits, key.path.count("/"), key.path, name.rest))
     withheld = wanted.withheld(reader, found.keys()) if wanted.withheld is not None and found else ()
     keys = sorted(found.keys() - set(withheld), key=found.__getitem__)[: wanted.max_results]

@@ -287,6 +287,8 @@ class StoreReader(ABC):
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
 
+        `sources` may hold paths of single transcripts in place of "sessions", which stand for their archives, too.
+
         Raises:
             VectorSearchUnavailable: the index holds vectors that cannot be searched.
         """
@@ -299,7 +301,8 @@ class StoreReader(ABC):
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         """Return the k best chunks by BM25 for any of the query's terms, best first.
 
-        `query` is plain text of a user: it is segmented and quoted here, never read as operators.
+        `query` is plain text of a user: it is segmented and quoted here, never read as operators. `sources` as in
+        `search_vectors`.
 
         Raises:
             KeywordsUnavailable: see `text_reason`.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import apsw
 
 from memory.store.reader import Hit
-from memory.store.sqlite.rows import OVER_FETCH, as_json, covers_all, fetch, meta_value, of_sources
+from memory.store.sqlite.rows import IS_OF_SOURCES, OVER_FETCH, as_json, covers_all, fetch, meta_value, of_sources
 
 #: Number of chunks from which rare terms are searched first.
 LARGE_INDEX = 5_000
@@ -47,16 +47,16 @@ SELECT rowid, -score FROM (
 """
 
 # For a source that is rare among the best hits: all of its matches, the best first.
-SELECT_TEXT_OF_SOURCES = """
+SELECT_TEXT_OF_SOURCES = f"""
 SELECT rowid, -score FROM (
     SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts
-    WHERE chunks_fts MATCH ? AND EXISTS (
+    WHERE chunks_fts MATCH ?2 AND EXISTS (
         SELECT 1 FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-        WHERE c.id = chunks_fts.rowid AND f.source IN (SELECT value FROM json_each(?))
+        WHERE c.id = chunks_fts.rowid AND {IS_OF_SOURCES}
     )
-    ORDER BY score, rowid LIMIT ?
+    ORDER BY score, rowid LIMIT ?3
 )
-"""
+"""  # noqa: S608 - constants
 
 # The plus keeps FTS5 from running the whole query once for every id. SQLite checks the ids before it scores.
 SELECT_SCORES = """
@@ -91,7 +91,7 @@ def best_texts(
     hits = of_sources(connection, candidates, sources)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]
-    rows = fetch(connection, SELECT_TEXT_OF_SOURCES, (_any(terms), as_json(sources), k))
+    rows = fetch(connection, SELECT_TEXT_OF_SOURCES, (as_json(sources), _any(terms), k))
     return [Hit(int(row[0]), float(row[1])) for row in rows]
 
 

@@ -20,7 +20,7 @@ from memory.store.reader import (
     VectorState,
 )
 from memory.store.sqlite.schema import SELECT_META, TRANSCRIPTS_SCHEMA_NUMBER
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
 
@@ -165,10 +165,16 @@ def as_blob(vector: Vector) -> bytes:
 #: Candidates per result that a search with a source filter takes first, before it reads all rows.
 OVER_FETCH = 4
 
-SELECT_IDS_OF_SOURCES = """
+#: Condition on a file f. An archive counts where its session does.
+IS_OF_SOURCES = f"""
+(f.source IN (SELECT value FROM json_each(?1)) OR f.source = '{SESSIONS_SOURCE}'
+AND substr(f.path, 1, instr(f.path, '.jsonl') + 5) IN (SELECT value FROM json_each(?1)))
+"""  # noqa: S608 - a constant
+
+SELECT_IDS_OF_SOURCES = f"""
 SELECT c.id FROM chunks AS c JOIN files AS f ON f.id = c.file_id
-WHERE c.id IN (SELECT value FROM json_each(?)) AND f.source IN (SELECT value FROM json_each(?))
-"""
+WHERE c.id IN (SELECT value FROM json_each(?2)) AND {IS_OF_SOURCES}
+"""  # noqa: S608 - constants
 
 # Repeated until NULL: one look-up for each source instead of a scan of all files.
 SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
@@ -176,7 +182,7 @@ SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
 
 def of_sources(connection: apsw.Connection, hits: list[Hit], sources: Sequence[str]) -> list[Hit]:
     """Return the hits in these sources."""
-    bindings = (as_json([hit.id for hit in hits]), as_json(sources))
+    bindings = (as_json(sources), as_json([hit.id for hit in hits]))
     wanted = {row[0] for row in fetch(connection, SELECT_IDS_OF_SOURCES, bindings)}
     return [hit for hit in hits if hit.id in wanted]
 

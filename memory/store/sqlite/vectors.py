@@ -28,6 +28,7 @@ import apsw
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import Hit, Vector
 from memory.store.sqlite.rows import (
+    IS_OF_SOURCES,
     OVER_FETCH,
     as_blob,
     as_json,
@@ -104,10 +105,9 @@ INSERT_LISTED_ID = "INSERT INTO chunks_vec_rowids (rowid, chunk_id, chunk_offset
 DELETE_LISTED_ID = "DELETE FROM chunks_vec_rowids WHERE rowid = ?"
 
 # By `chunks_by_file` alone, without reading the chunks.
-SELECT_ALL_IDS_OF_SOURCES = """
-SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id
-WHERE f.source IN (SELECT value FROM json_each(?))
-"""
+SELECT_ALL_IDS_OF_SOURCES = f"""
+SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id WHERE {IS_OF_SOURCES}
+"""  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)

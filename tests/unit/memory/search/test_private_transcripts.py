@@ -72,6 +72,7 @@ VISIBLE: dict[str | None, set[str]] = {
     "agent:main:telegram:direct:ada": {"ada.jsonl"},
     "agent:main:telegram:direct:ada:thread:1": {"ada.jsonl"},
     "agent:main:whatsapp:dm:ada": set(),
+    "agent:main:slack:direct:eve": set(),
     "agent:main:cron:nightly": set(),
     "agent:main": set(),
     "agent:main:main-2": set(),

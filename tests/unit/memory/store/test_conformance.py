@@ -485,3 +485,24 @@ def test_documents_come_with_their_inode_and_the_texts_that_hold_some_words(stor
         (several, STAT.inode, "the Transcript: three"),
     ]
     assert store.texts_holding("Transcript:", []) == []
+
+
+def test_a_search_may_be_in_single_transcripts_and_their_archives(store: Store) -> None:
+    note = key("memory/sessions/a.jsonl.md")
+    archive, longer, other = (
+        key(path, source="sessions")
+        for path in ("sessions/a.jsonl.reset.2026-11-20", "sessions/aa.jsonl", "sessions/b/a.jsonl")
+    )
+    keys = [note, TALK, archive, longer, other]
+    store.write([document(one, "vault", vectors=[vector(1)]) for one in keys])
+    texts = [f"vault {number}" for number in range(400)]
+    store.write([document(key("sessions/c.jsonl", source="sessions"), *texts, vectors=[vector(1)] * len(texts))])
+
+    def documents(*sources: str) -> list[set[DocumentKey]]:
+        searches = (store.search_text("vault", 9, sources), store.search_vectors(vector(1), 9, sources))
+        return [{store.chunk_rows([hit.id])[hit.id].key for hit in hits} for hits in searches]
+
+    assert documents("sessions/a.jsonl") == [{TALK, archive}] * 2
+    assert documents("memory", "sessions/a.jsonl", "sessions/b/a.jsonl") == [{note, TALK, archive, other}] * 2
+    assert documents("memory") == [{note}] * 2
+    assert documents() == [set()] * 2
