@@ -66,6 +66,7 @@ def url(tmp_path: Path, workspace: Path) -> Iterator[str]:
     settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
     write_index(settings).close()
     (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
+    (sessions / "sessions.json").write_text('{"agent:main:telegram:group:7": {"sessionId": "talk"}}', "utf-8")
     with running(settings) as client:
         yield str(client.base_url)
 
@@ -74,7 +75,8 @@ def url(tmp_path: Path, workspace: Path) -> Iterator[str]:
     ("session", "sandboxed", "seen"),
     [
         ("agent:main:main", False, [NOTE, CURATED, TALK]),
-        ("agent:main:telegram:group:42", False, [NOTE, TALK]),
+        ("agent:main:telegram:group:7", False, [NOTE, TALK]),
+        ("agent:main:telegram:group:42", False, [NOTE]),
         ("agent:main:slack:channel:general", False, []),
         ("agent:other:main", False, []),
         ("agent:main:main", True, [NOTE, CURATED]),
