@@ -145,8 +145,8 @@ class FallbackMemory(SearchableMemory):
         results = [
             result.model_copy(update={"also_in": None})
             for result in answer.results
-            if not withheld.is_told(result.snippet)
-            and not withheld.on_disk(self._files, DocumentKey(result.source, result.path))
+            if not withheld.withholds_text(result.snippet)
+            and not withheld.withholds_file(self._files, DocumentKey(result.source, result.path))
         ]
         return answer.model_copy(update={"results": tuple(results)})
 

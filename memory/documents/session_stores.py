@@ -103,7 +103,9 @@ class SessionKinds:
 def transcripts_at(folder: str, place: str) -> frozenset[str]:
     """Return the names of the transcripts that, by the store of a folder, are of conversations at one place alone."""
     store = _store_in(folder, ())
-    return frozenset(name for name, its in store.places.items() if its == place) if store is not None else frozenset()
+    return (
+        frozenset(name for name, known_place in store.places.items() if known_place == place) if store else frozenset()
+    )
 
 
 def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:

@@ -482,11 +482,12 @@ class _Search:
         )
 
     def _permitted(self, passage: Passage) -> Passage:
-        """Return the places of a passage but those in notes of which the disk tells, and the index does not yet."""
+        """Return the places of a passage without those that are withheld by the files of this moment."""
         if (withheld := self._withheld) is None:
             return passage
-        files = self._on.files
-        return tuple(one for one in passage if not withheld.on_disk(files, DocumentKey(one.source, one.path)))
+        keys = [DocumentKey(place.source, place.path) for place in passage]
+        hidden = {key for key in keys if withheld.withholds_file(self._on.files, key)}
+        return tuple(place for place, key in zip(passage, keys, strict=True) if key not in hidden)
 
     def _is_there(self, key: DocumentKey) -> bool:
         try:

@@ -201,7 +201,7 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
     """Return the chunk of each named document that is nearest to the rest of the query, the best name first."""
     found: dict[DocumentKey, tuple[int, int, str, str]] = {}
     # Where single transcripts are searched, all others are withheld.
-    sources = dict.fromkeys(one if one == MEMORY_SOURCE else SESSIONS_SOURCE for one in wanted.sources)
+    sources = dict.fromkeys(name if name == MEMORY_SOURCE else SESSIONS_SOURCE for name in wanted.sources)
     for name in file_names(wanted.query):
         exact = [DocumentKey(source, name.path) for source in sources]
         exact = [key for key in exact if reader.file(key) is not None]

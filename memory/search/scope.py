@@ -169,33 +169,33 @@ class Withheld:
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
         """Return those documents among `keys` that are withheld, by their files and texts at the time of indexing."""
-        withheld = {key for key in keys if self.hides(key)}
+        withheld = {key for key in keys if self.withholds_name(key)}
         notes = [key for key in keys if not key.is_transcript and key not in withheld]
         if notes:
             rows = reader.texts_holding(TRANSCRIPT_WORD, [*notes, *self.kept])
             inodes = self.inodes.union(inode for key, inode, _ in rows if key in self.kept)
             # An unknown inode is 0. Such a document is rather withheld than shown to strangers.
             inodes = inodes and inodes | {0}
-            withheld |= {key for key, inode, text in rows if inode in inodes or (text and self.is_told(text))}
+            withheld |= {key for key, inode, text in rows if inode in inodes or (text and self.withholds_text(text))}
         return frozenset(withheld.intersection(keys))
 
-    def hides(self, key: DocumentKey) -> bool:
+    def withholds_name(self, key: DocumentKey) -> bool:
         """Return True for a document that is withheld by its name."""
         if not key.is_transcript or self.transcripts is None:
             return self.names(key)
         return (archived_path(key.path) or key.path) not in self.transcripts
 
-    def is_told(self, text: str) -> bool:
-        """Return True if a note with this text was made of a withheld transcript."""
-        return any(self.hides(DocumentKey(SESSIONS_SOURCE, path)) for path in named_transcripts(text))
+    def withholds_text(self, text: str) -> bool:
+        """Return True if a note with this text names a withheld transcript."""
+        return any(self.withholds_name(DocumentKey(SESSIONS_SOURCE, path)) for path in named_transcripts(text))
 
-    def on_disk(self, files: AgentFiles, key: DocumentKey) -> bool:
+    def withholds_file(self, files: AgentFiles, key: DocumentKey) -> bool:
         """Return True for a document that is withheld by its name or by its file."""
-        if self.hides(key) or key.is_transcript:
-            return self.hides(key)
+        if self.withholds_name(key) or key.is_transcript:
+            return self.withholds_name(key)
         try:
             note = files.read(key)
-            return not self.inodes.isdisjoint((0, note.stat.inode)) or self.is_told(note.text)
+            return not self.inodes.isdisjoint((0, note.stat.inode)) or self.withholds_text(note.text)
         except DocumentGone:
             return False
         except RecalldError:
@@ -227,19 +227,21 @@ def is_long_term(key: DocumentKey) -> bool:
 
 
 def resolve_for(session: Session, files: AgentFiles, path: str, *, indexed: SharedReader | None = None) -> DocumentKey:
-    """Return the document of a path from outside, if the session may read it. The `indexed` text of a note counts, too.
+    """Return the document of a path from outside, if the session may read it by its file and its `indexed` text.
 
     Raises:
         DocumentRefused: like `AgentFiles.resolve`; also for a document that is withheld from the session.
     """
     key = files.resolve(path)
     withheld = withheld_from(session, files)
-    if withheld is not None and (withheld.on_disk(files, key) or (indexed and _is_told_in(indexed, key, withheld))):
+    if withheld is not None and (
+        withheld.withholds_file(files, key) or (indexed and _is_indexed_as_withheld(indexed, key, withheld))
+    ):
         raise DocumentRefused("this document is withheld from the session")
     return key
 
 
-def _is_told_in(indexed: SharedReader, key: DocumentKey, withheld: Withheld) -> bool:
+def _is_indexed_as_withheld(indexed: SharedReader, key: DocumentKey, withheld: Withheld) -> bool:
     try:
         with indexed.lease() as reader:
             return reader is not None and bool(withheld(reader, [key]))
