@@ -96,6 +96,8 @@ class FallbackMemory(SearchableMemory):
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return lines of a document. The own memory reads what the backend cannot, and refuses what is withheld."""
         session = session_of(request.session_key)
+        if not allows(self._agent.scope, session, agent=self._agent.id):
+            return self._builtin().read_file(request)
         try:
             if not session.is_owner:
                 resolve_for(session, self._files, request.path)

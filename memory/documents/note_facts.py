@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 _SESSION, _PROGRAM, _TRANSCRIPT = "- Session: ", "- Program: ", "- Transcript: "
 
-#: Word in every line that names a transcript.
-TRANSCRIPT_WORD = "Transcript:"
+#: Words of the lines in which our notes name a transcript, and OpenClaw's own the key of a session.
+ORIGIN_WORDS = ("Transcript:", "**Session Key**:")
 
-_NAMED = re.compile(rf"^[ \t]*[-*+][ \t]+{TRANSCRIPT_WORD}[ \t]*(\S.*)$", re.MULTILINE)
+_TRANSCRIPT_LINE, _SESSION_KEY_LINE = (
+    re.compile(rf"^[ \t]*[-*+][ \t]+{re.escape(words)}[ \t]*(\S.*)$", re.MULTILINE) for words in ORIGIN_WORDS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +41,9 @@ def note_facts(text: str) -> NoteFacts | None:
 
 def named_transcripts(text: str) -> list[str]:
     """Return the paths of all transcripts that a note names, also in indented lines and behind other bullets."""
-    return [match[1].strip() for match in _NAMED.finditer(text)]
+    return [match[1].strip() for match in _TRANSCRIPT_LINE.finditer(text)]
+
+
+def named_sessions(text: str) -> list[str]:
+    """Return the keys of all sessions that a note names as OpenClaw does."""
+    return [match[1].strip() for match in _SESSION_KEY_LINE.finditer(text)]

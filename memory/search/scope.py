@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.content import DocumentGone
-from memory.documents.note_facts import TRANSCRIPT_WORD, named_transcripts
+from memory.documents.note_facts import ORIGIN_WORDS, named_sessions, named_transcripts
 from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
 from memory.documents.session_stores import place_of, split_key
 from memory.index.readers import SharedReader
@@ -159,20 +159,21 @@ class Withheld:
 
     A hard link to such a file is that file, also if it was a hard link when it was indexed. `names` recognizes such a
     document by its name, `kept` are those of the workspace, `inodes` are their numbers on the disk. Of transcripts all
-    but `transcripts` are withheld, with the notes that name them; none if it is None.
+    but `transcripts` are withheld, with the notes that name them, or sessions at another `place`; none if it is None.
     """
 
     names: Callable[[DocumentKey], bool]
     kept: frozenset[DocumentKey]
     inodes: frozenset[int]
     transcripts: frozenset[str] | None = None
+    place: str = ""
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
         """Return those documents among `keys` that are withheld, by their files and texts at the time of indexing."""
         withheld = {key for key in keys if self.withholds_name(key)}
         notes = [key for key in keys if not key.is_transcript and key not in withheld]
         if notes:
-            rows = reader.texts_holding(TRANSCRIPT_WORD, [*notes, *self.kept])
+            rows = reader.texts_holding(ORIGIN_WORDS, [*notes, *self.kept])
             inodes = self.inodes.union(inode for key, inode, _ in rows if key in self.kept)
             # An unknown inode is 0. Such a document is rather withheld than shown to strangers.
             inodes = inodes and inodes | {0}
@@ -186,7 +187,9 @@ class Withheld:
         return (archived_path(key.path) or key.path) not in self.transcripts
 
     def withholds_text(self, text: str) -> bool:
-        """Return True if a note with this text names a withheld transcript."""
+        """Return True if a note with this text names a withheld transcript, or a session at another place."""
+        if self.transcripts is not None and any(place_of(key) != self.place for key in named_sessions(text)):
+            return True
         return any(self.withholds_name(DocumentKey(SESSIONS_SOURCE, path)) for path in named_transcripts(text))
 
     def withholds_file(self, files: AgentFiles, key: DocumentKey) -> bool:
@@ -214,8 +217,10 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
     sees_all = files.private_transcripts in (("direct", "all") if session.is_private else ("all",))
-    transcripts = None if sees_all else files.transcripts_at(place_of(session.raw or ""))
-    return Withheld(_is_personal if session.is_private else is_long_term, frozenset(stats), inodes, transcripts)
+    place = place_of(session.raw or "")
+    transcripts = None if sees_all else files.transcripts_at(place)
+    names = _is_personal if session.is_private else is_long_term
+    return Withheld(names, frozenset(stats), inodes, transcripts, place)
 
 
 def is_long_term(key: DocumentKey) -> bool:

@@ -253,8 +253,10 @@ class StoreReader(ABC):
         """Return chunks by id, without the ids that are gone."""
 
     @abstractmethod
-    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, int, str | None]]:
-        """Return each of these documents, its inode, and the text of a chunk that holds the words.
+    def texts_holding(
+        self, words: Sequence[str], keys: Collection[DocumentKey]
+    ) -> list[tuple[DocumentKey, int, str | None]]:
+        """Return each of these documents, its inode, and the text of a chunk that holds one of the words.
 
         A document comes once for each such chunk, and with None if it has none. The inode of a forgotten one is 0.
         """

@@ -21,9 +21,7 @@ def test_status_and_doctor_answer_in_a_home_that_cannot_be_written(
 ) -> None:
     (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", encoding="utf-8")
     config = home.parent / "settings.toml"
-    config.write_text(
-        f'provider = "stub"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8"
-    )
+    config.write_text(f'provider = "stub"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")
     options = ("--config", str(config))
     # Root may write every folder, unless its disk is read-only.
     with small_disk(home, megabytes=64) if os.geteuid() == 0 else nullcontext(home.mkdir(parents=True)):

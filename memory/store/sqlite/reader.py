@@ -110,7 +110,8 @@ WHERE c.id IN (SELECT value FROM json_each(?))
 SELECT_TEXTS_HOLDING = """
 SELECT f.source, f.path, f.inode, c.text FROM json_each(?1) AS wanted
 CROSS JOIN files AS f ON f.source = wanted.value ->> 0 AND f.path = wanted.value ->> 1
-LEFT JOIN chunks AS c ON c.file_id = f.id AND instr(c.text, ?2)
+LEFT JOIN chunks AS c ON c.file_id = f.id
+    AND EXISTS (SELECT 1 FROM json_each(?2) AS words WHERE instr(c.text, words.value))
 """
 
 SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
@@ -231,8 +232,10 @@ class SqliteReader(StoreReader):
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
 
-    def texts_holding(self, words: str, keys: Collection[DocumentKey]) -> list[tuple[DocumentKey, int, str | None]]:
-        rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), words)
+    def texts_holding(
+        self, words: Sequence[str], keys: Collection[DocumentKey]
+    ) -> list[tuple[DocumentKey, int, str | None]]:
+        rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), json.dumps(words))
         return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:

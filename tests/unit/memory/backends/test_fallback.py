@@ -314,6 +314,11 @@ def test_a_backend_reads_no_document_for_a_session_that_may_not_see_it(finding: 
     assert read[GROUP] == {"sessions/group.jsonl", "memory/of-group.md", "memory/of-owner-once.md"}
 
 
+def test_a_backend_reads_nothing_for_a_session_out_of_scope(finding: FallbackMemory) -> None:
+    request = GetRequest(path="memory/of-group.md", session_key="agent:other:main")
+    assert finding.read_file(request).text != "primary"
+
+
 class Slots:
     """Slots on a clock of the test, with backends of the test."""
 

@@ -266,6 +266,19 @@ def test_a_note_made_of_a_private_transcript_is_known_after_an_edit(opened, work
     assert name in found(manager, None)
 
 
+def test_a_note_that_openclaw_made_of_a_session_is_for_the_place_of_its_key(opened, workspace: Path) -> None:
+    lines = "# Session: 2026-03-04\n\n- **Session Key**: {}\n- **Session ID**: s1\n\nuser: A vault.\n"
+    notes = {"memory/mine.md": "agent:main:main", "memory/ours.md": f"{GROUP}:topic:7"}
+    manager = opened()
+    for name, key in notes.items():
+        (workspace / name).write_text(lines.format(key), "utf-8")
+        write_document(opened.store, manager.files, DocumentKey("memory", name), None)
+
+    assert notes.keys() & found(manager, None) == notes.keys()
+    assert notes.keys() & found(manager, GROUP) == {"memory/ours.md"}
+    assert not read(manager, "memory/mine.md", GROUP)
+
+
 def test_a_note_is_private_if_either_its_file_or_its_indexed_text_says_so(opened, workspace: Path) -> None:
     manager, edited, begun = opened(), note_name("owner.jsonl"), "memory/vault.md"
     assert begun in found(manager, GROUP)

@@ -478,13 +478,13 @@ def test_documents_come_with_their_inode_and_the_texts_that_hold_some_words(stor
             document(TALK, "a Transcript: five"),
         ]
     )
-    rows = store.texts_holding("Transcript:", [several, none, key("memory/unknown.md")])
+    rows = store.texts_holding(["Transcript:", "unknown"], [several, none, key("memory/unknown.md")])
     assert sorted(rows, key=str) == [
         (none, 2**64 - 1, None),
         (several, STAT.inode, "- Transcript: one"),
         (several, STAT.inode, "the Transcript: three"),
     ]
-    assert store.texts_holding("Transcript:", []) == []
+    assert store.texts_holding(["Transcript:", "unknown"], []) == []
 
 
 def test_a_search_may_be_in_single_transcripts_and_their_archives(store: Store) -> None:
