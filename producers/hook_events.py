@@ -55,13 +55,17 @@ class UnclaimedHook(ValueError):
 
 
 class Hook(
-    namedtuple("Hook", ("kind", "paths", "session", "agent", "meant", "program"), defaults=((), None, None, None, None))
+    namedtuple(
+        "Hook",
+        ("kind", "paths", "session", "agent", "meant", "program", "at"),
+        defaults=((), None, None, None, None, None),
+    )
 ):
     """Meaning of a hook to a memory.
 
     `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
     the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
-    that the hook's command names. `program`: the program that sent it.
+    that the hook's command names. `program`: the program that sent it. `at`: the Unix time at which it came.
     """
 
     __slots__ = ()
@@ -72,6 +76,7 @@ class Hook(
     agent: str | None
     meant: str | None
     program: str | None
+    at: float | None
 
 
 def read_payload(text: bytes | str) -> dict[str, Any]:
@@ -99,9 +104,11 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
         if not isinstance(kind, str) or not isinstance(action, str):
             raise HookUnreadable("the hook does not say which it is: type and action are missing")
         name, context = f"{kind}:{action}", context if isinstance(context, dict) else {}
-        # /new and /reset end the previous session.
+        # /new and /reset end the previous session. The session that begins is another entry.
         named = (context.get("previousSessionEntry"), context, context.get("sessionEntry"))
         entries = [entry for entry in named if isinstance(entry, dict)]
+        if _KINDS.get(name) == "ended":
+            entries = [entry for entry in entries if entry.get("sessionFile") or entry.get("sessionId")][:1]
         paths = _paths(*(entry.get("sessionFile") for entry in entries))
         # A session's id becomes a file name.
         ids = (str(entry.get("sessionId") or "") for entry in entries)
@@ -157,17 +164,18 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
         )
     # A session that cannot be found by its id is found by comparing everything.
     kind = "reconcile" if hook.session and not paths else hook.kind
-    return Event(kind, chosen.id, paths, program=hook.program)
+    return Event(kind, chosen.id, paths, program=hook.program, at=hook.at)
 
 
 def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str, ...]:
     """Return the transcripts of a hook, as the agent's settings spell them; empty if the agent has none of them."""
     from memory.documents.agent_files import AgentFiles
+    from memory.documents.roots import archives_of
 
     if not hook.paths and hook.session:
-        # Right inside one of its folders, named by the session's id.
+        # Right inside one of its folders, named by the session's id, or an archive already.
         named = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
-        return tuple(file for file in named if os.path.isfile(file))
+        return tuple(file for file in named if os.path.isfile(file) or archives_of(file))
     files, found = AgentFiles.of(settings, agent), []
     for path in hook.paths:
         # Links of its folder may be followed, the transcript itself is never a link. Its settings may leave it out.

@@ -20,6 +20,7 @@ from memory.http.refusals import install
 from memory.http.server import BoundedServer, Bounds, ServerThread, listen
 from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import PROGRAMS, HookUnreadable, UnclaimedHook, event_of, read_hook, read_payload
+from producers.session_ends import EndUnkept
 from schemas.conditions import ConditionCode
 from schemas.ports import ConditionReporter, Event
 from schemas.settings import Settings
@@ -79,7 +80,10 @@ class HookServer:
             # No mistake of the program that sends the hooks of all its sessions here.
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
         if event is not None:
-            await asyncio.to_thread(self._handle, event)
+            try:
+                await asyncio.to_thread(self._handle, event)
+            except EndUnkept as error:
+                raise HTTPException(503, f"the end of the session could not be kept: {error.strerror}") from None
         return JSONResponse({"accepted": True}, status_code=202)
 
     def start(self) -> None:

@@ -4,7 +4,7 @@ watch-events / watch-polling   events of the files                       -> hand
 hand-over                       debounce, looks at transcripts, the queue
 inbox                           events of clients                         -> hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
-session-notes, session-names    notes of sessions that ended, and their names, if there are any
+session-notes, session-names    notes of sessions that ended, and their names, where an agent has them
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
@@ -27,6 +27,7 @@ from producers.dispatcher import Dispatcher
 from producers.hook_events import Hook, UnclaimedHook, event_of
 from producers.reconciler import START, Indexes, ReconcileSchedule, reconcile
 from producers.report import FilesReport, WatchMode, WatchState
+from producers.session_ends import EndUnkept
 from producers.session_notes import SessionNotes
 from producers.tailer import Tailer
 from producers.watcher import Watcher
@@ -133,7 +134,7 @@ class EventRouter:
             now=time.monotonic(),
         )
         self._wake = threading.Event()
-        self._notes = SessionNotes(self._files)
+        self._notes = SessionNotes(settings, self._files, reporter)
         self._watcher = Watcher(self, poll_interval_seconds=poll_interval_seconds, pulse=pulses.of("watching"))
         self._epoch: str | None = None
         self._broker_was_away = False
@@ -171,13 +172,17 @@ class EventRouter:
     # Events of inbox, spool and hooks
 
     def handle(self, event: Event) -> None:
-        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged."""
+        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged.
+
+        Raises:
+            EndUnkept: nothing was done, because the end of a session could not be kept.
+        """
         agent, kind = self._agents.get(event.agent), event.kind
         if agent is None or kind not in (*_OF_DOCUMENTS, "reconcile", "session-start", "flush"):
             reason = "unknown agent" if agent is None else "unknown kind"
             log.warning("event_refused", kind=kind, agent=event.agent, reason=reason)
             return
-        self._notes.note(agent, event)
+        self._notes.note(event)
         if kind == "flush":
             self._flush(agent.id)
         elif kind in _OF_DOCUMENTS and event.paths:
@@ -251,6 +256,7 @@ class EventRouter:
             self._pulse.busy("compares files and index")
             now = time.monotonic()
             self._drain_spool()
+            self._notes.look(now)
             if now >= self._next_epoch:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
@@ -315,11 +321,13 @@ class EventRouter:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
     def _handle_safely(self, found: Event | Hook) -> None:
-        """Handle an event or a hook. A failure does not hold up later ones."""
+        """Handle an event or a hook. A failure does not hold up later ones. Raise EndUnkept if it has to come again."""
         try:
             if isinstance(found, Hook):
                 found = event_of(found, self._settings, agent=found.meant)
             self.handle(found)
+        except EndUnkept:
+            raise
         except UnclaimedHook as error:
             log.info("hook_refused", reason=str(error))  # programs send the hooks of all their sessions
         except Exception:

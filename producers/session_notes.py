@@ -2,115 +2,263 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
-from glob import escape
 from pathlib import Path
+from queue import SimpleQueue
 
 import structlog
 
-from memory.context.note_files import create_note, rename_note
-from memory.context.session_notes import last_words, note_name, session_note, slug_of, slug_prompt
+from memory.context.note_files import create_note, extend_note, notes_with, rename_note
+from memory.context.session_notes import (
+    added_words,
+    digest_of,
+    last_words,
+    note_name,
+    note_of,
+    said_since,
+    session_note,
+    slug_of,
+    slug_prompt,
+)
 from memory.documents.agent_files import AgentFiles
-from memory.documents.roots import archived_path
+from memory.documents.content import DocumentGone, DocumentRefused
+from memory.documents.note_facts import NoteFacts
+from memory.documents.roots import archive_time, archives_of
 from memory.redaction import redactor_for
 from memory.transcripts.transcript_format import Said
+from producers.hook_events import Hook, UnclaimedHook, event_of
+from producers.session_ends import ENDED, NOTED, OPEN, EndUnkept, SessionEnd, SessionEnds
+from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
-from schemas.errors import RecalldError
-from schemas.ports import Event
-from schemas.settings import AgentSettings
+from schemas.ports import ConditionReporter, Event
+from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
 
-#: Tokens of a chat model's answer at most.
-_SLUG_TOKENS = 32
+#: Seconds until notes that could not be written are tried again.
+RETRY_SECONDS = 60.0
+
+#: Seconds by which a hook may come after the archive of the session that it ends.
+_LATE_SECONDS = 10.0
+
+#: Tokens of a chat model's answer at most, and its bytes.
+_SLUG_TOKENS, _SLUG_BYTES = 32, 64 * 1024
 
 
 class SessionNotes:
-    """Writer of notes, on two threads: no note waits for a chat model. For the thread of the event router.
+    """Writer of notes. The end of a session is kept in the home until its note is on the disk.
 
-    Claude Code and OpenClaw tell when a session ends. Codex does not, so its last session ends where another begins.
+    Claude Code and OpenClaw tell when a session ends. Codex does not, so its sessions end where another begins. One
+    thread writes notes, another one names them; stopping does not wait for names.
     """
 
-    def __init__(self, files: Mapping[str, AgentFiles]) -> None:
-        self._files = files
+    def __init__(self, settings: Settings, files: Mapping[str, AgentFiles], reporter: ConditionReporter) -> None:
+        enabled = (agent for agent in settings.agents if agent.enabled and agent.context.session_notes.enabled)
+        self._agents = {agent.id: agent for agent in enabled}
+        self._settings, self._files, self._reporter = settings, files, reporter
+        self._ends = SessionEnds(settings.home)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="session-notes")
-        self._naming = ThreadPoolExecutor(1, thread_name_prefix="session-names")
-        self._codex: dict[str, tuple[str, ...]] = {}
+        self._unnamed: SimpleQueue[tuple[AgentSettings, str, datetime, Sequence[Said]] | None] = SimpleQueue()
+        self._closing = threading.Event()
+        # Those of an earlier process are over, as far as is known.
+        self._refusing = set(self._agents)
+        self._next_try = 0.0
+        if self._agents:
+            self._reserve()
+            threading.Thread(target=self._name_notes, name="session-names", daemon=True).start()
 
-    def note(self, agent: AgentSettings, event: Event) -> None:
-        """Write the notes of the sessions that ended with an event, in the background."""
-        if not agent.context.session_notes.enabled:
+    def note(self, event: Event) -> None:
+        """Keep the end of a session that an event tells, and write its note in the background.
+
+        Raises:
+            EndUnkept: the end could not be kept; the event has to come again.
+        """
+        if event.agent not in self._agents or not event.paths:
             return
-        ended = event.paths if event.kind == "ended" else ()
-        if event.program == "codex" and event.kind == "session-start":
-            ended = tuple(path for path in self._codex.pop(agent.id, ()) if path not in event.paths)
-        elif event.program == "codex" and event.paths:
-            self._codex[agent.id] = event.paths
-        at = datetime.now(agent.context.zone).astimezone(agent.context.zone)
-        for path in ended:
-            self._writing.submit(self._write, agent, path, event.program or "", at)
+        is_codex, ended = event.program == "codex", event.kind == "ended"
+        # Further paths are those of sub-agents.
+        end = SessionEnd(event.at or time.time(), event.agent, event.paths[0], event.program or "")
+        try:
+            if is_codex and event.kind == "session-start":
+                for other in self._ends.all():
+                    if (other.agent, other.state) == (event.agent, OPEN) and other.path not in event.paths:
+                        self._ends.put(replace(other, state=ENDED))
+                        ended = True
+            elif is_codex or ended:
+                self._ends.put(end if ended else replace(end, state=OPEN))
+        except OSError as error:
+            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
+            raise EndUnkept(*error.args) from error
+        if ended:
+            self._submit()
+
+    def look(self, now: float) -> None:
+        """Try again, once in `RETRY_SECONDS`, to write the notes that wait. `now` is monotonic."""
+        if self._agents and now >= self._next_try:
+            self._next_try = now + RETRY_SECONDS
+            self._submit()
 
     def close(self) -> None:
-        """Write the notes that wait, and finish the name that is asked for; other notes get none."""
+        """Finish the note that is being written. The next process writes those that wait."""
+        self._closing.set()
+        self._unnamed.put(None)
         self._writing.shutdown()
-        self._naming.shutdown(cancel_futures=True)
 
-    def _write(self, agent: AgentSettings, path: str, program: str, at: datetime) -> None:
+    def _submit(self) -> None:
+        if not self._closing.is_set():
+            self._writing.submit(self._try_to_write)
+
+    def _reserve(self) -> bool:
         try:
-            # The session may have begun anew under its old name by now, and have left its past as an archive.
-            for candidate in (path, *_archives(path)[:1]):
-                key = self._files[agent.id].key_of(candidate)
-                said = self._said(agent, key) if key is not None else []
-                if key is not None and said:
-                    session = Path(path).name.partition(".")[0]
-                    text = session_note(said, at=at, session=session, program=program, transcript=key.path)
-                    note = create_note(agent.workspace, note_name(at), text)
-                    self._naming.submit(_name, agent, note, at, said)
-                    log.info("session_note_written", agent=agent.id, path=note)
+            self._ends.reserve()
+        except OSError as error:
+            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
+            return False
+        self._reporter.resolve(ConditionCode.SESSION_ENDS_UNKEPT)
+        return True
+
+    def _try_to_write(self) -> None:
+        try:
+            if self._reserve():
+                self._write_notes(self._ends.all())
+        except Exception:
+            log.exception("session_notes_failed")  # tried again
+
+    def _write_notes(self, ends: Sequence[SessionEnd]) -> None:
+        """Write all notes that wait, the earliest first, and report those that cannot be written."""
+        for end in ends:
+            if end.hook:
+                self._read_hook(end)
+            elif end.state == ENDED and end.agent not in self._agents:
+                self._ends.drop(end)
+        for agent in self._agents.values():
+            reasons: list[str] = []
+            waiting = [end for end in ends if (end.agent, end.state) == (agent.id, ENDED)]
+            for place, end in enumerate(waiting):
+                if self._closing.is_set():
                     return
+                try:
+                    self._write(agent, end)
+                except OSError as error:
+                    # A disk that takes no note takes no other one, either.
+                    reasons += [f"{agent.workspace}: {error.strerror}"] * (len(waiting) - place)
+                    break
+                except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
+                    reasons.append(str(error))
+            if reasons or agent.id in self._refusing:
+                self._tell(agent.id, reasons)
+
+    def _tell(self, agent: str, reasons: Sequence[str]) -> None:
+        conditions = []
+        if reasons:
+            log.warning("session_notes_wait", agent=agent, notes=len(reasons), reason=reasons[0])
+            params: dict[str, Param] = {"notes": len(reasons), "reason": reasons[0]}
+            conditions.append(Condition(ConditionCode.SESSION_NOTES_WAIT, agent, params=params))
+        self._reporter.replace((ConditionCode.SESSION_NOTES_WAIT,), conditions, agent=agent)
+        self._refusing = self._refusing | {agent} if reasons else self._refusing - {agent}
+
+    def _read_hook(self, end: SessionEnd) -> None:
+        try:
+            kind, paths, *others = json.loads(end.hook)
+            hook = Hook(kind, tuple(paths), *others)
+            self.note(event_of(hook, self._settings, agent=hook.meant))
+        except EndUnkept:
+            return  # until a slot is free
+        except (UnclaimedHook, ValueError, TypeError) as error:
+            log.info("hook_refused", reason=str(error))
+        self._ends.drop(end)
+
+    def _write(self, agent: AgentSettings, end: SessionEnd) -> None:
+        """Write the note of a session, or add to it, and record that. A note that a person deleted is not made again.
+
+        Raises:
+            RecalldError: the transcript cannot be read.
+            OSError: workspace or home refuses.
+        """
+        spoken = self._spoken(agent, end)
+        if spoken is None:
             log.info("session_without_words", agent=agent.id)
-        except Exception as error:
-            is_known = isinstance(error, (RecalldError, OSError))
-            log.warning("session_note_failed", agent=agent.id, reason=str(error), exc_info=not is_known)
+            self._ends.drop(end)
+            return
+        key, said = spoken
+        facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
+        at = datetime.fromtimestamp(end.at, agent.context.zone).astimezone(agent.context.zone)
+        earlier = [
+            other
+            for other in self._ends.all()
+            if (other.agent, other.path, other.state) == (end.agent, end.path, NOTED)
+        ]
+        last = next((other.last for other in reversed(earlier)), "")
+        had_note = any(digest_of(one) == last for one in said)
+        notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
+        found = note_of(facts, said, notes, had_note=had_note)
+        most = agent.context.session_notes.messages
+        if found is not None:
+            new = said_since(said, found[1], last)[-most:]
+            extend_note(agent.workspace, found[0], added_words(new, at=at) if new else "")
+        elif not had_note:
+            note = create_note(agent.workspace, note_name(at), session_note(said[-most:], at=at, facts=facts))
+            self._unnamed.put((agent, note, at, said[-most:]))
+            log.info("session_note_written", agent=agent.id, path=note)
+        self._ends.put(replace(end, state=NOTED, last=digest_of(said[-1])))
+        self._ends.drop(*earlier)
 
-    def _said(self, agent: AgentSettings, key: DocumentKey) -> list[Said]:
-        with suppress(RecalldError), self._files[agent.id].opened(key, settled=False) as opened:
-            return last_words(
-                opened.lines(),
-                messages=agent.context.session_notes.messages,
-                redact=redactor_for(agent, SESSIONS_SOURCE),
-                format=opened.format,
-            )
-        return []
+    def _spoken(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Said]] | None:
+        """Return the transcript of a session that ended, and what was said in it; None without any words."""
+        files = self._files[agent.id]
+        for path in _transcripts(end.path, end.at):
+            if (key := files.key_of(path)) is None:
+                continue
+            with suppress(DocumentGone, DocumentRefused), files.opened(key, settled=False) as opened:
+                redact = redactor_for(agent, SESSIONS_SOURCE)
+                if said := last_words(opened.lines(), redact=redact, format=opened.format):
+                    return key, said
+        return None
+
+    def _name_notes(self) -> None:
+        while (note := self._unnamed.get()) is not None and not self._closing.is_set():
+            try:
+                _name(*note)
+            except Exception as error:  # noqa: BLE001 - a note does without
+                log.warning("session_note_without_name", reason=str(error))
 
 
-def _archives(path: str) -> list[str]:
-    """Return what a transcript's file was before its session began anew, the newest first."""
-    found = (str(one) for one in Path(path).parent.glob(f"{escape(Path(path).name)}.reset.*"))
-    return sorted((one for one in found if archived_path(one) == path), reverse=True)
+def _transcripts(path: str, at: float) -> list[str]:
+    """Return the files that may hold the session of a transcript that ended at a time, the likeliest first."""
+    archives = archives_of(path)
+    # From that archive on, the file itself is of a session that began later.
+    later = [archive for archive in archives if archive_time(archive) >= at - _LATE_SECONDS]
+    return later[:1] or [path, *archives[-1:]]
 
 
 def _name(agent: AgentSettings, note: str, at: datetime, said: Sequence[Said]) -> None:
-    """Rename a note after the name that a chat model gives to the conversation, if one is configured and answers."""
+    """Rename a note after the name that a chat model gives to the conversation, if one is configured and answers.
+
+    Raises:
+        RecalldError: it does not answer as it should.
+        ImportError: httpx2 is not installed.
+    """
     settings = agent.context.session_notes.slug
     if settings.base_url is None or settings.model is None:
         return
-    from openai import OpenAI, OpenAIError
+    from memory.embedding.providers.transport import post_json
 
     key = settings.api_key.get_secret_value() if settings.api_key is not None else "none"
-    try:
-        with OpenAI(base_url=settings.base_url, api_key=key, timeout=settings.timeout_seconds, max_retries=0) as client:
-            answer = client.chat.completions.create(
-                model=settings.model,
-                messages=[{"role": "user", "content": slug_prompt(said)}],
-                max_tokens=_SLUG_TOKENS,
-            )
-    except OpenAIError as error:
-        log.warning("session_note_without_name", reason=type(error).__name__)
-        return
-    slug = slug_of(answer.choices[0].message.content or "") if answer.choices else ""
-    if slug:
+    prompt = {"role": "user", "content": slug_prompt(said)}
+    answer = post_json(
+        settings.base_url,
+        "/chat/completions",
+        {"model": settings.model, "messages": [prompt], "max_tokens": _SLUG_TOKENS},
+        headers={"Authorization": f"Bearer {key}"},
+        seconds=settings.timeout_seconds,
+        answer_bytes=_SLUG_BYTES,
+    )
+    if slug := slug_of(answer["choices"][0]["message"]["content"] or ""):
         rename_note(agent.workspace, note, note_name(at, slug))

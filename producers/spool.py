@@ -52,12 +52,19 @@ def write_event(home: Path, event: Event) -> None:
 
 
 def write_hook(home: str, hook: Hook) -> None:
-    """Leave one hook for the next `drain`.
+    """Leave one hook for the next `drain`. On a full disk the end of a session takes a slot of `SessionEnds`.
 
     Raises:
         OSError: it could not be written.
     """
-    _write(home, {"hook": hook._asdict()})
+    try:
+        _write(home, {"hook": hook._asdict()})
+    except OSError:
+        if hook.kind != "ended" and (hook.program, hook.kind) != ("codex", "session-start"):
+            raise
+        from producers.session_ends import SessionEnd, SessionEnds
+
+        SessionEnds(home).put(SessionEnd(hook.at or time.time(), hook=json.dumps(hook)))
 
 
 def _write(home: str, content: dict[str, object]) -> None:
@@ -83,8 +90,12 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
     """Deliver all spooled files, oldest first, and remove each one after its delivery.
 
     Return one sentence for each file that was set aside. An exception of `deliver` passes through and keeps its file
-    and the later ones. An event may be delivered again after a crash.
+    and the later ones; `EndUnkept` keeps its file alone. An event may be delivered again after a crash.
     """
+    from contextlib import suppress
+
+    from producers.session_ends import EndUnkept
+
     set_aside: list[str] = []
     for path in _waiting(home / SPOOL):
         try:
@@ -96,8 +107,9 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
                 raise  # says nothing of this file
             set_aside.append(_set_aside(path, getattr(error, "strerror", None) or str(error)))
         else:
-            deliver(found)
-            path.unlink(missing_ok=True)
+            with suppress(EndUnkept):
+                deliver(found)
+                path.unlink(missing_ok=True)
     return tuple(set_aside)
 
 
@@ -144,14 +156,16 @@ def _parse(raw: Any) -> Event | Hook:
         raise _NotAnEventError("it does not hold a JSON object")
     others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant", "program")]
     kind, agent, session, meant, program = others
-    paths = entry.get("paths", [])
+    paths, at = entry.get("paths", []), entry.get("at")
     needed = [kind] if hook is not None else [kind, agent]
     if not isinstance(paths, list) or not all(
         isinstance(text, str) for text in (*needed, *paths, *(other for other in others if other is not None))
     ):
         raise _NotAnEventError("its kind, agent, session and paths must be texts")
     return (
-        Event(kind, agent, tuple(paths)) if hook is None else Hook(kind, tuple(paths), session, agent, meant, program)
+        Event(kind, agent, tuple(paths))
+        if hook is None
+        else Hook(kind, tuple(paths), session, agent, meant, program, at if isinstance(at, float) else None)
     )
 
 

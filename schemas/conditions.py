@@ -78,6 +78,8 @@ class ConditionCode(StrEnum):
     SPOOL_FILES_SET_ASIDE = "spool_files_set_aside"
     HOOKS_UNWRITTEN = "hooks_unwritten"
     HOOKS_ENDED = "hooks_ended"
+    SESSION_NOTES_WAIT = "session_notes_wait"
+    SESSION_ENDS_UNKEPT = "session_ends_unkept"
 
     # Processes and the broker
     CHANGES_KEPT = "changes_kept"

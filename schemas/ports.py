@@ -170,7 +170,7 @@ class Event:
     (these paths are due), compaction (these transcripts are due, if the settings say so), grew (these transcripts are
     due when their thresholds or their quiet time say so) or ended (the sessions of these transcripts ended, and they
     are due). With a `ticket`, its sender waits until producers have handled it (`EventInbox.ask`). `program`: the
-    agents' program whose hook it was.
+    agents' program whose hook it was. `at`: the Unix time at which a hook was sent.
     """
 
     kind: str
@@ -178,6 +178,7 @@ class Event:
     paths: tuple[str, ...] = field(default=())
     ticket: str | None = None
     program: str | None = None
+    at: float | None = None
 
 
 class EventInbox(Protocol):

@@ -1,7 +1,7 @@
 """Writing of notes into a workspace: append to a day's note, or create a note under a name that is free.
 
 Two writers meet without a loss: a line is appended by one write under a lock of the file, and a name is taken only if
-it is free. No link is followed. Nothing that a note holds is ever replaced.
+it is free, by a note that is whole. No link is followed. Nothing that a note holds is ever replaced.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from itertools import count
 from pathlib import Path
 
+from memory.documents.roots import is_note_name
 from schemas.errors import Permanent
+
+#: Bytes of a note that are looked at.
+_NOTE_BYTES = 1 << 22
 
 _HEADING = re.compile(r"#{1,6}\s")
 _MEMORY = "memory"
+
+#: Hidden name of a note that is being written. The next look or note removes what a killed process left.
+_DRAFT = ".recalld-note"
+
+#: Errors of file systems without hard links.
+_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class WriteRefused(Permanent):
@@ -56,29 +67,112 @@ def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> st
 def create_note(workspace: Path, name: str, content: str) -> str:
     """Create memory/`name`.md, or with a number behind the name if that is taken. Return the path in the workspace.
 
+    The note is whole and on the disk, or not there.
+
     Raises:
         OSError: the file system refuses.
     """
-    with _folder(workspace) as folder:
+    with _folder(workspace) as folder, _drafting(folder):
+        descriptor = os.open(_DRAFT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            _write_all(file, content.encode("utf-8", "replace"))
         for number in count(1):
             file_name = f"{name}.md" if number == 1 else f"{name}-{number}.md"
             with suppress(FileExistsError):
-                descriptor = os.open(file_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content.encode("utf-8", "replace"))
+                _add_name(folder, _DRAFT, file_name)
+                os.fsync(folder)
                 return f"{_MEMORY}/{file_name}"
     raise AssertionError("unreachable")
+
+
+def extend_note(workspace: Path, path: str, content: str) -> None:
+    """Append a text to a note, unless the note ends with it. All of it is on the disk afterwards, or none.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _folder(workspace) as folder:
+        descriptor = os.open(path.partition("/")[2], flags, dir_fd=folder)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            text, data = file.readall(), content.encode("utf-8", "replace")
+            if text.endswith(data):
+                return
+            data = data if text.endswith(b"\n") else b"\n" + data
+            try:
+                _write_all(file, data)
+            except OSError:
+                file.truncate(len(text))
+                raise
+
+
+def notes_with(workspace: Path, line: str) -> dict[str, str]:
+    """Return path and text of each note right in memory/ that has a line.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    notes = {}
+    with _folder(workspace) as folder:
+        with _drafting(folder):
+            names = [name for name in os.listdir(folder) if is_note_name(name)]  # noqa: PTH208 - a descriptor
+        for name in sorted(names):
+            with suppress(OSError):
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+                with os.fdopen(descriptor, "rb") as file:
+                    text = file.read(_NOTE_BYTES).decode("utf-8", "replace")
+                if line in map(str.rstrip, text.splitlines()):
+                    notes[f"{_MEMORY}/{name}"] = text
+    return notes
 
 
 def rename_note(workspace: Path, path: str, name: str) -> str:
     """Give a created note another name, if that is free. Return its path in the workspace."""
     old, new = path.partition("/")[2], f"{name}.md"
-    # A link fails where the name is taken, which a rename would replace.
     with suppress(OSError), _folder(workspace) as folder:
-        os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-        os.unlink(old, dir_fd=folder)
+        _add_name(folder, old, new)
+        with suppress(FileNotFoundError):
+            os.unlink(old, dir_fd=folder)
         return f"{_MEMORY}/{new}"
     return path
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Write to the disk. Raise OSError if it takes a part only."""
+    if file.write(data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(file.fileno())
+
+
+def _add_name(folder: int, old: str, new: str) -> None:
+    """Give a file a name that is free; where a file cannot have two, in place of its old one."""
+    try:
+        # A link fails where the name is taken, which a rename would replace.
+        os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        if new in os.listdir(folder):
+            raise FileExistsError from error
+        os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextmanager
+def _drafting(folder: int) -> Iterator[None]:
+    """Let one writer make its draft in a folder, which has none before and afterwards."""
+    with suppress(OSError):  # some file systems lock no folders
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        _remove_draft(folder)
+        yield
+    finally:
+        _remove_draft(folder)
+
+
+def _remove_draft(folder: int) -> None:
+    with suppress(OSError):
+        os.unlink(_DRAFT, dir_fd=folder)
 
 
 def new_text(held: str, content: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from memory.context.marks import marked
-from memory.documents.note_facts import NoteFacts
+from memory.documents.note_facts import NoteFacts, note_facts
+from memory.documents.roots import archived_path
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
-from memory.transcripts.transcript_format import ASSISTANT, USER, Said
+from memory.transcripts.transcript_format import ASSISTANT, USER, Said, mark_of
 
 #: Bytes at the end of a transcript in which the last messages are looked for.
 TAIL_BYTES = 8 * 1024 * 1024
@@ -31,14 +32,14 @@ _SLUG_PROMPT = (
 def last_words(
     lines: Iterable[RawLine],
     *,
-    messages: int,
+    messages: int | None = None,
     redact: Callable[[str], str],
     format: str | None = None,  # noqa: A002
 ) -> list[Said]:
-    """Return the last messages of user and assistant in a transcript, oldest first, without commands such as /new.
+    """Return messages of user and assistant in a transcript, oldest first, without commands such as /new.
 
-    Only the lines of the last `TAIL_BYTES` are read, and above them those that the format needs. `format`: its name,
-    None to recognise it.
+    Only the lines of the last `TAIL_BYTES` are read, and above them those that the format needs. `messages`: how many
+    at most, the last ones. `format`: its name, None to recognise it.
     """
     interpreter = Interpreter(format, redact=redact)
     tail: deque[bytes] = deque()
@@ -57,11 +58,49 @@ def last_words(
     return list(deque((one for one in said if not one.text.lstrip().startswith("/")), messages))
 
 
-def session_note(said: Sequence[Said], *, at: datetime, session: str, program: str, transcript: str) -> str:
-    """Return the text of a session's note. `at`: its end, in the user's zone; `transcript`: its path in the memory."""
+def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts) -> str:
+    """Return the text of a session's note. `at`: its end, in the user's zone."""
     heading = f"# Session of {at:%Y-%m-%d %H:%M %Z}".rstrip()
-    facts = NoteFacts(session, program, transcript)
     return "\n\n".join([heading, str(facts), "## Last messages", *map(_quoted, said)]) + "\n"
+
+
+def added_words(said: Sequence[Said], *, at: datetime) -> str:
+    """Return the text that a note gets at a later end of its session."""
+    return "\n\n".join([f"\n## Until {at:%Y-%m-%d %H:%M %Z}".rstrip(), *map(_quoted, said)]) + "\n"
+
+
+def note_of(
+    facts: NoteFacts, said: Sequence[Said], notes: Mapping[str, str], *, had_note: bool
+) -> tuple[str, str] | None:
+    """Return path and text of a conversation's note, among notes with the line of its session.
+
+    Another session may have begun anew under its name, so a note shares words with it, unless it is known that it
+    `had_note`: a person may have written other words. A transcript that became an archive is the same.
+    """
+    paths = {facts.transcript, archived_path(facts.transcript), None}
+    named = {path: text for path, text in notes.items() if _transcript_of(text) in paths}
+    shared = {path: text for path, text in named.items() if any(_quoted(one) in text for one in said)}
+    return next(iter((shared or (named if had_note else {})).items()), None)
+
+
+def _transcript_of(note: str) -> str | None:
+    facts = note_facts(note)
+    return facts.transcript if facts is not None else None
+
+
+def said_since(said: Sequence[Said], note: str, last: str) -> list[Said]:
+    """Return the messages that are newer than a note.
+
+    `last`: digest of the note's last message. Where no message has it, the note's own text tells which it holds.
+    """
+    places = [place for place, one in enumerate(said) if digest_of(one) == last]
+    places = places or [place for place, one in enumerate(said) if _quoted(one) in note]
+    return list(said[places[-1] + 1 :] if places else said)
+
+
+def digest_of(said: Said) -> str:
+    """Return the digest of a message and its time."""
+    return mark_of(f"{said.said_at} {said.text}")
 
 
 def note_name(at: datetime, slug: str = "") -> str:

@@ -14,7 +14,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
+from glob import escape
 from pathlib import Path
 
 from memory.documents.imports import ImportedFolder
@@ -75,6 +76,21 @@ def archived_path(path: str) -> str | None:
     folder, slash, name = path.rpartition("/")
     match = _NAME.fullmatch(name)
     return folder + slash + match["session"] if match and match["archived"] else None
+
+
+def archives_of(path: str) -> list[str]:
+    """Return the files of what a transcript's session was before it began anew, the earliest first."""
+    files = map(str, Path(path).parent.glob(f"{escape(Path(path).name)}.reset.*"))
+    return sorted(file for file in files if archived_path(document_name(file)) == path)
+
+
+def archive_time(path: str) -> float:
+    """Return the Unix time in an archive's name, such as 2026-03-05T10-00-00.000Z; 0 when it has none."""
+    day, _, clock = path.rpartition(".reset.")[2].removesuffix(COMPRESSED).partition("T")
+    try:
+        return datetime.fromisoformat(f"{day}T{clock.replace('-', ':')}").timestamp()
+    except ValueError:
+        return 0.0
 
 
 def note_date(path: str) -> date | None:

@@ -204,6 +204,16 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "hooks are taken at {url}, which could not be written down: {error}", "free space there", "hooks"
     ),
     _CODE.HOOKS_ENDED: Text("hooks are no longer taken by HTTP: {error}", "start `recalld up` again", "hooks"),
+    _CODE.SESSION_NOTES_WAIT: Text(
+        "{notes:count note} of ended sessions cannot be written ({reason})",
+        "make room there, or make it writable; it is tried again every minute",
+        "session notes",
+    ),
+    _CODE.SESSION_ENDS_UNKEPT: Text(
+        "the home cannot keep the ends of sessions until their notes are written ({error})",
+        "make room there; until then such hooks wait in the spool or are refused",
+        "session notes",
+    ),
     # Processes and the broker
     _CODE.CHANGES_KEPT: Text(
         "the queue does not take changes ({error}); changed documents are kept ({documents} now)",

@@ -53,7 +53,7 @@ def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
         payload = read_payload(last if last.lstrip().startswith("{") else read_input())
         hook = read_hook(program, payload)
         if hook is not None:
-            write_hook(home, hook._replace(meant=agent, program=program))
+            write_hook(home, hook._replace(meant=agent, program=program, at=time.time()))
         if program != "openclaw" and _gives_context(home):
             os.write(1, _context_for(payload, home, agent).encode())
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller must not fail; it gets the reason

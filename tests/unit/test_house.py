@@ -124,6 +124,69 @@ def test_no_code_that_the_query_service_reaches_opens_a_database_for_writing() -
     assert opened == []
 
 
+#: Names that send requests.
+CLIENTS = re.compile(
+    r"(openai|voyageai|boto3|botocore|httpx2?|httpcore2?|requests|urllib3|aiohttp|huggingface_hub|grpc|pycurl|websockets"
+    r"|urllib\.request|http\.client|ftplib|smtplib|mcp\.client|opentelemetry\.exporter"
+    r"|socket\.(socket|create_connection)|(asyncio|anyio)\.(open_\w*connection|connect_\w+))\b"
+)
+
+#: Modules outside of the providers that use one all the same, and the reason.
+SENDERS = {
+    "recalld.client.connection": "the client has no dependency, and leads to the service that its caller names",
+    "recalld.up.lifecycle": "a datagram to systemd on this machine; spans, without texts, to the operator's host",
+    "memory.http.server": "the socket that listens",
+    "memory.service.run": "the same one",
+}
+
+#: Modules of the providers that make an HTTP client, and the reason.
+MAKERS = {
+    "memory.embedding.providers.transport": "the guarded transport itself",
+    "memory.embedding.providers.model_catalogue": "`model pull` follows its hub's redirects, and its files are pinned",
+}
+
+
+def test_every_request_leaves_by_the_guarded_transport() -> None:
+    providers = "memory.embedding.providers."
+    users = {module for module in sources() if any(map(CLIENTS.match, names_in(module)))}
+    assert {module for module in users if not module.startswith(providers)} == set(SENDERS)
+    assert {module for module in users if {"httpx2.Client", "httpcore2.ConnectionPool"} & names_in(module)} == set(
+        MAKERS
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["import httpx as h", "from http import client", "import urllib.request", "LazyModule('openai')"]
+)
+def test_a_client_is_recognised_however_it_is_imported(text: str) -> None:
+    assert any(map(CLIENTS.match, names_of(ast.parse(text))))
+    assert not any(
+        map(CLIENTS.match, names_of(ast.parse("from http import HTTPStatus; from urllib.parse import quote")))
+    )
+
+
+def names_in(module: str) -> set[str]:
+    return names_of(tree(module))
+
+
+def names_of(module: ast.Module) -> set[str]:
+    """Return the dotted names that a module imports, or uses of its imports, texts included."""
+    names: set[str] = set()
+    used: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            used.add(ast.unparse(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("LazyModule", "import_module", "__import__")
+        ):
+            names |= {str(text.value) for text in node.args if isinstance(text, ast.Constant)}
+    return names | {name for name in used if name.partition(".")[0] in names}
+
+
 def imported(module: str) -> set[str]:
     """Return the product's modules that a module imports."""
     names = []

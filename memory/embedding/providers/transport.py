@@ -8,15 +8,16 @@ what a compressed body holds. No redirect is followed with what was sent.
 
 from __future__ import annotations
 
+import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpcore2
 import httpx2
 
-from memory.embedding.providers.remote import current
-from schemas.errors import Terminal
+from memory.embedding.providers.remote import Exchange, current
+from schemas.errors import RecalldError, Terminal, Transient
 
 #: Seconds until a connection stands.
 _CONNECT_SECONDS = 10.0
@@ -158,6 +159,28 @@ def connect(base_url: str, *, keeps_connections: bool = True) -> httpx2.Client:
     """
     transport = GuardedTransport(base_url, keeps_connections=keeps_connections)
     return httpx2.Client(transport=transport, timeout=None, trust_env=False, follow_redirects=False)
+
+
+def post_json(
+    base_url: str, path: str, body: object, *, headers: Mapping[str, str], seconds: float, answer_bytes: int
+) -> Any:
+    """Return the JSON with which an endpoint other than of embeddings answers a body, within so many seconds and bytes.
+
+    Raises:
+        RecalldError: no answer in time, a larger or compressed one, no success, or no JSON.
+    """
+    exchange = Exchange("the endpoint", seconds=seconds, answer_bytes=answer_bytes)
+    try:
+        with exchange.running(), connect(base_url, keeps_connections=False) as client:
+            response = client.post(f"{base_url.rstrip('/')}{path}", json=body, headers=headers)
+            answer = json.loads(response.content) if response.is_success else None
+    except RecalldError:
+        raise
+    except Exception as error:
+        raise Transient(f"the request failed ({type(error).__name__})") from error
+    if not response.is_success:
+        raise Transient(f"the endpoint answered with HTTP {response.status_code}")
+    return answer
 
 
 def _proxy(address: str) -> httpcore2.Proxy:

@@ -65,7 +65,12 @@ def test_hooks_of_claude_code_and_codex_name_the_transcript(
         ("session:auto-reset", RESEARCH, Hook("ended", ("/s/a.jsonl",), None, "Research")),
         ("command:stop", RESEARCH, Hook("grew", ("/s/a.jsonl",), None, "Research")),
         ("message:sent", RESEARCH, Hook("grew", ("/s/a.jsonl",), None, "Research")),
-        ("command:new", {"context": ENTRIES}, Hook("ended", ("/s/old.jsonl", "/s/new.jsonl"))),
+        ("command:new", {"context": ENTRIES}, Hook("ended", ("/s/old.jsonl",))),
+        (
+            "command:new",
+            {"context": {**ENTRIES, "previousSessionEntry": {"sessionId": "s-1"}}},
+            Hook("ended", (), "s-1"),
+        ),
         ("session:compact:after", {"context": {"sessionId": "s-77"}}, Hook("compaction", (), "s-77")),
         *(
             ("session:compact:after", {"context": {"sessionId": wrong}}, Hook("reconcile"))

@@ -17,11 +17,12 @@ from memory.context.session_notes import (
     slug_of,
     slug_prompt,
 )
+from memory.documents.note_facts import NoteFacts
 from memory.transcripts.lines import RawLine
 from memory.transcripts.transcript_format import Said
 
 AT = datetime(2026, 11, 22, 9, 5, tzinfo=UTC)
-SESSION = {"session": "agent:main:main", "program": "openclaw", "transcript": "sessions/a.jsonl"}
+FACTS = NoteFacts("agent:main:main", "openclaw", "sessions/a.jsonl")
 
 
 def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
@@ -61,7 +62,7 @@ def test_a_session_of_commands_and_tools_has_no_words() -> None:
 
 
 def test_the_note_names_its_session_and_quotes_its_last_words() -> None:
-    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], **SESSION, at=AT)
+    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], at=AT, facts=FACTS)
     assert note.startswith("# Session of 2026-11-22 09:05 UTC\n\n- Session: agent:main:main\n- Program: openclaw\n")
     assert "- Transcript: sessions/a.jsonl\n" in note
     assert "\n\n**User**: Where is the key?\n\n**Assistant**: xxx" in note
