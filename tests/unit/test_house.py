@@ -150,9 +150,11 @@ def test_every_request_leaves_by_the_guarded_transport() -> None:
     providers = "memory.embedding.providers."
     users = {module for module in sources() if any(map(CLIENTS.match, names_in(module)))}
     assert {module for module in users if not module.startswith(providers)} == set(SENDERS)
-    assert {module for module in users if {"httpx2.Client", "httpcore2.ConnectionPool"} & names_in(module)} == set(
-        MAKERS
-    )
+    calls = {
+        module: {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+        for module in users
+    }
+    assert {module for module in users if calls[module] & {"httpx2.Client", "httpcore2.ConnectionPool"}} == set(MAKERS)
 
 
 @pytest.mark.parametrize(
