@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 
 from memory.http.authorization import TOKENS_PATH
 from producers.hook_server import HookServer
+from producers.session_ends import EndUnkept
 from schemas.errors import UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
@@ -101,6 +103,19 @@ def test_what_is_wrong_is_one_sentence(
     assert words in answer.json()["error"]
     assert "secret" not in answer.text
     assert one == []
+
+
+def test_an_end_of_a_session_that_cannot_be_kept_is_not_accepted(tmp_path: Path) -> None:
+    def refuse(_: Event) -> None:
+        raise EndUnkept(errno.ENOSPC, "the home is full")
+
+    server = HookServer(house(tmp_path, "main"), 0, refuse, RecordingConditions())
+    server.start()
+    try:
+        answer = httpx.post(f"{server.url}openclaw", json={"type": "gateway", "action": "startup"}, trust_env=False)
+    finally:
+        server.stop()
+    assert (answer.status_code, set(answer.json())) == (503, {"error"})
 
 
 def test_with_several_agents_a_token_is_needed_and_says_whose_hook_it_is(two: Taken, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def made(tmp_path: Path, *agents: str, **more: Any) -> Settings:
     for agent in agents:
         (tmp_path / agent / "sessions").mkdir(parents=True)
         (tmp_path / agent / "sessions" / "s-7.jsonl").touch()
+        (tmp_path / agent / "sessions" / "s-9.jsonl.reset.2026-03-05T10-00-00.000Z").touch()
     (tmp_path / "link").symlink_to(tmp_path / agents[-1] if agents else tmp_path)
     rows = [
         AgentSettings(id=one, workspace=tmp_path / one, sessions=(f"{tmp_path}/{one}/sessions",), **more)
@@ -152,6 +153,7 @@ def made(tmp_path: Path, *agents: str, **more: Any) -> Settings:
         ("one two", Hook("grew", ("{}/two/sessions/a.jsonl",)), "one", ("grew", "one", True)),
         ("one two", Hook("compaction", session="s-7", agent="Two"), "two", ("compaction", "two", True)),
         ("one", Hook("ended", session="s-7"), None, ("ended", "one", True)),
+        ("one", Hook("ended", session="s-9"), None, ("ended", "one", True)),
         ("one two", Hook("compaction", session="s-8", agent="One"), None, ("reconcile", "one", False)),
         ("one", Hook("session-start"), None, ("session-start", "one", False)),
         ("one two", Hook("session-start", agent="Two"), None, ("session-start", "two", False)),

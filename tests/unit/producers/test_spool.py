@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from producers.hook_events import Hook
+from producers.session_ends import EndUnkept, SessionEnds
 from producers.spool import drain, write_event, write_hook
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
@@ -35,6 +37,48 @@ def test_a_spooled_hook_comes_back_as_it_was(tmp_path: Path, hook: Hook) -> None
     drain(tmp_path, got.append)
     assert got == [hook]
     assert isinstance(got[0], Hook)
+
+
+def test_a_session_end_that_could_not_be_kept_comes_again_and_holds_up_no_later_event(tmp_path: Path) -> None:
+    for hook in (Hook("ended", ("/s/a.jsonl",), at=7.5), Hook("grew", ("/s/b.jsonl",))):
+        write_hook(str(tmp_path), hook)
+    got: list[Event | Hook] = []
+
+    def deliver(hook: Event | Hook) -> None:
+        if hook.kind == "ended":
+            raise EndUnkept
+        got.append(hook)
+
+    drain(tmp_path, deliver)
+    assert [hook.kind for hook in got] == ["grew"]
+    drain(tmp_path, got.append)
+    assert got[1:] == [Hook("ended", ("/s/a.jsonl",), at=7.5)]
+
+
+@pytest.mark.parametrize(
+    ("hook", "is_kept"),
+    [
+        (Hook("ended", ("/s/a.jsonl",), program="openclaw", at=7.5), True),
+        (Hook("session-start", ("/s/a.jsonl",), program="codex", at=7.5), True),
+        (Hook("session-start", ("/s/a.jsonl",), program="claude-code", at=7.5), False),
+        (Hook("grew", ("/s/a.jsonl",), program="codex", at=7.5), False),
+    ],
+)
+def test_where_the_spool_takes_nothing_the_end_of_a_session_takes_a_slot(
+    tmp_path: Path, hook: Hook, is_kept: bool
+) -> None:
+    (tmp_path / "spool").write_text("in the way", "utf-8")
+    with pytest.raises(OSError):  # noqa: PT011 - either of them
+        write_hook(str(tmp_path), hook)
+    ends = SessionEnds(tmp_path)
+    ends.reserve()
+    if not is_kept:
+        with pytest.raises(OSError):  # noqa: PT011 - as above
+            write_hook(str(tmp_path), hook)
+        return
+    write_hook(str(tmp_path), hook)
+    [end] = ends.all()
+    assert (end.at, json.loads(end.hook)) == (7.5, [*hook[:1], [*hook.paths], *hook[2:]])
 
 
 def test_an_event_that_cannot_be_delivered_stays_with_all_later_ones(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.context.note_files import WriteRefused, append_note, create_note, new_text, rename_note
+from memory.context.note_files import (
+    WriteRefused,
+    append_note,
+    create_note,
+    extend_note,
+    new_text,
+    notes_with,
+    rename_note,
+)
 
 TODAY = "memory/2026-11-22.md"
 
@@ -93,6 +103,42 @@ def test_notes_of_one_minute_never_overwrite_each_other(tmp_path: Path) -> None:
     assert sorted((tmp_path / path).read_text("utf-8") for path in paths) == sorted(map(str, range(40)))
     assert paths.count("memory/2026-11-22-2330.md") == 1
     assert "memory/2026-11-22-2330-2.md" in paths
+
+
+def test_a_note_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / ".recalld-note").write_text("half a", "utf-8")
+    note = create_note(tmp_path, "2026-11-22-2330", "one")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+    try:
+        with pytest.raises(OSError):  # noqa: PT011 - whichever it is
+            create_note(tmp_path, "2026-11-22-2331", "x" * 6_000)
+        with pytest.raises(OSError):  # noqa: PT011 - as above
+            extend_note(tmp_path, note, "x" * 6_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_text("utf-8") for path in (tmp_path / "memory").iterdir()} == {
+        "2026-11-22-2330.md": "one"
+    }
+
+
+def test_a_text_is_added_once(tmp_path: Path) -> None:
+    note = create_note(tmp_path, "2026-11-22-2330", "one")
+    for _ in range(2):
+        extend_note(tmp_path, note, "two\n")
+    assert (tmp_path / note).read_text("utf-8") == "one\ntwo\n"
+
+
+def test_notes_are_found_by_a_line_and_never_through_a_link(tmp_path: Path) -> None:
+    line = "- Session: a"
+    for name in ("b", "a"):
+        create_note(tmp_path, name, f"# Session\n\n{line}  \n")
+    create_note(tmp_path, "c", f"{line}b\nquoted: {line}\n")
+    (tmp_path / "memory" / "d.md").symlink_to(tmp_path / "memory" / "a.md")
+    (tmp_path / "memory" / "e.md").mkdir()
+    assert list(notes_with(tmp_path, line)) == ["memory/a.md", "memory/b.md"]
 
 
 def test_a_note_gets_another_name_unless_that_is_taken(tmp_path: Path) -> None:
