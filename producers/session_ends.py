@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ NOTED: Final = "noted"
 
 
 class EndUnkept(OSError):
-    """Raised when the end of a session finds no slot, or the disk refuses it."""
+    """Raised when the end of a session cannot be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,14 @@ class SessionEnds:
         self._file = Path(home, "session-ends")
 
     def reserve(self) -> None:
-        """Make the file and take its space.
-
-        Raises:
-            OSError: there is no room.
-        """
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked(os.O_CREAT) as file:
+        """Take the space of the file. Raise OSError if there is no room."""
+        with self._locked() as file:
             size = os.fstat(file).st_size
             # Zeros are written: some file systems promise space that they do not have.
             _write(file, bytes(max(0, RESERVED_SLOTS * SLOT_BYTES - size)), size)
 
     def all(self) -> list[SessionEnd]:
-        """Return all ends, the earliest first. Raise OSError if the file cannot be read."""
+        """Return all ends, the earliest first."""
         with self._locked() as file:
             return sorted(filter(None, _slots(file)), key=lambda end: end.at)
 
@@ -82,34 +77,32 @@ class SessionEnds:
         """Keep an end, on the disk, in place of its earlier record. The oldest noted session gives way if need be.
 
         Raises:
-            EndUnkept: no slot takes it.
+            EndUnkept: no slot takes it, or the file cannot be opened.
             ValueError: it is longer than a slot.
         """
         data = json.dumps(asdict(end)).encode().ljust(SLOT_BYTES, b"\0")
         if len(data) > SLOT_BYTES:
             raise ValueError("the names of the session's agent and transcript are too long")
-        failure: OSError | None = None
-        try:
-            with self._locked() as file:
-                for place in _places(_slots(file), end):
-                    try:
-                        return _write(file, data, place * SLOT_BYTES)
-                    except OSError as error:
-                        failure = error
-        except OSError as error:
-            failure = error
-        raise EndUnkept(errno.ENOSPC, failure.strerror if failure else "all slots are taken") from failure
+        with self._locked() as file:
+            for place in _places(_slots(file), end):
+                with suppress(OSError):
+                    return _write(file, data, place * SLOT_BYTES)
+        raise EndUnkept(errno.ENOSPC, f"{self._file} has no free slot, and the disk no room for another")
 
     def drop(self, *ends: SessionEnd) -> None:
-        """Free the slots of ends. Raise OSError if the file cannot be written."""
+        """Free the slots of ends."""
         with self._locked() as file:
             for place, end in enumerate(_slots(file)):
                 if end in ends:
                     _write(file, bytes(SLOT_BYTES), place * SLOT_BYTES)
 
     @contextmanager
-    def _locked(self, flags: int = 0) -> Iterator[int]:
-        file = os.open(self._file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    def _locked(self) -> Iterator[int]:
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise EndUnkept(error.errno, f"{self._file}: {error.strerror}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file

@@ -35,7 +35,7 @@ from memory.redaction import redactor_for
 from memory.transcripts.transcript_format import Said
 from producers.hook_events import Hook, UnclaimedHook, event_of
 from producers.session_ends import ENDED, NOTED, OPEN, EndUnkept, SessionEnd, SessionEnds
-from schemas.conditions import Condition, ConditionCode, Param
+from schemas.conditions import ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.ports import ConditionReporter, Event
 from schemas.settings import AgentSettings, Settings
@@ -67,12 +67,11 @@ class SessionNotes:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="session-notes")
         self._unnamed: SimpleQueue[tuple[AgentSettings, str, datetime, Sequence[Said]] | None] = SimpleQueue()
         self._closing = threading.Event()
-        # Those of an earlier process are over, as far as is known.
-        self._refusing = set(self._agents)
+        self._refusing = set(self._agents)  # in an earlier process, as far as is known
         self._next_try = 0.0
         if self._agents:
-            self._reserve()
             threading.Thread(target=self._name_notes, name="session-names", daemon=True).start()
+            self.look(time.monotonic())
 
     def note(self, event: Event) -> None:
         """Keep the end of a session that an event tells, and write its note in the background.
@@ -93,9 +92,9 @@ class SessionNotes:
                         ended = True
             elif is_codex or ended:
                 self._ends.put(end if ended else replace(end, state=OPEN))
-        except OSError as error:
-            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
-            raise EndUnkept(*error.args) from error
+        except EndUnkept as error:
+            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=str(error.strerror))
+            raise
         if ended:
             self._submit()
 
@@ -115,19 +114,13 @@ class SessionNotes:
         if not self._closing.is_set():
             self._writing.submit(self._try_to_write)
 
-    def _reserve(self) -> bool:
-        try:
-            self._ends.reserve()
-        except OSError as error:
-            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
-            return False
-        self._reporter.resolve(ConditionCode.SESSION_ENDS_UNKEPT)
-        return True
-
     def _try_to_write(self) -> None:
         try:
-            if self._reserve():
-                self._write_notes(self._ends.all())
+            self._ends.reserve()
+            self._reporter.resolve(ConditionCode.SESSION_ENDS_UNKEPT)
+            self._write_notes(self._ends.all())
+        except OSError as error:
+            self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
         except Exception:
             log.exception("session_notes_failed")  # tried again
 
@@ -152,17 +145,13 @@ class SessionNotes:
                     break
                 except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
                     reasons.append(str(error))
-            if reasons or agent.id in self._refusing:
-                self._tell(agent.id, reasons)
-
-    def _tell(self, agent: str, reasons: Sequence[str]) -> None:
-        conditions = []
-        if reasons:
-            log.warning("session_notes_wait", agent=agent, notes=len(reasons), reason=reasons[0])
-            params: dict[str, Param] = {"notes": len(reasons), "reason": reasons[0]}
-            conditions.append(Condition(ConditionCode.SESSION_NOTES_WAIT, agent, params=params))
-        self._reporter.replace((ConditionCode.SESSION_NOTES_WAIT,), conditions, agent=agent)
-        self._refusing = self._refusing | {agent} if reasons else self._refusing - {agent}
+            code = ConditionCode.SESSION_NOTES_WAIT
+            if reasons:
+                self._refusing.add(agent.id)
+                self._reporter.report(code, agent=agent.id, notes=len(reasons), reason=reasons[0])
+            elif agent.id in self._refusing:
+                self._refusing.remove(agent.id)
+                self._reporter.resolve(code, agent=agent.id)
 
     def _read_hook(self, end: SessionEnd) -> None:
         try:
@@ -184,8 +173,9 @@ class SessionNotes:
         """
         spoken = self._spoken(agent, end)
         if spoken is None:
-            log.info("session_without_words", agent=agent.id)
-            self._ends.drop(end)
+            # A program may still be writing the transcript, or be moving it.
+            if time.time() > end.at + RETRY_SECONDS:
+                self._ends.drop(end)
             return
         key, said = spoken
         facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
@@ -227,7 +217,7 @@ class SessionNotes:
             try:
                 _name(*note)
             except Exception as error:  # noqa: BLE001 - a note does without
-                log.warning("session_note_without_name", reason=str(error))
+                log.warning("session_note_without_name", reason=type(error).__name__)
 
 
 def _transcripts(path: str, at: float) -> list[str]:
@@ -239,11 +229,10 @@ def _transcripts(path: str, at: float) -> list[str]:
 
 
 def _name(agent: AgentSettings, note: str, at: datetime, said: Sequence[Said]) -> None:
-    """Rename a note after the name that a chat model gives to the conversation, if one is configured and answers.
+    """Rename a note after the name that a chat model gives to the conversation, if one is configured.
 
     Raises:
-        RecalldError: it does not answer as it should.
-        ImportError: httpx2 is not installed.
+        Exception: the model cannot be asked, or gives no name.
     """
     settings = agent.context.session_notes.slug
     if settings.base_url is None or settings.model is None:
@@ -253,8 +242,7 @@ def _name(agent: AgentSettings, note: str, at: datetime, said: Sequence[Said]) -
     key = settings.api_key.get_secret_value() if settings.api_key is not None else "none"
     prompt = {"role": "user", "content": slug_prompt(said)}
     answer = post_json(
-        settings.base_url,
-        "/chat/completions",
+        f"{settings.base_url.rstrip('/')}/chat/completions",
         {"model": settings.model, "messages": [prompt], "max_tokens": _SLUG_TOKENS},
         headers={"Authorization": f"Bearer {key}"},
         seconds=settings.timeout_seconds,

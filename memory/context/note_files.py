@@ -10,8 +10,8 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -47,20 +47,35 @@ def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> st
     """
     if path.removeprefix("./") != allowed:
         raise WriteRefused(f"this turn may write {allowed} only, and only append to it; write the text there")
+    return _append(workspace, allowed, lambda held: new_text(held, content))
+
+
+def extend_note(workspace: Path, path: str, content: str) -> None:
+    """Append a text to a note, unless the note ends with it. Errors are those of `append_note`."""
+    _append(workspace, path, lambda held: "" if held.endswith(content) else content)
+
+
+def _append(workspace: Path, path: str, new_for: Callable[[str], str]) -> str:
+    """Append a text that depends on those before. All of it is on the disk afterwards, or nothing."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with _folder(workspace) as folder:
         try:
-            descriptor = os.open(allowed.partition("/")[2], flags, 0o600, dir_fd=folder)
+            descriptor = os.open(path.partition("/")[2], flags, 0o600, dir_fd=folder)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
-                raise WriteRefused(f"{allowed} is not a regular file") from error
+                raise WriteRefused(f"{path} is not a regular file") from error
             raise
-        with os.fdopen(descriptor, "r+b") as file:
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            held = file.read().decode("utf-8", "replace")
-            new = new_text(held, content)
-            if new:
-                file.write((new if not held or held.endswith("\n") else f"\n{new}").encode("utf-8", "replace"))
+            data = file.readall()
+            held = data.decode("utf-8", "replace")
+            new = new_for(held)
+            try:
+                if new:
+                    _write(file, new if not held or held.endswith("\n") else f"\n{new}")
+            except OSError:
+                file.truncate(len(data))
+                raise
             return new
 
 
@@ -72,10 +87,12 @@ def create_note(workspace: Path, name: str, content: str) -> str:
     Raises:
         OSError: the file system refuses.
     """
-    with _folder(workspace) as folder, _drafting(folder):
+    with _folder(workspace) as folder, ExitStack() as stack:
+        _remove_draft(folder)
+        stack.callback(_remove_draft, folder)
         descriptor = os.open(_DRAFT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            _write_all(file, content.encode("utf-8", "replace"))
+            _write(file, content)
         for number in count(1):
             file_name = f"{name}.md" if number == 1 else f"{name}-{number}.md"
             with suppress(FileExistsError):
@@ -83,28 +100,6 @@ def create_note(workspace: Path, name: str, content: str) -> str:
                 os.fsync(folder)
                 return f"{_MEMORY}/{file_name}"
     raise AssertionError("unreachable")
-
-
-def extend_note(workspace: Path, path: str, content: str) -> None:
-    """Append a text to a note, unless the note ends with it. All of it is on the disk afterwards, or none.
-
-    Raises:
-        OSError: the file system refuses.
-    """
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    with _folder(workspace) as folder:
-        descriptor = os.open(path.partition("/")[2], flags, dir_fd=folder)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            text, data = file.readall(), content.encode("utf-8", "replace")
-            if text.endswith(data):
-                return
-            data = data if text.endswith(b"\n") else b"\n" + data
-            try:
-                _write_all(file, data)
-            except OSError:
-                file.truncate(len(text))
-                raise
 
 
 def notes_with(workspace: Path, line: str) -> dict[str, str]:
@@ -115,9 +110,8 @@ def notes_with(workspace: Path, line: str) -> dict[str, str]:
     """
     notes = {}
     with _folder(workspace) as folder:
-        with _drafting(folder):
-            names = [name for name in os.listdir(folder) if is_note_name(name)]  # noqa: PTH208 - a descriptor
-        for name in sorted(names):
+        _remove_draft(folder)
+        for name in sorted(filter(is_note_name, os.listdir(folder))):  # noqa: PTH208 - a descriptor
             with suppress(OSError):
                 descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
                 with os.fdopen(descriptor, "rb") as file:
@@ -138,11 +132,20 @@ def rename_note(workspace: Path, path: str, name: str) -> str:
     return path
 
 
-def _write_all(file: FileIO, data: bytes) -> None:
+def _write(file: FileIO, text: str) -> None:
     """Write to the disk. Raise OSError if it takes a part only."""
+    data = text.encode("utf-8", "replace")
     if file.write(data) < len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(file.fileno())
+
+
+def _remove_draft(folder: int) -> None:
+    """Remove a draft, of which writers make one at a time, where the file system locks folders."""
+    with suppress(OSError):
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    with suppress(OSError):
+        os.unlink(_DRAFT, dir_fd=folder)
 
 
 def _add_name(folder: int, old: str, new: str) -> None:
@@ -156,23 +159,6 @@ def _add_name(folder: int, old: str, new: str) -> None:
         if new in os.listdir(folder):
             raise FileExistsError from error
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-@contextmanager
-def _drafting(folder: int) -> Iterator[None]:
-    """Let one writer make its draft in a folder, which has none before and afterwards."""
-    with suppress(OSError):  # some file systems lock no folders
-        fcntl.flock(folder, fcntl.LOCK_EX)
-    try:
-        _remove_draft(folder)
-        yield
-    finally:
-        _remove_draft(folder)
-
-
-def _remove_draft(folder: int) -> None:
-    with suppress(OSError):
-        os.unlink(_DRAFT, dir_fd=folder)
 
 
 def new_text(held: str, content: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -128,7 +129,7 @@ def test_notes_wait_for_a_workspace_that_takes_none_and_leave_nothing_there(tmp_
                 wait_until(lambda: conditions.open[WAITS, "main"].params["notes"] == 6)
             assert list((workspace / "memory").iterdir()) == []
         with notes_of(tmp_path, conditions) as notes:
-            notes.look(1.0)
+            notes.look(math.inf)
             wait_until(lambda: told(workspace) == list(range(6)))
             wait_until(lambda: (WAITS, "main") not in conditions.open)
         assert len(list((workspace / "memory").iterdir())) == 6
@@ -147,7 +148,7 @@ def test_a_full_disk_adds_all_of_the_new_words_to_a_note_or_none(tmp_path: Path)
         wait_until(lambda: (WAITS, "main") in conditions.open)
         assert note.read_text("utf-8") == before
         ballast.unlink()
-        notes.look(1.0)
+        notes.look(math.inf)
         wait_until(lambda: note.read_text("utf-8").count("x" * 6_000) == 3)
         assert note.read_text("utf-8").startswith(before)
 
@@ -171,7 +172,7 @@ def test_a_full_home_loses_no_end_of_a_session(tmp_path: Path) -> None:
         assert not list(home.glob("spool/*.json"))
         ballast.unlink()
         with notes_of(tmp_path, conditions) as notes:
-            notes.look(1.0)
+            notes.look(math.inf)
             wait_until(lambda: told(workspace) == list(range(6)))
 
 

@@ -8,7 +8,6 @@ what a compressed body holds. No redirect is followed with what was sent.
 
 from __future__ import annotations
 
-import json
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ import httpcore2
 import httpx2
 
 from memory.embedding.providers.remote import Exchange, current
-from schemas.errors import RecalldError, Terminal, Transient
+from schemas.errors import Terminal
 
 #: Seconds until a connection stands.
 _CONNECT_SECONDS = 10.0
@@ -161,26 +160,15 @@ def connect(base_url: str, *, keeps_connections: bool = True) -> httpx2.Client:
     return httpx2.Client(transport=transport, timeout=None, trust_env=False, follow_redirects=False)
 
 
-def post_json(
-    base_url: str, path: str, body: object, *, headers: Mapping[str, str], seconds: float, answer_bytes: int
-) -> Any:
-    """Return the JSON with which an endpoint other than of embeddings answers a body, within so many seconds and bytes.
+def post_json(url: str, body: object, *, headers: Mapping[str, str], seconds: float, answer_bytes: int) -> Any:
+    """Return the JSON with which an endpoint that makes no vectors answers a body.
 
     Raises:
-        RecalldError: no answer in time, a larger or compressed one, no success, or no JSON.
+        RecalldError, ValueError, exceptions of httpx2 and httpcore2: no such answer within these bounds.
     """
     exchange = Exchange("the endpoint", seconds=seconds, answer_bytes=answer_bytes)
-    try:
-        with exchange.running(), connect(base_url, keeps_connections=False) as client:
-            response = client.post(f"{base_url.rstrip('/')}{path}", json=body, headers=headers)
-            answer = json.loads(response.content) if response.is_success else None
-    except RecalldError:
-        raise
-    except Exception as error:
-        raise Transient(f"the request failed ({type(error).__name__})") from error
-    if not response.is_success:
-        raise Transient(f"the endpoint answered with HTTP {response.status_code}")
-    return answer
+    with exchange.running(), connect(url, keeps_connections=False) as client:
+        return client.post(url, json=body, headers=headers).raise_for_status().json()
 
 
 def _proxy(address: str) -> httpcore2.Proxy:

@@ -88,6 +88,7 @@ def test_an_end_longer_than_a_slot_and_one_without_the_file_are_refused(tmp_path
     with pytest.raises(ValueError, match="too long"):
         ends.put(SessionEnd(1, "main", "/" + "x" * SLOT_BYTES))
     (tmp_path / "session-ends").unlink()
+    (tmp_path / "session-ends").mkdir()
     with pytest.raises(EndUnkept):
         ends.put(SessionEnd(1, "main", "/s/a.jsonl"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from producers.session_ends import ENDED, EndUnkept, SessionEnd, SessionEnds
-from producers.session_notes import RETRY_SECONDS, SessionNotes
+from producers.session_notes import SessionNotes
 from schemas.conditions import ConditionCode
 from schemas.ports import Event
 from schemas.settings import Settings
@@ -56,7 +57,7 @@ def notes_of(settings: Settings, conditions: RecordingConditions | None = None) 
     ) -> None:
         notes.note(Event(kind, agent, tuple(map(str, paths)), program=program, at=at))
 
-    handle.look = notes.look  # type: ignore[attr-defined]
+    handle.look = lambda: notes.look(math.inf)  # type: ignore[attr-defined]
     try:
         yield handle
         wait_until(lambda: not waiting(settings))
@@ -196,14 +197,14 @@ def test_ends_that_a_killed_process_kept_get_their_notes_at_the_next_start(tmp_p
         path = talk(sessions / f"{number}.jsonl", f"question {number}")
         ends.put(SessionEnd(END, "main", str(path), "openclaw"))
     with notes_of(settings) as handle:
-        handle.look(1.0)
+        handle.look()
     assert sorted(re.findall(r"question \d", "".join(written(tmp_path)))) == [f"question {one}" for one in range(3)]
     # Killed behind the note: its end is there once more, and so is the draft, another name of the note.
     ends.put(SessionEnd(END, "main", str(sessions / "0.jsonl"), "openclaw"))
     memory, before = tmp_path / "main" / "memory", written(tmp_path)
     (memory / ".recalld-note").hardlink_to(memory / "2026-03-05-1800.md")
     with notes_of(settings) as handle:
-        handle.look(1.0)
+        handle.look()
     assert written(tmp_path) == before
     assert len(list(memory.iterdir())) == 3
 
@@ -221,9 +222,8 @@ def test_notes_that_cannot_be_written_wait_and_status_is_told(tmp_path: Path, se
         wait_until(lambda: (code, "main") in conditions.open and conditions.open[code, "main"].params["notes"] == 3)
         assert (code, "other") not in conditions.open
         blocked.unlink()
-        handle.look(1.0)
+        handle.look()
         wait_until(lambda: not waiting(settings))
-        handle.look(1.0 + RETRY_SECONDS - 1)
         wait_until(lambda: (code, "main") not in conditions.open)
     assert len(written(tmp_path)) == 3
 
@@ -236,17 +236,27 @@ def test_an_end_that_the_home_cannot_keep_is_refused_and_told(tmp_path: Path, se
         with pytest.raises(EndUnkept):
             handle("ended", path)
         (tmp_path / "home" / "session-ends").rmdir()
-        handle.look(1.0)
+        handle.look()
         wait_until(lambda: (ConditionCode.SESSION_ENDS_UNKEPT, "*") not in conditions.open)
         handle("ended", path)
     assert len(written(tmp_path)) == 1
 
 
+def test_a_transcript_that_comes_after_the_end_of_its_session_gets_a_note(tmp_path: Path, sessions: Path) -> None:
+    with notes_of(settings_of(tmp_path)) as handle:
+        handle("ended", sessions / "a.jsonl")
+        handle("ended", talk(sessions / "b.jsonl", "words"))
+        wait_until(lambda: written(tmp_path))
+        talk(sessions / "a.jsonl", "the vault is blue")
+        handle("ended", sessions / "b.jsonl")
+    assert "the vault is blue" in "".join(written(tmp_path))
+
+
 def test_no_note_is_written_of_nothing_of_strangers_and_when_switched_off(tmp_path: Path, sessions: Path) -> None:
     with notes_of(settings_of(tmp_path)) as handle:
-        handle("ended", talk(sessions / "a.jsonl", "/reset"))
-        handle("ended", sessions / "absent.jsonl")
-        handle("ended", talk(tmp_path / "stranger.jsonl", "words"))
+        handle("ended", talk(sessions / "a.jsonl", "/reset"), at=END)
+        handle("ended", sessions / "absent.jsonl", at=END)
+        handle("ended", talk(tmp_path / "stranger.jsonl", "words"), at=END)
         handle("grew", talk(sessions / "b.jsonl", "words"))
     with notes_of(settings_of(tmp_path, enabled=False)) as handle:
         handle("ended", talk(sessions / "c.jsonl", "words"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -110,7 +109,6 @@ def test_a_note_that_could_not_be_written_whole_leaves_nothing(tmp_path: Path) -
     (tmp_path / "memory" / ".recalld-note").write_text("half a", "utf-8")
     note = create_note(tmp_path, "2026-11-22-2330", "one")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
     try:
         with pytest.raises(OSError):  # noqa: PT011 - whichever it is
