@@ -19,7 +19,7 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.status.run_files import read_hooks_state
 from producers.hook_events import Hook
-from producers.session_ends import ENDED, SessionEnds
+from producers.session_ends import ENDED, EndUnkept, SessionEnds
 from producers.session_notes import SessionNotes
 from producers.spool import write_hook
 from schemas.conditions import ConditionCode
@@ -156,7 +156,16 @@ def test_a_full_disk_adds_all_of_the_new_words_to_a_note_or_none(tmp_path: Path)
 def test_a_full_home_loses_no_end_of_a_session(tmp_path: Path) -> None:
     workspace, home, conditions = tmp_path / "workspace", tmp_path / "home", RecordingConditions()
     workspace.mkdir()
+    unkept = ConditionCode.SESSION_ENDS_UNKEPT, "*"
     with small_disk(home, megabytes=2), small_disk(workspace, megabytes=1):
+        ballast = fill(home)
+        with notes_of(tmp_path, conditions) as notes:
+            wait_until(lambda: unkept in conditions.open)
+            with pytest.raises(EndUnkept):
+                notes.note(ended(tmp_path, 0))
+            ballast.unlink()
+            notes.look(math.inf)
+            wait_until(lambda: unkept not in conditions.open)
         with notes_of(tmp_path, conditions) as notes:
             fill(home)
             ballast = fill(workspace)
@@ -177,7 +186,7 @@ def test_a_full_home_loses_no_end_of_a_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_status_says_that_notes_wait(tmp_path: Path) -> None:
+def test_status_says_that_notes_wait_until_they_are_tried_again(tmp_path: Path) -> None:
     workspace, folder = tmp_path / "workspace", tmp_path / "sessions"
     config = (
         f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{folder}"]\n'
@@ -187,16 +196,12 @@ def test_status_says_that_notes_wait(tmp_path: Path) -> None:
     def codes() -> set[str]:
         return {trouble["code"] for trouble in daemon.status()["troubles"]}
 
-    def end(number: int) -> None:
-        path = str(session(folder, number))
-        write_hook(str(daemon.home), Hook("ended", (path,), program="claude-code", meant="main"))
-
     with small_disk(workspace, megabytes=1), Daemon(tmp_path / "home", workspace, config=config) as daemon:
         ballast = fill(workspace)
-        end(0)
+        path = str(session(folder, 0))
+        write_hook(str(daemon.home), Hook("ended", (path,), program="claude-code", meant="main"))
         wait_until(lambda: WAITS in codes())
         assert daemon.status()["ok"] is False
         ballast.unlink()
-        end(1)
-        wait_until(lambda: told(workspace) == [0, 1])
+        wait_until(lambda: told(workspace) == [0], what="the next try")
         wait_until(lambda: WAITS not in codes())

@@ -21,6 +21,7 @@ from producers.spool import write_event, write_hook
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.errors import RecalldError
 from schemas.ports import Event
+from schemas.sections import Context
 from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import (
     RecordingConditions,
@@ -235,6 +236,25 @@ def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lie
     house.wait_for("other", "sessions/a.jsonl")
     wait_until(lambda: list((house.home / "spool").iterdir()) == [])
     assert house.queue.marked("main") == []
+
+
+def test_the_end_of_a_session_stays_in_the_spool_until_the_home_keeps_it(house: House) -> None:
+    agent = house.agent("main", folders=("sessions",), watch=False)
+    context = Context.model_validate({"session_notes": {"enabled": True}})
+    house.agents = [agent.model_copy(update={"context": context})]
+    path = house.write("sessions/a.jsonl", '{"role": "user", "content": "the vault is blue"}\n')
+    (house.home / "session-ends").mkdir(parents=True)
+    house.remember()
+    house.start()
+    write_hook(str(house.home), Hook("ended", (str(path),)))
+    wait_until(lambda: (ConditionCode.SESSION_ENDS_UNKEPT, "*") in house.troubles.open)
+    asked = len(house.troubles.told)
+    wait_until(lambda: len(house.troubles.told) > asked + 1)
+    assert len(list((house.home / "spool").iterdir())) == 1
+    (house.home / "session-ends").rmdir()
+    [note] = wait_until(lambda: list((house.root / "main/memory").glob("*.md")))
+    assert "the vault is blue" in note.read_text("utf-8")
+    assert list((house.home / "spool").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])
