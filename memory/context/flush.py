@@ -11,14 +11,14 @@ from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens
 from memory.context.marks import marked
-from memory.context.messages import text_of
+from memory.context.messages import texts
 from schemas.context import FlushAnswer, FlushRequest
 from schemas.sections import Flush
 
 #: Answer of a model that has nothing to say to the user.
 SILENT_TOKEN = "NO_REPLY"  # noqa: S105 - a word, no secret
 
-#: At most one part in so many of the window is reserved for the answer.
+#: At most one part in so many of the window is reserved for the answer, and as much for the flush before that.
 MAX_RESERVE_PART = 4
 
 _SYSTEM_PROMPT = (
@@ -53,8 +53,9 @@ def flush_plan(session: FlushRequest, settings: Flush, *, now: datetime) -> Flus
 def _skip(session: FlushRequest, settings: Flush) -> str | None:
     is_long = settings.transcript_bytes is not None and session.transcript_bytes >= settings.transcript_bytes
     tokens = _context_tokens(session)
-    reserve = min(settings.reserve_tokens, session.window_tokens // MAX_RESERVE_PART)
-    threshold = max(1, session.window_tokens - reserve - settings.soft_threshold_tokens)
+    part = session.window_tokens // MAX_RESERVE_PART
+    reserves = min(settings.reserve_tokens, part) + min(settings.soft_threshold_tokens, part)
+    threshold = max(1, session.window_tokens - reserves)
     reasons = {
         "disabled": not settings.enabled,
         "heartbeat": session.is_heartbeat,
@@ -70,7 +71,7 @@ def _context_tokens(session: FlushRequest) -> int | None:
     """Return the known size of a context; where it is stale or unknown, at least the estimate from the messages."""
     if not session.messages or (session.tokens is not None and not session.is_stale):
         return session.tokens
-    estimated = sum(estimate_tokens(text_of(message.get("content"))) for message in session.messages)
+    estimated = sum(map(estimate_tokens, texts(list(session.messages))))
     return max(round(estimated), session.tokens or 0)
 
 

@@ -5,6 +5,7 @@ Context management reads turns, characters and results of tools. Messages are ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
@@ -40,7 +41,7 @@ _NAMES = frozenset({"type", "role", "id", "status", *(key for key, _ in _RESULT_
 class ToolResult:
     """Text that a tool returned, in the message at `place`, and there in the part `part` (Anthropic).
 
-    `key` names it by its call and its text.
+    `key` names it by its call, its text, and its number among equal ones.
     """
 
     place: int
@@ -73,19 +74,28 @@ def text_of(content: object) -> str:
 
 def characters(value: object) -> int:
     """Return the characters that a message, or a part of it, takes of a window."""
+    return sum(map(len, texts(value)))
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield the texts that a message, or a part of it, puts into a window; for an image as many blanks as it counts."""
     if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list):
-        return sum(map(characters, value))
-    if _type(value) in _IMAGE_TYPES:
-        return IMAGE_CHARACTERS
-    parts = value.items() if isinstance(value, Mapping) else ()
-    return sum(characters(part) for name, part in parts if name not in _NAMES)
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from texts(part)
+    elif _type(value) in _IMAGE_TYPES:
+        yield " " * IMAGE_CHARACTERS
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in _NAMES:
+                yield from texts(part)
 
 
 def tool_results(messages: Sequence[Message]) -> Iterator[ToolResult]:
     """Yield the results of tools that are text only, oldest first."""
     names: dict[str, str] = {}
+    repetitions: Counter[tuple[str, str]] = Counter()
     for place, message in enumerate(messages):
         names |= dict(_calls(message))
         content = message.get("content")
@@ -96,7 +106,10 @@ def tool_results(messages: Sequence[Message]) -> Iterator[ToolResult]:
                 continue
             call, text = str(holder.get(keys[0]) or ""), text_of(holder[keys[1]])
             tool = str(message.get("toolName") or message.get("name") or names.get(call, ""))
-            key = blake2s(f"{call}\0{text}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+            number_of_equals = repetitions[call, text]
+            repetitions[call, text] += 1
+            identity = f"{call}\0{text}" + (f"\0{number_of_equals}" if number_of_equals else "")
+            key = blake2s(identity.encode("utf-8", "replace"), digest_size=8).hexdigest()
             yield ToolResult(place, number, key, tool, text)
 
 

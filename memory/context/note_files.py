@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,9 @@ from schemas.errors import Permanent
 _NOTE_BYTES = 1 << 22
 
 _HEADING = re.compile(r"#{1,6}\s")
+
+#: Beginning of a fence or of a list item.
+_START = re.compile(r"\s*(?:(?P<fence>`{3,}|~{3,})|(?:[-*+]|[0-9]{1,9}[.)])(?:\s|$))")
 _MEMORY = "memory"
 
 #: Hidden name of a note that is being written. The next look or note removes what a killed process left.
@@ -161,35 +165,105 @@ def _add_name(folder: int, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def new_text(held: str, content: str) -> str:
-    """Return what of `content` a note does not hold yet, ready to be appended. No line of the content gets lost.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Paragraph, fence, table or list item below a `heading`. `lead`: paragraph above an item's list.
 
-    A line counts as held if the section of the same heading has it, a line without a heading if any section has it.
-    Headings come again above what is new.
+    A heading by itself is a block without text.
     """
-    known: dict[str, set[str]] = {}
-    for heading, lines in _sections(held):
-        known.setdefault(heading, set()).update(lines)
+
+    heading: str = ""
+    lead: str = ""
+    text: str = ""
+    is_item: bool = False
+
+
+def new_text(held: str, content: str) -> str:
+    """Return the blocks of `content` that a note does not hold yet, ready to be appended. No line is dropped alone.
+
+    The note holds a block if a section of the same heading has all its lines, an item of a list below the same
+    paragraph. A block without a heading may stand in any section. Headings, and the paragraph above a list, come again
+    above what is new.
+    """
+    blocks, open_fence = _blocks(held)
+    headings = {block.heading for block in blocks}
+    held_blocks = {variant for block in blocks for variant in (block, replace(block, lead=""))}
     # What is appended without a heading stands below the last one.
-    known[""] = set().union(*known.values())
-    new: list[str] = []
-    for heading, lines in _sections(content):
-        have = known.get(heading, set())
-        text = "\n".join(line for line in lines if not line or line not in have).strip("\n")
-        if text or (heading and heading not in known):
-            new += filter(None, (heading, text))
-    return "\n".join(new) + "\n" if new else ""
+    held_blocks |= {replace(block, heading="") for block in held_blocks}
+    # A fence that was left open would take in all that follows.
+    new = [open_fence] if open_fence else []
+    heading, lead = "", ""
+    is_apart = not blocks or not blocks[-1].text or not held.splitlines()[-1].strip()
+    for block in _blocks(content)[0]:
+        if block in held_blocks if block.text else block.heading in headings:
+            continue
+        if block.heading != heading:
+            new.append(block.heading)
+            heading, lead, is_apart = block.heading, "", True
+        if block.is_item and block.lead != lead:
+            new += [block.lead] if is_apart else ["", block.lead]
+            lead, is_apart = block.lead, True
+        if block.text:
+            new += [block.text] if is_apart or block.is_item else ["", block.text]
+            lead, is_apart = lead if block.is_item else block.text, False
+    return "\n".join(new) + "\n" if len(new) > bool(open_fence) else ""
 
 
-def _sections(text: str) -> list[tuple[str, list[str]]]:
-    """Return headings, the first one empty, and the lines below each, without white space at their ends."""
-    sections: list[tuple[str, list[str]]] = [("", [])]
+def _blocks(text: str) -> tuple[list[_Block], str]:
+    """Return the blocks of a note, in its order, and the fence that its end leaves open, which its block has closed.
+
+    White space at the ends of lines and of fences is left out.
+    """
+    blocks: list[_Block] = []
+    heading, lead, fence, gap = "", "", "", 0
+    lines: list[str] = []
+    is_item = False
+
+    def close(end_of_fence: str = "") -> None:
+        nonlocal lead, fence, gap
+        if end_of_fence:
+            while not lines[-1]:
+                lines.pop()
+            lines.append(end_of_fence)
+        if lines:
+            indentation = _indentation(lines[0]) if is_item else 0
+            block_text = "\n".join(line[min(indentation, _indentation(line)) :] for line in lines)
+            blocks.append(_Block(heading, lead if is_item else "", block_text, is_item))
+            lead = lead if is_item else block_text
+        lines.clear()
+        fence, gap = "", 0
+
     for line in map(str.rstrip, text.splitlines()):
-        if _HEADING.match(f"{line} "):
-            sections.append((line, []))
+        if fence:
+            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+                close(line)
+            else:
+                lines.append(line)
+        elif _HEADING.match(f"{line} "):
+            close()
+            heading, lead = line, ""
+            blocks.append(_Block(heading))
+        elif not line:
+            gap += 1
+            if not is_item:
+                close()
+        elif lines and is_item and _indentation(line) > _indentation(lines[0]):
+            # A paragraph below an item, or an item below it.
+            lines += [*[""] * gap, line]
+            gap = 0
+        elif (start := _START.match(line)) or not lines or gap:
+            close()
+            fence, is_item = (start["fence"] or "", not start["fence"]) if start else ("", False)
+            lines.append(line)
         else:
-            sections[-1][1].append(line)
-    return sections
+            lines.append(line)
+    open_fence = fence
+    close(fence)
+    return blocks, open_fence
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 @contextmanager

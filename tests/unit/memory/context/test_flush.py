@@ -21,6 +21,27 @@ FULL = {"window_tokens": 100_000, "tokens": 76_000}
 
 WORDS = ({"role": "user", "content": "word " * 70_000},)
 
+#: Results of tools and arguments of calls that fill the window, in each shape of messages.
+FULL_OF_TOOLS: dict[str, dict[str, Any]] = {
+    "a result of chat": {"role": "tool", "tool_call_id": "c", "content": "word " * 70_000},
+    "a result of responses": {"type": "function_call_output", "call_id": "c", "output": "word " * 70_000},
+    "a result of Anthropic": {
+        "role": "user",
+        "content": [{"type": "tool_result", "content": [{"type": "text", "text": "word " * 70_000}]}],
+    },
+    "a result of OpenClaw": {"role": "toolResult", "content": [{"type": "text", "text": "word " * 70_000}]},
+    "arguments of chat": {"role": "assistant", "tool_calls": [{"function": {"arguments": "word " * 70_000}}]},
+    "arguments of responses": {"type": "function_call", "arguments": "word " * 70_000},
+    "arguments of Anthropic": {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "input": {"a": "word " * 70_000}}],
+    },
+    "arguments of OpenClaw": {
+        "role": "assistant",
+        "content": [{"type": "toolCall", "arguments": {"a": "word " * 70_000}}],
+    },
+}
+
 DUE: dict[str, dict[str, Any]] = {
     "the threshold is reached": {},
     "the first cycle, with a stored zero": {"compactions": 0, "flushed_at": None},
@@ -34,6 +55,8 @@ DUE: dict[str, dict[str, Any]] = {
     "a small window reserves a quarter": {"window_tokens": 16_000, "tokens": 8_000},
 }
 
+DUE |= {name: {"tokens": 5, "is_stale": True, "messages": (message,)} for name, message in FULL_OF_TOOLS.items()}
+
 SKIPPED: dict[str, tuple[dict[str, Any], Flush, str]] = {
     "it is switched off": ({}, Flush(enabled=False), "disabled"),
     "the turn is a heartbeat": ({"is_heartbeat": True}, Flush(), "heartbeat"),
@@ -41,6 +64,7 @@ SKIPPED: dict[str, tuple[dict[str, Any], Flush, str]] = {
     "the first cycle had its flush": ({"flushed_at": 0}, Flush(), "flushed_in_this_cycle"),
     "this cycle had its flush": ({"compactions": 2, "flushed_at": 2}, Flush(), "flushed_in_this_cycle"),
     "the threshold is not reached": ({"tokens": 75_999}, Flush(), "below_threshold"),
+    "the window is tiny and hardly used": ({"window_tokens": 4_000, "tokens": 1_999}, Flush(), "below_threshold"),
     "the size does not count": (
         {"tokens": 1, "transcript_bytes": 10**9},
         Flush(transcript_bytes=None),

@@ -33,6 +33,14 @@ APPENDED = {
     "white space at the end is no news": ("- a  \n", "- a\n", ""),
     "paragraphs stay apart": ("", "one\n\ntwo\n", "one\n\ntwo\n"),
     "nothing at all": ("- a\n", "\n \n", ""),
+    "lines that another task has, too": ("Task A\ndone\nowner\n", "Task B\ndone\nowner\n", "\nTask B\ndone\nowner\n"),
+    "a list that another task has, too": ("Task A\n\n- done\n", "Task B\n\n- done\n", "\nTask B\n- done\n"),
+    "a further item of a task": ("Task A\n- done\n", "Task A\n- done\n- owner\n", "\nTask A\n- owner\n"),
+    "an item with lines below it": ("- A\n  - done\n", "- B\n  - done\n- A\n  - done\n", "- B\n  - done\n"),
+    "a fence around the same line": ("```\nmake\n```\n", "```\nmake\n\nrun\n```\n", "\n```\nmake\n\nrun\n```\n"),
+    "a table with the same header": ("|a|\n|-|\n|1|\n", "|a|\n|-|\n|2|\n", "\n|a|\n|-|\n|2|\n"),
+    "a fence that was left open": ("```\nmake\n", "- a\n", "```\n- a\n"),
+    "a paragraph below an item": ("- a\n", "text\n", "\ntext\n"),
 }
 
 
@@ -41,22 +49,25 @@ def test_only_what_is_new_is_appended(held: str, content: str, new: str) -> None
     assert new_text(held, content) == new
 
 
-_LINES = st.lists(st.sampled_from(["# Day", "## Plan", "- a", "- b", "", "  - b", "text", "#tag", "好"]), max_size=12)
+_LINES = st.lists(
+    st.sampled_from(["# Day", "## Plan", "- a", "- b", "", "  - b", "text", "#tag", "好", "|a|", "```", "1. c"]),
+    max_size=12,
+)
 
 
 @given(_LINES, _LINES)
 def test_no_line_gets_lost_and_nothing_comes_twice(held: list[str], content: list[str]) -> None:
     before = "\n".join(held)
     after = before + "\n" + new_text(before, "\n".join(content))
-    assert {line for line in [*held, *content] if line.strip()} <= set(after.splitlines())
+    assert {line.strip() for line in [*held, *content]} <= {line.strip() for line in after.splitlines()} | {""}
     assert new_text(after, "\n".join(content)) == ""
 
 
 def test_a_note_is_made_and_then_only_grows(tmp_path: Path) -> None:
     assert append_note(tmp_path, TODAY, "- a", allowed=TODAY) == "- a\n"
-    (tmp_path / TODAY).write_text("- a\nno end of line", "utf-8")
+    (tmp_path / TODAY).write_text("- a\n- no end of line", "utf-8")
     append_note(tmp_path, f"./{TODAY}", "- a\n- b", allowed=TODAY)
-    assert (tmp_path / TODAY).read_text("utf-8") == "- a\nno end of line\n- b\n"
+    assert (tmp_path / TODAY).read_text("utf-8") == "- a\n- no end of line\n- b\n"
 
 
 @pytest.mark.parametrize(

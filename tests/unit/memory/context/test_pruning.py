@@ -107,6 +107,18 @@ def test_the_oldest_results_are_cleared_until_half_of_the_window_is_free(shape: 
     assert (after.characters_after + 4_000) / 200_000 >= 0.5
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equal_results_of_one_call_are_repeated_as_they_were_pruned(shape: Any) -> None:
+    # Clearing the first of them frees half of the window, so the second one is only trimmed.
+    messages = conversation("x" * 6_000, "x" * 6_000, shape=shape)
+    messages = json.loads(json.dumps(messages).replace("call-1", "call-0"))
+    settings = Pruning(mode="cache-ttl", min_prunable_tool_chars=0)
+    after = pruned(messages, settings, window_tokens=2_000)
+    assert len(set(results(after.messages))) == 2
+    again = pruned(messages, settings, NOW + 1, window_tokens=2_000, touched_at=NOW, decisions=after.decisions)
+    assert again.messages == after.messages
+
+
 LONG = "x" * 6_000
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
