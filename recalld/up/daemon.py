@@ -23,14 +23,14 @@ from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
-from recalld.up.supervisor import STOP_SECONDS, Child, own_command, stop_all
+from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.version import recalld_version
 from workers.health.heartbeat import Heartbeat
 from workers.queue.connection import IMPATIENT_SECONDS
-from workers.queue.private_server import BrokerServer
+from workers.queue.private_server import SERVER_LOG, BrokerServer
 
 #: Seconds between two looks at the children, and between two at broker and progress.
 _LOOK_SECONDS, _ASK_SECONDS = 0.2, 1.0
@@ -158,6 +158,7 @@ class _Daemon:
             if not ended and time.monotonic() < ask_at:
                 continue
             ask_at = time.monotonic() + _ASK_SECONDS
+            bound_log(self._settings.home / "broker" / SERVER_LOG)
             try:
                 if not self._broker.answers():
                     self._broker.ensure()

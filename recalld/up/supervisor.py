@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ HEALTHY_AFTER_SECONDS = 30.0
 #: Seconds without a ready process after which it is missed; a process that died once is back long before.
 MISSED_AFTER_SECONDS = 12.0
 
-#: A log larger than this is put aside when its process is started.
+#: A log larger than this is put aside.
 LOG_BYTES = 10_000_000
 
 #: glibc gives every thread an arena of its own, each with what its busiest moment took; two are enough for us.
@@ -89,6 +90,7 @@ class Child:
             if now >= self._due_at:
                 self._start(now)
             return None
+        bound_log(self.log)
         if process.poll() is None:
             if process.stdout is not None and READY.encode() in (process.stdout.read() or b"").splitlines():
                 self.ready = True
@@ -142,8 +144,7 @@ class Child:
     def _start(self, now: float) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches only the supervisor."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
-            self.log.replace(self.log.with_suffix(".log.1"))
+        bound_log(self.log)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
                 self.command,
@@ -163,6 +164,20 @@ class Child:
         for pipe in (process.stdin, process.stdout) if process is not None else ():
             if pipe is not None:
                 pipe.close()
+
+
+def bound_log(log: Path) -> None:
+    """Copy a log that grew past `LOG_BYTES` over the copy before it, and empty it.
+
+    Its writers append, so they go on at the beginning; lines of the moment of the copy may be missing. Where the disk
+    takes no copy, the log is emptied all the same.
+    """
+    with suppress(OSError):
+        if log.stat().st_size <= LOG_BYTES:
+            return
+        with suppress(OSError):
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)
 
 
 def stop_all(children: Sequence[Child]) -> None:

@@ -42,6 +42,9 @@ from workers.queue.pending import PendingSet
 
 log = structlog.get_logger(__name__)
 
+#: Log of the private server, in its folder.
+SERVER_LOG = "valkey.log"
+
 #: Message about a configured server that does not answer.
 AWAY = "the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL"
 
@@ -156,7 +159,7 @@ class BrokerServer:
             log.warning("broker_file_set_aside", moved_to=str(aside))
             if self._wait(self._launch(binary)):
                 return
-        raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
+        raise UserError(f"the private Valkey server does not start; its log is {self._folder / SERVER_LOG}")
 
     def _another_lives(self) -> bool:
         """Wait for a server that runs. Return True once it answers, False if there is none.
@@ -175,7 +178,7 @@ class BrokerServer:
                 raise UserError(
                     f"the private broker (process {pid}) does not answer: let it go on if it was stopped "
                     f"(`kill -CONT {pid}`), or end it (`kill {pid}`), and it is started again; its log is "
-                    f"{self._folder / 'valkey.log'}"
+                    f"{self._folder / SERVER_LOG}"
                 )
             tick.wait(0.1)
         return True
@@ -189,7 +192,7 @@ class BrokerServer:
             "unixsocket": str(path),
             "unixsocketperm": "700",
             "dir": str(self._folder),
-            "logfile": str(self._folder / "valkey.log"),
+            "logfile": str(self._folder / SERVER_LOG),
             "appendonly": "yes",
             "appendfsync": "everysec",
             "auto-aof-rewrite-min-size": "16mb",

@@ -106,6 +106,26 @@ def test_how_a_process_ended_is_said_with_the_place_of_its_log(child_of: MakeChi
     assert (failing.failures, killed.failures) == (1, 0)
 
 
+def test_a_log_is_bounded_while_its_process_runs(child_of: MakeChild, tmp_path: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    flood = f"head -c {supervisor.LOG_BYTES + 1} /dev/zero | tr '\\0' x >&2"
+    child = child_of(f"{flood}; echo ready; read line <{gate}; echo after >&2; {LIVES}")
+    start(child)
+    child.look()
+    assert (child.log.stat().st_size, child.log.with_suffix(".log.1").stat().st_size) == (0, supervisor.LOG_BYTES + 1)
+    gate.write_text("go\n")
+    wait_until(lambda: child.log.read_bytes() == b"after\n")
+    assert child.pid is not None
+
+
+def test_a_log_without_room_for_its_copy_is_emptied_all_the_same(tmp_path: Path) -> None:
+    log = tmp_path / "work.log"
+    log.write_bytes(b"x" * (supervisor.LOG_BYTES + 1))
+    (tmp_path / "work.log.1").mkdir()
+    supervisor.bound_log(log)
+    assert log.read_bytes() == b""
+
+
 def test_a_process_is_ready_when_it_says_so_and_again_only_after_it_said_so_again(
     child_of: MakeChild, clock: Clock, tmp_path: Path
 ) -> None:
