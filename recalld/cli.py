@@ -102,6 +102,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. An error is one sentence that says what to do."""
     invocation = Invocation()
     try:
+        _require_current_folder()
         # Not root.main(): it handles interrupts and closed pipes differently.
         with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation) as context:
             outcome = root.invoke(context)
@@ -125,6 +126,14 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the traceback is kept where a person can find it
         return _say(_crashed(error, invocation), exit_code=1)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _require_current_folder() -> None:
+    """Raise UserError if the folder that relative paths start from was deleted."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder no longer exists; change to another one", exit_code=2) from error
 
 
 def _say(message: str, *, exit_code: int) -> int:

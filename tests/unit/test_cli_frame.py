@@ -269,3 +269,14 @@ def test_config_show_masks_secrets_and_names_origins(
     settings = json.loads(text)["settings"]
     assert settings["credentials.openai"] == {"value": "***", "origin": "OPENAI_API_KEY"}
     assert "sk-secret" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_in_a_deleted_folder_is_refused_without_a_crash(
+    command: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(CALLS.get(command, [command])) == 2
+    assert not home.exists()

@@ -344,7 +344,8 @@ def _seconds_until(value: str | None) -> float | None:
 
 def _number(value: str | None) -> float | None:
     try:
-        number = float(value) if value else math.nan
+        # Python takes 1_0 for ten.
+        number = float(value) if value and "_" not in value else math.nan
     except ValueError:
         return None
     return number if math.isfinite(number) else None

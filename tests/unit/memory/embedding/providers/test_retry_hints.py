@@ -40,6 +40,7 @@ GOOGLE = [
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "9"}, None, 9),
         ({"x-ratelimit-remaining-requests": "5", "x-ratelimit-reset-requests": "8s"}, None, None),
         ({"retry-after": "999999"}, None, LONGEST_WAIT_SECONDS),
+        ({"retry-after": "1_0"}, None, None),
         ({"retry-after": "0"}, None, None),
         ({"retry-after": "-5"}, None, None),
         ({"retry-after": "nan"}, None, None),
