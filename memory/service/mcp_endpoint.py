@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_REQUEST, JSONRPCNotification
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -90,12 +91,15 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _is_json_but_no_message(body: bytes) -> bool:
-    """Return True for what the SDK would refuse with a list of all kinds of messages, and the body in it."""
+    """Return True for JSON that the SDK would answer with the body in its error, or would not answer.
+
+    A request with an id that is neither text nor a whole number is a notification to the SDK.
+    """
     try:
-        jsonrpc_message_adapter.validate_json(body)
+        message = jsonrpc_message_adapter.validate_json(body)
     except ValidationError as error:
         return error.errors()[0]["type"] != "json_invalid"
-    return False
+    return isinstance(message, JSONRPCNotification) and "id" in from_json(body)
 
 
 def _session_key(headers: Headers) -> str | None:

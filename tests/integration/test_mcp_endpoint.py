@@ -71,6 +71,15 @@ def test_there_is_no_stream_and_no_session(service: httpx.Client):
     assert "mcp-session-id" not in post(service, "/mcp").headers
 
 
+@pytest.mark.parametrize("id", [None, {}, [1], True, 1.5])
+def test_a_request_whose_id_is_neither_text_nor_number_gets_an_error(service: httpx.Client, id: object):  # noqa: A002
+    headers = {"accept": "application/json, text/event-stream"}
+    answer = service.post("/mcp", json={"jsonrpc": "2.0", "id": id, "method": "tools/list"}, headers=headers)
+    assert (answer.status_code, answer.json()["id"], answer.json()["error"]["code"]) == (400, None, -32600)
+    told = service.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    assert (told.status_code, told.content) == (202, b"")
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_the_session_key_of_the_connection_decides_what_is_seen(service: httpx.Client, era: str):
     def paths(headers: dict[str, str] | None = None, meta: Any = None) -> set[str]:
