@@ -34,7 +34,7 @@ _FIELDS = ("error", "message", "reason")
 #: Foreign words in our own messages, and their replacement in logs.
 _FOREIGN = (
     # memory.embedding.providers.endpoint: a provider's own sentence.
-    (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
+    (re.compile(r"\((HTTP \d{3}): (?:.*\)|.*)", re.DOTALL), r"(\1)"),
     # An unexpected error: the type is enough.
     (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),
 )

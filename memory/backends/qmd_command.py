@@ -22,6 +22,9 @@ from memory.backends.backend import BackendFailed
 MAX_OUTPUT = 200_000
 
 _HEADER = re.compile(r"@@ -(\d+),(\d+) @@[^\n]*\n?")
+#: A list of objects, or an empty one. Each other bracket of the noise above would be read for nothing.
+_HITS = re.compile(r'\[(?=\s*(?:\{\s*["}]|\]))')
+_TOTAL = re.compile(r"^[^\S\n]*Total:\s+(\d+)", re.MULTILINE)
 
 
 class QmdFailed(BackendFailed):
@@ -151,29 +154,26 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def read_hits(printed: str) -> list[QmdHit]:
-    """Return the hits in what a search printed: the first JSON array in it.
+    """Return the hits in what a search printed: the first JSON array of objects in it.
 
     Raises:
         QmdFailed: there is none.
     """
     if not printed.strip() or "no results" in printed.lower():
         return []
-    decoder = json.JSONDecoder()
-    for start in (match.start() for match in re.finditer(r"\[", printed)):
-        try:
-            found, _ = decoder.raw_decode(printed, start)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
-            hits = []
-            for entry in found:
-                with suppress(ValidationError):
-                    hits.append(QmdHit.model_validate(entry))
-            return hits
-    raise QmdFailed("qmd printed something else than results")
+    begin = _HITS.search(printed)
+    try:
+        entries, _ = json.JSONDecoder().raw_decode(printed, begin.start() if begin else len(printed))
+    except (ValueError, RecursionError):
+        raise QmdFailed("qmd printed something else than results") from None
+    hits = []
+    for entry in entries:
+        with suppress(ValidationError):
+            hits.append(QmdHit.model_validate(entry))
+    return hits
 
 
 def files_of(printed: str) -> int | None:
     """Return the number of files that `qmd status` prints."""
-    found = re.search(r"^\s*Total:\s+(\d+)", printed, re.MULTILINE)
-    return int(found[1]) if found else None
+    total = _TOTAL.search(printed)
+    return int(total[1]) if total else None

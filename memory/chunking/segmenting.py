@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
+from string import ascii_letters
 
 from memory.chunking.dates import dates_in
 from memory.chunking.stop_words import (
@@ -78,7 +79,6 @@ _FULL_WIDTH = tuple((chr(ord(sign) + 0xFEE0), sign) for sign in ",:;!?()")
 
 # A capital letter after a lower-case one is where a camelCase word breaks.
 _HUMP = re.compile(r"[A-Z](?<=[a-z][A-Z])")
-_LETTERS_BEFORE = re.compile(r"[A-Za-z]*\Z")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: Longer "words" are encoded data: their humps mean nothing.
@@ -220,8 +220,8 @@ def _spell_out(text: str) -> str:
         capital = hump.start()
         if capital < done:
             continue
-        before = _LETTERS_BEFORE.search(text, max(done, capital - _MAX_CAMEL_CHARACTERS), capital)
-        word = _LETTERS.match(text, before.start() if before else capital)
+        before = text[max(done, capital - _MAX_CAMEL_CHARACTERS) : capital]
+        word = _LETTERS.match(text, capital - len(before) + len(before.rstrip(ascii_letters)))
         if word is None:  # pragma: no cover - the capital is a letter
             continue
         pieces.append(text[done : word.end()])

@@ -46,8 +46,8 @@ REWRITING = "rewrite the pattern without parts that fit a text in many ways, suc
 
 #: Parts of a pattern that `regex` reads otherwise than `re`: brackets in a set, and braces that count nothing. Escapes,
 #: and comments of a verbose pattern, are matched so that what they hold is left alone.
-_SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
-_UNLIKE_RE = re.compile(rf"\\(?:N\{{[^}}]*\}}|.)|{_SET}|\{{(?!(?:\d+(?:,\d*)?|,\d*)\}})", re.DOTALL)
+_SET = r"\[\^?\]?(?:\\.|[^\]\\])*+\]?"
+_UNLIKE_RE = re.compile(rf"\\(?:N\{{[^}}]*+\}}?|.)|{_SET}|\{{(?!(?:\d+(?:,\d*)?|,\d*)\}})", re.DOTALL)
 _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 _UNLIKE_RE_VERBOSE = re.compile(rf"#[^\n]*|{_UNLIKE_RE.pattern}", re.DOTALL)
 

@@ -100,8 +100,9 @@ _PLACE = re.compile(
 _REFERENCE = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+|::?[A-Za-z_]\w*(?:::\w+)*")
 
 #: `user:1234:profile`, `cron:<uuid>`: a name in a cache or a table, whose last part a person can read.
+#: Parts are atomic: `:0` fits two of the forms, and n such parts would be tried in 2^n ways.
 _KEY_NAME = re.compile(
-    rb"[a-z][a-z_-]{1,24}(?::(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{1,24}|[\w.@+-]{1,16}))+"
+    rb"[a-z][a-z_-]{1,24}(?>:(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{1,24}|[\w.@+-]{1,16})(?=:|\Z))+"
 )
 
 #: my-app-v2, text-embedding-3-large: a chosen name.

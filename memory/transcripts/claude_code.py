@@ -31,6 +31,7 @@ from memory.transcripts.transcript_format import (
     Said,
     TranscriptFormat,
     Wordless,
+    between,
     kind_of,
     mark_of,
     names,
@@ -65,7 +66,7 @@ ASSISTANT_WRAPPERS = Wrappers({Cut.ALL: ("(no content)",)})
 
 #: A command that the person typed; its arguments are the person's words.
 _COMMAND_NAME = re.compile(r"<command-name>([^<]*)</command-name>")
-_COMMAND_WORDS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
+_COMMAND_WORDS = "<command-args>"
 
 #: A person's words in the result of a tool that they refused, up to a hint of the program.
 _REFUSED = "The user doesn't want to proceed with this tool use."
@@ -231,8 +232,8 @@ def _user_text(text: str) -> str:
     """Return what the person wrote; empty when the program wrote the text. A command with words is `/command words`."""
     text = USER_WRAPPERS.words(text)
     name = _COMMAND_NAME.match(text)
-    if name or _COMMAND_WORDS.match(text):
-        words = _COMMAND_WORDS.search(text)
-        given = words[1].strip() if words else ""
+    words = between(text, _COMMAND_WORDS, "</command-args>")
+    if name or (words is not None and text.startswith(_COMMAND_WORDS)):
+        given = (words or "").strip()
         return f"{name[1].strip() if name else ''} {given}".strip() if given else ""
     return text

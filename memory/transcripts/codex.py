@@ -25,6 +25,7 @@ from memory.transcripts.transcript_format import (
     Said,
     TranscriptFormat,
     Wordless,
+    between,
     kind_of,
     names,
     texts_of,
@@ -65,7 +66,6 @@ ASSISTANT_WRAPPERS = Wrappers({Cut.ELEMENT: ("oai-mem-citation",), Cut.TAGS: ("p
 
 #: A request that was spoken: the words of the person are inside, escaped for XML.
 _SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
-_SPOKEN_WORDS = re.compile(r"<input>(.*?)</input>", re.DOTALL)
 _SPOKEN_BEFORE = "<source>transcript_tail_flush</source>"
 
 #: A comment on a page, below what the desktop tells of the place.
@@ -160,8 +160,8 @@ def _user_text(text: str) -> str:
     """Return what the person wrote or said; empty for scaffolding."""
     text = text.strip()
     if _SPOKEN.fullmatch(text):
-        words = None if _SPOKEN_BEFORE in text else _SPOKEN_WORDS.search(text)
-        return html.unescape(words[1]).strip() if words else ""
+        words = None if _SPOKEN_BEFORE in text else between(text, "<input>", "</input>")
+        return html.unescape(words or "").strip()
     words_of_request = USER_WRAPPERS.words(text)
     if not text.startswith(_BROWSER_COMMENTS):
         return words_of_request

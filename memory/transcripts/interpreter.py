@@ -96,7 +96,8 @@ _DECODER = json.JSONDecoder(strict=False)
 #: For numbers of thousands of digits, which Python does not turn into integers.
 _ROUNDING_DECODER = json.JSONDecoder(strict=False, parse_int=float)
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+#: A string, also one without an end: else each of its escaped quotes would look for it again.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 #: Speakers whose names are not the transcript's.

@@ -24,6 +24,7 @@ from memory.transcripts.transcript_format import (
     names,
     texts_of,
     time_of,
+    without_spans,
 )
 from memory.transcripts.wrappers import Cut, Wrappers
 
@@ -105,8 +106,8 @@ _SYSTEM_EVENT = re.compile(r"System(?: \(untrusted\))?: \[")
 #: What begins a person's own message below system events.
 _OWN_MESSAGE = re.compile(r"^(?:Conversation info|Sender) \(untrusted|^\[[^\]\n]{0,200}\d{4}-\d\d-\d\d", re.MULTILINE)
 
+_INTERNAL = re.compile("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>")
 _INTERNAL_END = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
-_INTERNAL = re.compile(f"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?{_INTERNAL_END}", re.DOTALL)
 
 #: "Sender (untrusted metadata):" and its like, above a fenced JSON block.
 _METADATA_HEADER = re.compile(r"^[^\n(]{1,80}\(untrusted[^\n)]{0,80}\):[ \t]*\r?\n```json[ \t]*\r?\n", re.MULTILINE)
@@ -138,7 +139,8 @@ _SILENT = re.compile(r"[\W_]{0,20}(?:HEARTBEAT_OK|NO_REPLY|REPLY_SKIP|ANNOUNCE_S
 
 #: Nor was an answer that begins or ends with this token and has at most so many more characters (`ackMaxChars`).
 _HEARTBEAT_OK = re.compile(
-    r"\A[*_`]*HEARTBEAT_OK[*_`]*[ \t]*[\n\u2013\u2014:.,;!(|-]|[\n.!?:)\]`*\u2026][ \t]*[*_`]*HEARTBEAT_OK[*_`.!]*\Z"
+    r"\A[*_`]*HEARTBEAT_OK[*_`]*[ \t]*[\n\u2013\u2014:.,;!(|-]"
+    r"|[\n.!?:)\]`*\u2026][ \t]*[*_`]{0,9}HEARTBEAT_OK[*_`.!]*\Z"
 )
 _ACKNOWLEDGEMENT_CHARACTERS = 300
 
@@ -203,12 +205,16 @@ def _provenance(holder: Entry, key: str = "kind") -> str:
 
 def _user_text(text: str) -> str:
     """Return what the person wrote; empty when a program sent the message."""
-    # Above the last end, each beginning has one, so that none is looked for in vain.
-    inside, end, below = text.rpartition(_INTERNAL_END)
-    text = f"{_INTERNAL.sub('', inside + end)}{below}".strip()
+    text = without_spans(text, _INTERNAL, _INTERNAL_END).strip()
     if text.startswith(_QUEUED):
         queued = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
-        return "\n".join(filter(None, map(_user_text, queued)))
+        return "\n".join(filter(None, map(_words_of_one, queued)))
+    return _words_of_one(text)
+
+
+def _words_of_one(text: str) -> str:
+    """Return what the person wrote in one message."""
+    text = text.strip()
     if _SYSTEM_EVENT.match(text):
         # An event's text may go on over blank lines, so that only a mark tells where the person's begins.
         own = _OWN_MESSAGE.search(text)

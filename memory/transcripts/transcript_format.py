@@ -97,7 +97,7 @@ _MILLISECONDS = 100_000_000_000
 
 #: Name of the element around text that recalld puts into a conversation.
 CONTEXT_MARK = "recalld-context"
-_CONTEXT = re.compile(rf"<{CONTEXT_MARK}\b[^>]*>.*?</{CONTEXT_MARK}>", re.DOTALL)
+_CONTEXT = re.compile(rf"<{CONTEXT_MARK}\b[^<>]*>")
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -123,7 +123,26 @@ def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str
 
 def without_context(text: str) -> str:
     """Return the text without what recalld itself put into the conversation."""
-    return _CONTEXT.sub("", text).strip() if f"<{CONTEXT_MARK}" in text else text
+    return without_spans(text, _CONTEXT, f"</{CONTEXT_MARK}>").strip() if f"<{CONTEXT_MARK}" in text else text
+
+
+def without_spans(text: str, begin: re.Pattern[str], end: str) -> str:
+    """Return the text without the spans from a match of `begin` over the next `end`, in linear time.
+
+    A regular expression for both would look for the same missing end after each beginning.
+    """
+    parts: list[str] = []
+    done = 0
+    while (match := begin.search(text, done)) and (place := text.find(end, match.end())) >= 0:
+        parts.append(text[done : match.start()])
+        done = place + len(end)
+    return "".join([*parts, text[done:]])
+
+
+def between(text: str, begin: str, end: str) -> str | None:
+    """Return the text from the first `begin` to the next `end`, None without both."""
+    inside, closed, _ = text.partition(begin)[2].partition(end)
+    return inside if closed else None
 
 
 def clean(text: str) -> str:

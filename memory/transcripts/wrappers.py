@@ -32,7 +32,7 @@ class Cut(Enum):
     ABOVE_REQUEST = auto()
 
 
-_BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
+_BLANK_LINES = re.compile(r"\n[ \t]*\r?\n\s*")
 _NEVER = "(?!)"
 
 
@@ -63,8 +63,11 @@ class Wrappers:
             text = self._without_tags(self._without_elements(text)).strip()
         if below := self._below.search(text):
             text = text[: below.start()].strip()
-        while _first_line(text) in self._paragraphs:
-            text = "".join(_BLANK_LINE.split(text, maxsplit=1)[1:]).strip()
+        start = 0
+        while _first_line(text, start) in self._paragraphs:
+            blank = _BLANK_LINES.search(text, start)
+            start = blank.end() if blank else len(text)
+        text = text[start:]
         find = self._request.search if _first_line(text) in self._above else self._request.match
         if request := find(text):
             text = text[request.end() :].strip()
@@ -76,19 +79,20 @@ class Wrappers:
     def _without_elements(self, text: str) -> str:
         kept: list[str] = []
         unclosed: set[str] = set()
-        start = 0
+        start, is_first = 0, True
         while opening := self._opening.search(text, start):
             name = opening[1]
             closing = f"</{name}>"
             end = -1 if name in unclosed else text.find(closing, opening.end())
+            is_first = is_first and end >= 0 and not text[start : opening.start()].strip()
             if end < 0:
                 unclosed.add(name)
                 kept.append(text[start : opening.end()])
                 start = opening.end()
                 continue
-            kept.append(text[start : opening.start()])
-            if name in self._envelopes and not "".join(kept).strip():
+            if is_first and name in self._envelopes:
                 return ""
+            kept.append(text[start : opening.start()])
             start = end + len(closing)
         return "".join([*kept, text[start:]])
 
@@ -99,8 +103,9 @@ class Wrappers:
         return text
 
 
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0].rstrip()
+def _first_line(text: str, start: int = 0) -> str:
+    end = text.find("\n", start)
+    return text[start : end if end >= 0 else None].rstrip()
 
 
 def _any_of(marks: Sequence[str]) -> str:

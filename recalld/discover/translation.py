@@ -61,7 +61,7 @@ def _minutes(value: Any) -> float:
     """Return a duration such as 90s or 1h30m, of minutes where no unit is named, in minutes."""
     units = {"ms": 1 / 60_000, "s": 1 / 60, "m": 1, "": 1, "h": 60, "d": 1440}
     text = str(value).replace(" ", "")
-    if not re.fullmatch(r"([\d.]+(ms|[smhd]?))+", text):
+    if not re.fullmatch(r"([\d.]++(ms|[smhd]?))++", text):
         raise ValueError
     parts = re.findall(r"([\d.]+)(ms|[smhd]?)", text)
     return round(sum(float(number) * units[unit] for number, unit in parts), 4)

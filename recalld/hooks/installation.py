@@ -131,13 +131,17 @@ def openclaw_hook(command: str) -> dict[str, str]:
     }
 
 
+_TEXT = r'"(?:[^"\\\n]|\\.)*+"'
+_SPAWN = re.compile(rf"spawn\(({_TEXT}), (\[(?:{_TEXT}(?:, )?)*+\]), ")
+
+
 def spawned(handler: str) -> list[str]:
     """Return the command that a handler of ours calls.
 
     Raises:
         ValueError: it is another program's handler.
     """
-    found = re.search(r'spawn\(("(?:[^"\\]|\\.)*"), (\[.*?\]), ', handler)
+    found = _SPAWN.search(handler)
     if found is None:
         raise ValueError("this handler calls nothing")
     return [str(json.loads(found[1])), *map(str, json.loads(found[2]))]

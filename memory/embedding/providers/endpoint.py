@@ -124,7 +124,7 @@ def _is_loopback(host: str) -> bool:
 #: What providers say of an input that is too long for their model.
 TOO_LARGE = re.compile(
     r"context (?:length|size|window)|too (?:long|large|many tokens)|token limit|exceed"
-    r"|max(?:imum)?[ _-](?:[\w,]+[ _-]){0,3}(?:tokens|length)|maxLength",
+    r"|max(?:imum)?[ _-](?:[\w,]{1,40}+[ -]){0,3}(?:[\w,]{0,40}_)?(?:tokens|length)|maxLength",
     re.IGNORECASE,
 )
 
@@ -154,7 +154,7 @@ _SETTING = "(model|dimensions|output_dimension|output_dimensionality|input_type|
 #: Quotes inside of a text are escaped, so no text that is quoted in its own refusal looks like that.
 _REFUSED_SETTING = re.compile(
     rf'"param": "{_SETTING}"|"field": "(?:[^"\\]*\.)?{_SETTING}"|Unknown name \\"{_SETTING}\\"'
-    rf'|"loc": \[[^\]]*"{_SETTING}"'
+    rf'|"loc": \[[^\[\]]*"{_SETTING}"'
 )
 
 #: Words for programs in an error.
@@ -285,7 +285,9 @@ _UNIT_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, 
 
 #: "1h2m3.5s", "20ms", "12.5 seconds", "1 minute".
 _PART = re.compile(
-    r"(\d+(?:\.\d+)?) ?(ms|milli(?=second)|[smhd])(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|ays?)?(?![a-z])", re.I
+    r"(?<!\d)(\d++(?:\.\d++)?) ?(ms|milli(?=second)|[smhd])"
+    r"(?:seconds?|econds?|ecs?|in(?:ute)?s?|ours?|ays?)?(?![a-z])",
+    re.IGNORECASE,
 )
 _HINT = re.compile(rf"(?:try again|retry) (?:in|after) ((?:{_PART.pattern}[ ,]*)+)", re.IGNORECASE)
 

@@ -156,7 +156,7 @@ _FAMILIES = tuple(
         # https://ai.google.dev/gemma/docs/embeddinggemma/model_card
         (r"embedding-?gemma", "task: search result | query: ", "title: none | text: "),
         # https://huggingface.co/Snowflake/snowflake-arctic-embed-l-v2.0
-        (r"arctic-embed(?:2|.*-v2\b)", "query: ", ""),
+        (r"arctic-embed(?:2|.{0,64}-v2\b)", "query: ", ""),
         # https://huggingface.co/Snowflake/snowflake-arctic-embed-l
         (r"arctic-embed", _SEARCHING, ""),
         # https://huggingface.co/BAAI/bge-large-en-v1.5, which Ollama calls bge-large

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from memory.backends.qmd import QmdBackend
 from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
+from tests.hostile_texts import is_superlinear, seconds
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 
@@ -307,3 +309,23 @@ def test_a_command_that_is_ended_leaves_no_process(tmp_path: Path, qmd: StandIn)
         return "Z" in Path(f"/proc/{pid.read_text()}/stat").read_text().split(")")[-1]
 
     wait_until(is_gone)
+
+
+def test_brackets_cost_little_more_than_an_answer_of_their_size() -> None:
+    def read(printed: str) -> None:
+        with suppress(QmdFailed):
+            read_hits(printed)
+
+    answer = json.dumps([{**HIT, "snippet": "a word " * 20}] * 1_000)[:MAX_OUTPUT]
+    usual = min(seconds(read, answer) for _ in range(3))
+    for text in ("[", '[{"a":', '["[', "[1, ", "[\n"):
+        assert min(seconds(read, text * (MAX_OUTPUT // len(text))) for _ in range(3)) < 20 * usual, text
+
+
+@pytest.mark.parametrize("noise", ["[info] loaded\n", "[1/3] looking\n", "[\x1b[0m 50%] ", '["a", ', "[[x]] "])
+def test_hits_are_read_below_noise_with_brackets(noise: str) -> None:
+    assert [hit.file for hit in read_hits(noise + json.dumps([{**HIT, "snippet": "[x"}]))] == [HIT["file"]]
+
+
+def test_blank_lines_of_a_status_take_time_linear_in_their_number() -> None:
+    assert not is_superlinear(files_of, lambda size: "\n" * size, 40_000)

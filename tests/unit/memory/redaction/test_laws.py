@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memory.redaction import redact
 from memory.redaction.user_patterns import INDEXING, UserPatterns
 from tests.benchmarks.bench_redaction import WORST_CASES
+from tests.hostile_texts import is_superlinear
 from tests.secret_samples import BY_THEIR_LOOK, WITH_SECRETS, WITHOUT_SECRETS, made, written
 
 _SEEDS = st.integers(0, 1000)
@@ -128,3 +129,8 @@ def test_no_short_text_takes_long_however_it_repeats_itself() -> None:
         text = source.choice(_STARTS) + unit * (600 // len(unit)) + source.choice(_ENDS)
         # Half a millisecond is usual; a rule that tries all ways to cut it up would not end.
         assert _seconds(text) < 0.5, text
+
+
+def test_a_name_of_many_parts_takes_time_linear_in_its_size() -> None:
+    # A part of a digit fits two of the forms that parts have. Of 100 of them no end would be seen.
+    assert not is_superlinear(redact, lambda size: f"token: user{':0' * (size // 2)}!", 40)

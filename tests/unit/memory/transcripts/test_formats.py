@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memory.transcripts.interpreter import (
     FORMATS,
@@ -14,7 +17,8 @@ from memory.transcripts.interpreter import (
     is_compaction_line,
     recognised_format,
 )
-from memory.transcripts.transcript_format import Said, Wordless
+from memory.transcripts.transcript_format import Said, Wordless, without_context
+from tests.hostile_texts import is_superlinear
 from tests.transcript_files import (
     UNSAID,
     claude_code_transcript,
@@ -572,3 +576,62 @@ class TestCodex:
             Unknown("response_item/hologram")
         ]
         assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [Wordless.KNOWN]
+
+
+#: Format, what is repeated in a message, with what stands before and after it, and the message's size.
+_REPEATED = {
+    "context of ours": ("openclaw", "<recalld-context ", "", "", 8_000 * 17),
+    "context of ours, begun": ("openclaw", "<recalld-context>", "", "", 8_000 * 17),
+    "spoken words": ("codex", "<input>", "<realtime_delegation>", "</realtime_delegation>", 20_000 * 7),
+    "arguments": ("claude-code", "<command-args>", "<command-name>/go</command-name>", "", 400_000),
+    "internal context": ("openclaw", "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "", "", 800_000),
+    "queued messages": ("openclaw", "[Queued messages while agent was busy]\n", "", "", 400_000),
+    "paragraphs of programs": ("openclaw", "[Bootstrap pending]\n\n", "", "hello", 3_200_000),
+    "elements below words": ("codex", "<skill></skill>\n", "a" * 100_000 + "\n", "", 800_000),
+    "a heartbeat's answer": ("openclaw", "`", "", "", 300),
+}
+
+
+@pytest.mark.parametrize("case", _REPEATED)
+def test_a_message_takes_time_linear_in_its_size(case: str) -> None:
+    program, repeated, before, after, size = _REPEATED[case]
+
+    def line(characters: int) -> str:
+        text = f"{before}{repeated * (characters // len(repeated))}{after}"
+        return message_line(program, "user", text).decode()
+
+    assert not is_superlinear(lambda text: Interpreter(None).read(text.encode()), line, size)
+
+
+def test_a_string_without_an_end_takes_time_linear_in_its_size() -> None:
+    def line(characters: int) -> str:
+        return '{"a": [' + "[],," * 500_000 + '"' + '\\"' * (characters // 2)
+
+    assert not is_superlinear(lambda text: Interpreter(None).read(text.encode()), line, 800_000)
+
+
+def test_a_message_of_many_queues_is_read() -> None:
+    line = message_line("openclaw", "user", "[Queued messages while agent was busy]\n" * 20_000 + "hello")
+    said = Interpreter(None).read(line)
+    assert isinstance(said, Said)
+    assert said.text.endswith("hello")
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "<recalld-context>",
+                '<recalld-context kind="a">',
+                "<recalld-contexts>",
+                "</recalld-context>",
+                ">",
+                " a ",
+                "\n",
+            ]
+        )
+    ).map("".join)
+)
+def test_the_context_of_ours_is_left_out_from_a_beginning_to_the_next_end(text: str) -> None:
+    element = r"(?s)<recalld-context\b[^<>]*>.*?</recalld-context>"
+    assert without_context(text).strip() == re.sub(element, "", text).strip()

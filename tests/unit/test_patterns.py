@@ -1,0 +1,194 @@
+"""Every regular expression of the product takes time linear in the text that it meets, whatever the text is.
+
+The patterns are found in the loaded modules and in their sources, so that a new one needs no listing.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from types import BuiltinMethodType, FunctionType
+from typing import Any, NamedTuple
+
+import pytest
+import regex
+
+from tests.hostile_texts import Maker, is_superlinear, makers, seconds
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("schemas", "memory", "producers", "workers", "recalld")
+
+#: Methods of a pattern, by the one that is tried for them: some go over a whole text.
+METHODS = {
+    "search": "search",
+    "match": "match",
+    "fullmatch": "fullmatch",
+    **dict.fromkeys(("finditer", "findall", "sub", "subn", "split"), "finditer"),
+}
+
+#: Modules that make patterns out of data, and the reason why no text makes these slow.
+MADE_OF_DATA = {
+    "memory.context.flush": "a token of the settings, letter by letter",
+    "memory.context.injection": "a trigger, letter by letter",
+    "memory.redaction.credentials": "rules that are compiled on demand; redaction/test_laws.py measures them",
+    "memory.redaction.tokens": "parts of a pattern that is measured here",
+    "memory.redaction.user_patterns": "patterns of the settings, within a budget of time",
+    "memory.transcripts.wrappers": "tables of formats, which are measured here",
+    "recalld.hooks.installation": "the name of a program, looked for in the settings of that program",
+    "schemas.globs": "globs of the settings, looked for in names of files",
+    "schemas.settings": "patterns of the settings, compiled only",
+}
+
+#: Characters of texts. The next size is tried if the last one took less than these seconds.
+SIZES, PATIENCE_SECONDS = (64, 1024, 16_384), 0.05
+MEGABYTE = 1 << 20
+
+#: A text that takes less for each character is cheap: its growth is not measured.
+CHEAP_SECONDS = 1e-7
+
+
+class Use(NamedTuple):
+    """A pattern and the methods that the product calls; without a call by its name, all of them."""
+
+    place: str
+    pattern: re.Pattern[Any]
+    methods: frozenset[str]
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    files = (file for package in PACKAGES for file in sorted((REPOSITORY / package).rglob("*.py")))
+    named = {file.relative_to(REPOSITORY).with_suffix("").as_posix(): file.read_text("utf-8") for file in files}
+    return {name.removesuffix("/__init__").replace("/", "."): ast.parse(text) for name, text in named.items()}
+
+
+def patterns_in(holder: object, module: str, name: str, seen: set[int]) -> Iterator[tuple[str, str, re.Pattern[Any]]]:
+    """Yield the patterns that a value holds, each with the module and the name of its variable or attribute."""
+    if isinstance(holder, re.Pattern | regex.Pattern):
+        yield module, name, holder
+    if id(holder) in seen:
+        return
+    seen.add(id(holder))
+    parts: list[object] = []
+    if isinstance(holder, dict):
+        parts = [*holder.keys(), *holder.values()]
+    elif isinstance(holder, tuple | list | set | frozenset):
+        parts = [*holder]
+    elif isinstance(holder, partial):
+        parts = [holder.func, holder.args, holder.keywords]
+    elif isinstance(holder, BuiltinMethodType):
+        parts = [holder.__self__]
+    elif isinstance(holder, FunctionType):
+        parts = [holder.__defaults__, holder.__kwdefaults__]
+    for part in parts:
+        yield from patterns_in(part, module, name, seen)
+    kind = holder if isinstance(holder, type) else type(holder)
+    if kind.__module__ in sources():
+        fields = {
+            field for base in kind.__mro__ for names in ("__slots__", "_fields") for field in vars(base).get(names, ())
+        }
+        attributes = {field: getattr(holder, field, None) for field in fields} | {**getattr(holder, "__dict__", {})}
+        for attribute, part in attributes.items():
+            yield from patterns_in(part, kind.__module__, attribute, seen)
+
+
+@cache
+def called_methods() -> dict[tuple[str, str], set[str]]:
+    """Return the methods of patterns that each module names, by the variable or attribute before the dot.
+
+    Names that are not private to a module are here for all modules, as those of module "".
+    """
+    methods: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for module, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in METHODS:
+                name = str(getattr(node.value, "id", getattr(node.value, "attr", "")))
+                methods[module if name.startswith("_") else "", name].add(METHODS[node.attr])
+    return methods
+
+
+@cache
+def calls_of_re() -> dict[ast.Call, str]:
+    """Return the calls in functions that compile a pattern, or find it among the compiled ones, with their modules."""
+    return {
+        call: module
+        for module, tree in sources().items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and getattr(call.func.value, "id", "") in ("re", "regex")
+        and call.func.attr in (*METHODS, "compile")
+    }
+
+
+@cache
+def uses() -> tuple[Use, ...]:
+    """Return the patterns of the product, each once: those of loaded modules, and constants in calls of `re`."""
+    places: dict[re.Pattern[Any], dict[str, set[str]]] = defaultdict(dict)
+    seen: set[int] = set()
+    for module in sources():
+        for variable, content in () if module.endswith("__main__") else vars(importlib.import_module(module)).items():
+            for owner, name, pattern in patterns_in(content, module, variable, seen):
+                caller = owner if name.startswith("_") else ""
+                places[pattern][f"{owner}.{name}"] = called_methods().get((caller, name), set())
+    found = [Use(min(named), pattern, frozenset().union(*named.values())) for pattern, named in places.items()]
+    for call, module in calls_of_re().items():
+        if isinstance(call.args[0], ast.Constant):
+            flags = [node.attr for word in call.keywords for node in ast.walk(word) if isinstance(node, ast.Attribute)]
+            pattern = re.compile(call.args[0].value, sum(re.RegexFlag[flag] for flag in flags))
+            found.append(Use(f"{module}:{call.lineno}", pattern, frozenset({METHODS[call.func.attr]})))
+    return tuple(found)
+
+
+def run_of(pattern: re.Pattern[Any], method: str) -> Callable[[str], object]:
+    """Return the function that calls a method of a pattern with a text, and goes over all of its matches."""
+
+    def run(text: str) -> None:
+        data: Any = text.encode("utf-8", "surrogatepass") if isinstance(pattern.pattern, bytes) else text
+        matches = getattr(pattern, method)(data)
+        for _ in matches if method == "finditer" else ():
+            pass
+
+    return run
+
+
+def slow_text(use: Use) -> str:
+    """Return the beginning of a text that the pattern is slow with, "" if there is none."""
+    slowest: tuple[float, Callable[[str], object], Maker] = 0.0, str, str
+    for make in makers(use.pattern):
+        for method in use.methods or {*METHODS.values()}:
+            run = run_of(use.pattern, method)
+            for size in SIZES:
+                if (spent := seconds(run, make(size))) > PATIENCE_SECONDS:
+                    break
+            if spent > CHEAP_SECONDS * size and is_superlinear(run, make, size):
+                return f"{method} {make(60)[:60]!r}"
+            slowest = max(slowest, (spent, run, make), key=lambda timed: timed[0])
+    _, run, make = slowest
+    return f"a megabyte of {make(60)[:60]!r}" if is_superlinear(run, make, MEGABYTE, factor=64) else ""
+
+
+@pytest.fixture(autouse=True)
+def _without_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_pattern_takes_time_linear_in_its_text(package: str) -> None:
+    slow = {use.place: slow_text(use) for use in uses() if use.place.partition(".")[0] == package}
+    assert not {place: text for place, text in slow.items() if text}
+
+
+def test_patterns_made_of_data_are_listed() -> None:
+    made = {module for call, module in calls_of_re().items() if not isinstance(call.args[0], ast.Constant)}
+    assert made == set(MADE_OF_DATA)
