@@ -45,8 +45,8 @@ MADE_OF_DATA = {
     "schemas.settings": "patterns of the settings, compiled only",
 }
 
-#: Characters of texts. The next size is tried if the last one took less than these seconds.
-SIZES, PATIENCE_SECONDS = (64, 1024, 16_384), 0.05
+#: Characters of texts. The next size is tried if the last one took less than these seconds for each of them.
+SIZES, PATIENCE_SECONDS = (16, 32, 64, 1024, 16_384), 1e-5
 MEGABYTE = 1 << 20
 
 #: A text that takes less for each character is cheap: its growth is not measured.
@@ -167,7 +167,7 @@ def slow_text(use: Use) -> str:
         for method in use.methods or {*METHODS.values()}:
             run = run_of(use.pattern, method)
             for size in SIZES:
-                if (spent := seconds(run, make(size))) > PATIENCE_SECONDS:
+                if (spent := seconds(run, make(size))) > PATIENCE_SECONDS * size:
                     break
             if spent > CHEAP_SECONDS * size and is_superlinear(run, make, size):
                 return f"{method} {make(60)[:60]!r}"
