@@ -24,6 +24,8 @@ class ConditionCode(StrEnum):
     PROVIDER_REFUSES = "provider_refuses"
     PROVIDER_FAILS = "provider_fails"
     PROVIDER_SILENT = "provider_silent"
+    PROVIDER_USELESS = "provider_useless"
+    DIMENSIONS_CHANGED = "dimensions_changed"
     FALLBACK_UNUSABLE = "fallback_unusable"
     PREFIXES_MISSING = "prefixes_missing"
     TASK_TYPES_MISSING = "task_types_missing"
@@ -114,11 +116,19 @@ HOLD_UP_VECTORS = frozenset(
         ConditionCode.PROVIDER_MISSING,
         ConditionCode.PROVIDER_REFUSES,
         ConditionCode.PROVIDER_FAILS,
+        ConditionCode.PROVIDER_USELESS,
+        ConditionCode.DIMENSIONS_CHANGED,
     }
 )
 
 #: Conditions of a provider, which is their subject: one vector that joins the index ends them.
-OF_PROVIDER = (ConditionCode.PROVIDER_REFUSES, ConditionCode.PROVIDER_FAILS, ConditionCode.FALLBACK_UNUSABLE)
+OF_PROVIDER = (
+    ConditionCode.PROVIDER_REFUSES,
+    ConditionCode.PROVIDER_FAILS,
+    ConditionCode.PROVIDER_USELESS,
+    ConditionCode.DIMENSIONS_CHANGED,
+    ConditionCode.FALLBACK_UNUSABLE,
+)
 
 #: Conditions that explain why vectors wait: then their waiting is no condition of its own.
 EXPLAIN_VECTORS = HOLD_UP_VECTORS | {

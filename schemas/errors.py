@@ -5,6 +5,8 @@ RecalldError
 +-- Transient              try again, not before `retry_after` seconds
 |   +-- BrokerUnavailable
 |   +-- Waiting            the endpoint is in its cool-down; an earlier error has the reason
+|   |   +-- Stopped        nothing is sent, because earlier answers were useless
+|   +-- Unusable           an answer that is billed holds no usable vectors; only a person can mend that
 |   +-- Throttled          the provider asks all users of the account to slow down
 |   +-- Paced              a rate limit of the settings is reached for the moment
 +-- Permanent              this input will never work; refuse it, go on with the others
@@ -48,6 +50,22 @@ class Throttled(Transient):
 
 class Waiting(Transient):
     """Refusal to send during the endpoint's cool-down. It says nothing new about the endpoint."""
+
+
+class Stopped(Waiting):
+    """Refusal to send to a provider whose answers are billed and useless (`Unusable`)."""
+
+
+class Unusable(Transient):
+    """Answer that is billed and holds no usable vectors: to send the same texts again would pay for them again.
+
+    `got` and `expected` are the dimensions of the vectors if they are wrong, else None.
+    """
+
+    def __init__(self, message: str, *, got: int | None = None, expected: int | None = None) -> None:
+        super().__init__(message)
+        self.got = got
+        self.expected = expected
 
 
 class Paced(Transient):

@@ -9,6 +9,7 @@ from typing import Self
 
 from starlette.responses import Response
 
+from memory.embedding.breaker import Pauses
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
@@ -43,10 +44,14 @@ def asking(settings: Settings, url: str, *, key: str = "a-secret-key", **more: o
 
 
 class Workers:
-    """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed."""
+    """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed.
 
-    def __init__(self, settings: Settings) -> None:
+    `pauses` are those after useless answers of a provider.
+    """
+
+    def __init__(self, settings: Settings, *, pauses: Pauses | None = None) -> None:
         self.settings = settings
+        self.pauses = pauses
         self.client = connect(settings)
         self.keys = Keys(namespace(settings))
         self.queue = BrokerJobQueue(self.client, self.keys)
@@ -67,7 +72,9 @@ class Workers:
         self.asked_to_stop.clear()
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=run_workers, args=(self.settings, self.asked_to_stop), kwargs={"on_ready": ready.set}
+            target=run_workers,
+            args=(self.settings, self.asked_to_stop),
+            kwargs={"on_ready": ready.set, "pauses": self.pauses},
         )
         self._thread.start()
         assert ready.wait(120)

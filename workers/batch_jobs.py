@@ -22,6 +22,7 @@ from memory.embedding.batch_jobs.batch_api import BatchLine, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
+from memory.embedding.breaker import Permit
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
@@ -29,6 +30,7 @@ from memory.index.indexer import Indexer, dimensions_of
 from memory.status.condition_texts import stop_text
 from memory.store.reader import Vector
 from schemas.conditions import Condition, ConditionCode, StopReason
+from schemas.errors import Unusable
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
 from workers.middleware import got_on
@@ -133,7 +135,9 @@ class AgentJobs:
         gathering = self._gathering()
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
         held: set[str] = set()
-        if self._api is not None and self._settings.enabled and self._obstacle() is None:
+        coordination = self._supply.coordination
+        stopped = coordination is not None and coordination.limiter.breaker.waste() is not None
+        if self._api is not None and self._settings.enabled and not stopped and self._obstacle() is None:
             known = self.ledger.known_hashes(self._supply.identity)
             waiting = [text_hash for text_hash in pending if text_hash not in known]
             gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
@@ -314,6 +318,7 @@ class AgentJobs:
             self._runtime.board.counters.add(VECTORS, joined)
             self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begun)
         self._record(job, inputs=len(vectors), tokens=tokens)
+        self._report_useless(job, lines, vectors)
         self.ledger.settle(job.reference, vectors.keys())
         refused = lines.keys() - vectors.keys()
         if refused:
@@ -334,6 +339,21 @@ class AgentJobs:
             return {}
         rows, unusable = round_rows(np.stack(list(fitting.values())), expected=len(fitting), dimensions=width)
         return {text_hash: row for text_hash, row, bad in zip(fitting, rows, unusable, strict=True) if not bad}
+
+    def _report_useless(self, job: BatchJob, lines: Mapping[str, BatchLine], vectors: Mapping[str, Vector]) -> None:
+        """Stop the provider if most of its vectors are useless: in requests they would be paid again."""
+        useless = {name: line for name, line in lines.items() if line.vector is not None and name not in vectors}
+        limiter = self._supply.coordination.limiter if self._supply.coordination is not None else None
+        if limiter is None or job.identity != self._supply.identity or len(useless) <= len(vectors):
+            return
+        widths = Counter(line.vector.shape[0] for line in useless.values() if line.vector is not None)
+        error = Unusable("the vectors of a batch job are of no use")
+        [(got, _)] = widths.most_common(1)
+        if (expected := dimensions_of(self._indexer.target())) not in {None, got}:
+            reason = f"a batch job returned vectors of {got} dimensions instead of {expected}"
+            error = Unusable(reason, got=got, expected=expected)
+        tokens = self._tokens({name: line.tokens for name, line in useless.items()}, self._chunks())
+        limiter.report(error, Permit(len(useless)), tokens=tokens)
 
     def _tokens(self, told: Mapping[str, int | None], ids: Mapping[str, list[int]]) -> int:
         """Return the tokens that the provider counted, or an estimate where its count is missing or implausible."""

@@ -14,14 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import redis
 import structlog
 
+from memory.embedding.breaker import Breaker, Pauses, waste_path
 from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import AccountState, RateLimiter
+from memory.status.run_files import write_derived
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from workers.health.account_state import Account
@@ -186,9 +189,12 @@ def shared_limiter(
     account: str,
     model: str,
     limits: ProviderLimits | None = None,
+    waste: Breaker | None = None,
     clock: Callable[[], float] | None = None,
 ) -> RateLimiter:
     """Return a rate limiter with its state in the broker: `acquire` is one round trip, `report` of a failure another.
+
+    `waste` stops it while the provider's answers are useless.
 
     `clock` replaces the server's clock, for tests.
     """
@@ -197,7 +203,15 @@ def shared_limiter(
     def step(name: str, *arguments: object) -> AccountState:
         return breaker.ask(lambda: state.step(name, *arguments))
 
-    return RateLimiter(limits, shared=step, clock=clock or time.monotonic)
+    return RateLimiter(limits, shared=step, breaker=waste, clock=clock or time.monotonic)
+
+
+def _keep_waste(path: Path, facts: object) -> None:
+    """Replace the file of a provider's record, or remove it. Raises OSError."""
+    if facts is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_derived(path, facts)
 
 
 class BrokerCoordination:
@@ -205,7 +219,7 @@ class BrokerCoordination:
 
     A provider without an account has a rate limiter of this process alone. `cache_scope` names the cache that the
     processes share. Without a cache there are no claims: a process could not read the vectors that another one paid
-    for.
+    for. `breaker_of` returns the circuit breaker for a provider's useless answers.
     """
 
     def __init__(
@@ -215,6 +229,7 @@ class BrokerCoordination:
         *,
         cache_scope: str | None,
         breaker: CircuitBreaker | None = None,
+        breaker_of: Callable[[EmbeddingProvider], Breaker] = lambda _provider: Breaker(),
     ) -> None:
         self._client = client
         self._keys = keys
@@ -225,12 +240,13 @@ class BrokerCoordination:
         #: Counts of this process; its owner flushes them at intervals.
         self.counters = FleetCounters(client, keys)
         self._presence = Presence(client, keys)
+        self._breaker_of = breaker_of
         self._lock = threading.Lock()
         self._limiters: dict[tuple[str, str], RateLimiter] = {}
 
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
-        """Return the coordination of a provider: the same rate limiter for the same account and model."""
-        key = (provider.account, provider.model)
+        """Return the coordination of a provider: the same rate limiter for the same account and identity."""
+        key = (provider.account, provider.identity)
         with self._lock:
             if not provider.account:
                 limiter = RateLimiter(provider.limits)
@@ -238,7 +254,12 @@ class BrokerCoordination:
                 limiter = self._limiters[key]
             else:
                 limiter = self._limiters[key] = shared_limiter(
-                    self._client, self._breaker, account=key[0], model=key[1], limits=provider.limits
+                    self._client,
+                    self._breaker,
+                    account=provider.account,
+                    model=provider.model,
+                    limits=provider.limits,
+                    waste=self._breaker_of(provider),
                 )
         if self._cache_scope is None:
             return Coordination(limiter, NoClaims(), self.counters, self.asking)
@@ -253,12 +274,21 @@ class BrokerCoordination:
 
 
 @contextmanager
-def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
-    """Yield the coordination of this home's processes, over a connection of its own with short timeouts."""
+def coordinating(
+    settings: Settings, *, keeps: bool = False, pauses: Pauses | None = None
+) -> Iterator[BrokerCoordination]:
+    """Yield the coordination of this home's processes, over a connection of its own with short timeouts.
+
+    A process that `keeps` the records of useless answers writes them to the home.
+    """
+
+    def breaker_of(provider: EmbeddingProvider) -> Breaker:
+        return Breaker(waste_path(settings.home, provider), keep=_keep_waste if keeps else None, pauses=pauses)
+
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
-        coordination = BrokerCoordination(client, keys, cache_scope=scope)
+        coordination = BrokerCoordination(client, keys, cache_scope=scope, breaker_of=breaker_of)
         try:
             yield coordination
         finally:

@@ -19,7 +19,18 @@ from memory.store.errors import (
     Superseded,
 )
 from schemas.conditions import ConditionCode
-from schemas.errors import BrokerUnavailable, Paced, Permanent, RecalldError, Terminal, Throttled, Transient, Waiting
+from schemas.errors import (
+    BrokerUnavailable,
+    Paced,
+    Permanent,
+    RecalldError,
+    Stopped,
+    Terminal,
+    Throttled,
+    Transient,
+    Unusable,
+    Waiting,
+)
 from workers.queue.pending import ALONE_FROM
 
 #: Seconds until the second attempt after an unexpected error, doubled each time up to the maximum.
@@ -107,6 +118,9 @@ def decide(error: BaseException, attempts: int) -> Decision:
             return Decision(error.retry_after, ConditionCode.SETTINGS_OLDER)
         case Superseded() | Paced() | ProviderFailed(reason=Paced()):
             return Decision(error.retry_after or 1.0)
+        case ProviderFailed(reason=Unusable() | Stopped()):
+            # Another provider would embed everything again; the first one may be right again in a minute.
+            return Decision(_pause(error, attempts), ConditionCode.PROVIDER_USELESS)
         case ProviderFailed():
             lost = None if isinstance(error.reason, Throttled) else LOST_AFTER_SECONDS
             news = not isinstance(error.reason, Waiting)

@@ -12,6 +12,7 @@ import structlog
 
 from memory.documents.roots import priority
 from memory.index.provider_fallback import fallback_problem
+from memory.status.vectors import useless_answers
 from memory.store.errors import StoreCorrupt, Superseded
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
@@ -165,18 +166,30 @@ class Failures(dramatiq.Middleware):
         provider = self._provider(agent)
         found = [Condition(code, provider, params={"error": str(error)})]
         problem = fallback_problem(self._runtime.settings, self._runtime.settings.agent(agent))
+        if code is ConditionCode.PROVIDER_USELESS:
+            found = list(filter(None, [self._useless(agent)]))
         if code is ConditionCode.PROVIDER_REFUSES and problem is not None:
             found.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
         return found
+
+    def _useless(self, agent: str) -> Condition | None:
+        settings = self._runtime.settings
+        with self._runtime.indexer(agent) as indexer:
+            chunks = indexer.target().counts().chunks
+            return useless_answers(settings.home, settings.agent(agent), indexer.supply.choice, chunks=chunks)
 
     def _provider(self, agent: str) -> str:
         with self._runtime.indexer(agent) as indexer:
             return indexer.supply.choice.name
 
     def _fails_since(self, agent: str) -> float | None:
-        """Return the Unix time of the provider's first failure since its last success; None without one."""
-        provider = self._provider(agent)
-        failures = [one for one in self._runtime.board.conditions(agent) if one.code in OF_PROVIDER]
+        """Return the Unix time of the provider's first failure since its last success; None without one.
+
+        Useless answers are no reason for a takeover, also when other failures follow them.
+        """
+        provider, useless = self._provider(agent), (ConditionCode.PROVIDER_USELESS, ConditionCode.DIMENSIONS_CHANGED)
+        codes = [code for code in OF_PROVIDER if code not in useless]
+        failures = [one for one in self._runtime.board.conditions(agent) if one.code in codes]
         return min((one.since for one in failures if one.subject == provider and one.since is not None), default=None)
 
     def _waits_for_long(self, agent: str) -> bool:

@@ -222,7 +222,7 @@ class EmbeddingBatcher:
         Live texts wait only for live ones and for requests in flight.
         """
         hold = self._limiter.hold()
-        if hold is not None and hold.refusal is not None:
+        if hold is not None and (hold.refusal is not None or hold.useless is not None):
             return math.inf
         with self._changed:
             behind = len(self._queues[Lane.BACKFILL]) if lane is Lane.LIVE else 0
@@ -260,7 +260,11 @@ class EmbeddingBatcher:
         if self._stopping.is_set():
             return Transient("the worker is shutting down")
         hold = self._limiter.hold()
-        return hold.error() if hold is not None and (hold.refusal or hold.seconds > self._patience) else None
+        return (
+            hold.error()
+            if hold is not None and (hold.refusal or hold.useless or hold.seconds > self._patience)
+            else None
+        )
 
     def _enlist(self, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> _Entry:
         entry = self._entries.get(text_hash)
@@ -308,7 +312,9 @@ class EmbeddingBatcher:
             lane, due = self._next_due(now)
             if lane is not None and due <= now:
                 self._sending[lane] += 1
-                return self._queues[lane].cut(*self._limits[lane]), lane
+                inputs, tokens = self._limits[lane]
+                # A provider on trial gets one text at a time.
+                return self._queues[lane].cut(1 if self._limiter.breaker.waste() else inputs, tokens), lane
             wake_at = min(due, self._look_at)
             if wake_at == math.inf:
                 return None

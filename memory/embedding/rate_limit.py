@@ -13,8 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from memory.embedding.breaker import Breaker, Permit
 from memory.embedding.providers.provider import ProviderLimits
-from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
+from schemas.errors import (
+    BrokerUnavailable,
+    Paced,
+    RecalldError,
+    Stopped,
+    Terminal,
+    Throttled,
+    Transient,
+    Unusable,
+    Waiting,
+)
 
 #: Share of a minute's requests that may leave at once.
 _REQUEST_BURST = 0.1
@@ -87,7 +98,7 @@ class AccountState:
 
     No request leaves for `seconds`. `refusal` is the provider's refusal for good. A limit a minute has room in `paced`
     seconds. `failed`: there was no good answer since the last failure. `failing`: that is not long ago, and the
-    provider named no time.
+    provider named no time. `useless` says why a provider is stopped whose answers were billed in vain.
     """
 
     seconds: float = 0.0
@@ -95,11 +106,14 @@ class AccountState:
     paced: float = 0.0
     failed: bool = False
     failing: bool = False
+    useless: str | None = None
 
     def error(self) -> Terminal | Waiting:
         """Return the error of a request that must not leave."""
         if self.refusal is not None:
             return Terminal(self.refusal)
+        if self.useless is not None:
+            return Stopped(self.useless, retry_after=self.seconds)
         reason = "does not answer" if self.failing else "asked to wait"
         return Waiting(f"the embedding provider {reason}", retry_after=self.seconds)
 
@@ -114,7 +128,7 @@ class RateLimiter:
     `shared` takes the steps of all processes, over the broker; while it raises BrokerUnavailable, and without it, this
     process has a state of its own. The cool-down lasts for as long as the provider named. Without a time it is a
     backoff, which doubles with each failure in a row. Outcomes of requests that left before a cool-down began neither
-    lengthen nor end it.
+    lengthen nor end it. `breaker` stops a provider whose answers are billed and useless.
     """
 
     def __init__(
@@ -122,6 +136,7 @@ class RateLimiter:
         limits: ProviderLimits | None = None,
         *,
         shared: Step | None = None,
+        breaker: Breaker | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         requests, tokens = (limits.requests_per_minute, limits.tokens_per_minute) if limits else (None, None)
@@ -130,28 +145,48 @@ class RateLimiter:
         self._tokens = Budget.a_minute(tokens, at_once=_TOKEN_BURST)
         self._own = _OwnAccount(clock)
         self._shared = shared
+        self.breaker = breaker or Breaker()
         self._clock = clock
         #: The state after the last step, and its time.
         self._known = AccountState(), 0.0
 
-    def acquire(self, *, tokens: float, urgency: Urgency) -> None:
-        """Take the right to send one request of about so many tokens now.
+    def acquire(self, *, tokens: float, urgency: Urgency, texts: int = 1, idle: bool = False) -> Permit:
+        """Take the right to send one request of so many texts and about so many tokens now, to be reported.
+
+        No document needs the vectors of an `idle` request.
 
         Raises:
             Terminal: the provider refused for good a moment ago.
+            Stopped: its answers are useless, or the request is too large for its trial.
             Waiting: cool-down; `retry_after` says for how long.
             Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
         """
         waits = 0 if urgency is Urgency.QUERY else 1
+        permit = self.breaker.admit(texts, idle=idle, query=waits == 0)
         state = self._step("acquire", waits, *self._requests.bounds(urgency), tokens, *self._tokens.bounds(urgency))
+        if state.seconds <= 0 and state.paced <= 0:
+            return permit
+        self.breaker.release(permit)
         if state.seconds > 0:
             raise state.error()
-        if state.paced > 0:
-            raise Paced("the limit of requests or tokens a minute is used up", retry_after=state.paced)
+        raise Paced("the limit of requests or tokens a minute is used up", retry_after=state.paced)
 
-    def report(self, error: RecalldError | None) -> None:
-        """Report the end of a request, None after a good answer. An error of the input says nothing of the account."""
+    def report(
+        self, error: RecalldError | None, permit: Permit | None = None, *, wasted: int | None = None, tokens: int = 0
+    ) -> None:
+        """Report the end of a request, None after a good answer. An error of the input says nothing of the account.
+
+        Of the texts of an answer, `wasted` were billed in vain (None: all of a useless one), with so many `tokens`.
+        """
         known, _ = self._known
+        permit = permit or Permit()
+        if isinstance(error, Unusable):
+            self.breaker.failed(error, permit, texts=permit.texts if wasted is None else wasted, tokens=tokens)
+            return
+        if error is None:
+            self.breaker.answered(permit, wasted=wasted or 0, tokens=tokens)
+        else:
+            self.breaker.release(permit)
         if isinstance(error, Terminal):
             words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
             self._step("refused", words[:_LONGEST_REFUSAL])
@@ -164,6 +199,8 @@ class RateLimiter:
 
     def hold(self) -> AccountState | None:
         """Return the cool-down as far as this process knows it; None if requests may leave. Cheap."""
+        if (seconds := self.breaker.seconds()) > 0 and (waste := self.breaker.waste()) is not None:
+            return AccountState(seconds, useless=waste.error)
         known, since = self._known
         if self._shared is None or (known.seconds > 0 and self._clock() - since > LOOK_SECONDS):
             known, since = self._step("look"), self._clock()

@@ -150,8 +150,18 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
     for provider in (choice.provider, choice.earlier):
+        if isinstance(provider, RemoteProvider) and (width := width_in(identity)) is not None:
+            provider = provider.of_width(width)  # noqa: PLW2901 - the same one, as the index was rebuilt
         if provider is not None and provider.identity == identity:
             return replace(choice, provider=provider, earlier=None)
+    return None
+
+
+def width_in(identity: str) -> int | None:
+    """Return the width in the identity of a provider whose vectors an index was rebuilt for; None else."""
+    with suppress(ValueError):
+        facts = json.loads(identity)
+        return facts.get("width") if isinstance(facts, dict) else None
     return None
 
 

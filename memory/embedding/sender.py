@@ -15,12 +15,24 @@ import structlog
 import tenacity
 
 from memory.chunking.chunker import estimate_tokens
+from memory.embedding.breaker import SOON_SECONDS, Permit
 from memory.embedding.coordination import Coordination, Item, Meter
 from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.rate_limit import Urgency
 from memory.embedding.vectors import round_rows
 from memory.store.writer import Refusal
-from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient, Waiting
+from schemas.errors import (
+    Paced,
+    Permanent,
+    RecalldError,
+    Stopped,
+    Terminal,
+    Throttled,
+    TooLarge,
+    Transient,
+    Unusable,
+    Waiting,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +104,8 @@ class BatchSender:
         self._stopping = stopping
         self._patience = patience_seconds
         self._proven = False
+        #: Texts with a useless answer when they were sent alone.
+        self._suspects: set[str | None] = set()
         self.dimensions = dimensions
 
     def outcomes(
@@ -103,13 +117,35 @@ class BatchSender:
         """
         errand = _Errand(urgency, wanted)
         parts = [_Part(range(len(items)))]
+        # A text that cannot be at fault tells if a stopped provider is right again.
+        asked = self._is_stopped()
+        if asked and (blocking := self._outcome_of_another(errand)) is not None:
+            yield Outcome(
+                parts[0].places, blocking if isinstance(blocking, Transient | Terminal) else Transient(str(blocking))
+            )
+            return
         while parts:
             part = parts.pop()
             texts = [items[place] for place in part.places]
+            alone = texts[0].text if len(texts) == 1 else None
+            again = part.again or alone in self._suspects
             try:
-                matrix, unusable = self._ask(texts, errand, again=part.again)
+                matrix, unusable = self._ask(texts, errand, again=again)
+            except Unusable as error:
+                if error.got is not None or alone is None:
+                    alone, again = None, False
+                elif not again:
+                    self._suspects.add(alone)
+                if again:
+                    self._suspects.discard(alone)
+                    yield Outcome(part.places, Refusal(f"{error}, while {self._provider.name} answered others"))
+                elif (not self._is_stopped() or self._outcome_of_another(errand) is None) and alone is not None:
+                    parts.append(part)
+                else:
+                    yield from (Outcome(one.places, self._useless(error)) for one in (part, *parts))
+                    return
             except (Permanent, Transient, Terminal) as error:
-                blocking = self._fault_of_all(error, errand)
+                blocking = self._fault_of_all(error, errand, last=part.trials == TRIALS)
                 if blocking is not None:
                     yield from (Outcome(one.places, blocking) for one in (part, *parts))
                     return
@@ -132,15 +168,18 @@ class BatchSender:
                     good = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
                     yield Outcome(good, matrix[~unusable])
                 rest = [place for place, bad in zip(part.places, unusable, strict=True) if bad]
-                if rest and part.again:
+                self._suspects.discard(alone)
+                if rest and again:
                     yield Outcome(rest, Refusal("the provider returned a vector that is zero or not finite, twice"))
                 elif rest:
+                    # While the provider is stopped, because most vectors are bad, this one is not sent.
                     parts.append(_Part(rest, again=True))
 
-    def _fault_of_all(self, error: RecalldError, errand: _Errand) -> Transient | Terminal | None:
+    def _fault_of_all(self, error: RecalldError, errand: _Errand, *, last: bool) -> Transient | Terminal | None:
         """Return the error that keeps all texts waiting; None if these texts are at fault.
 
-        A text that no provider objects to tells which it is, unless the provider said so itself.
+        A text that no provider objects to tells which it is, unless the provider said so itself. It is paid, and sent
+        after the first failure and before a text is refused.
         """
         if isinstance(error, Permanent):
             # Else an endpoint that refuses everything would be asked twice for every single text.
@@ -151,8 +190,8 @@ class BatchSender:
             return refusal
         if not isinstance(error, Transient | Terminal):
             return None
-        told = isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
-        return error if told or self._outcome_of_another(errand) is not None else None
+        asks = last or errand.attempts > 1
+        return error if _is_told(error) or (asks and self._outcome_of_another(errand) is not None) else None
 
     def _alone(self, item: Item, error: Permanent, errand: _Errand) -> Matrix | Refusal | Transient | Terminal:
         """Embed a text that was refused alone in pieces if it was too long, else give it up."""
@@ -182,14 +221,16 @@ class BatchSender:
             nonlocal failure
             try:
                 return self._attempt(items, errand, again=again)
-            except (Paced, Waiting):
+            except (Paced, Waiting, Unusable):
                 raise
             except Transient as error:
                 failure = error
                 raise
 
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Transient),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, Transient) and not isinstance(error, Unusable | Stopped)
+            ),
             wait=_wait,
             stop=lambda state: (
                 state.idle_for + state.upcoming_sleep > self._patience
@@ -203,7 +244,7 @@ class BatchSender:
         try:
             return retrying(attempt)
         except Waiting as waiting:
-            if failure is None:
+            if failure is None or isinstance(waiting, Stopped):
                 raise
             # The failure itself says more than the wait that it caused.
             kind = Throttled if isinstance(failure, Throttled) else Transient
@@ -212,34 +253,45 @@ class BatchSender:
     def _attempt(
         self, items: Sequence[Item], errand: _Errand, *, again: bool = False
     ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        self._acquire(items, errand)
+        permit = self._acquire(items, errand)
         failure: RecalldError | None = Transient("the request failed in an unexpected way")
         billed: int | None = None
+        wasted = len(items)
         try:
             with self._asking.request(self._provider):
                 answer = self._provider.embed_documents([item.text for item in items])
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
-            if unusable.all() and not again:
-                # Without one good vector, the endpoint is at fault, not these texts.
-                raise Transient("the endpoint returned only vectors that are zero or not finite")
-            failure = None
+            wasted = int(unusable.sum())
+            failure = None if again or wasted * 2 <= len(items) else _mostly(unusable)
+            if failure is not None and wasted == len(items):
+                raise failure
         except RecalldError as error:
             failure = error
             raise
         finally:
-            self._report(failure)
-            self._meter.count(items, failed=failure is not None, billed=billed)
+            if isinstance(failure, Unusable) and billed is None:
+                billed = round(sum(item.tokens for item in items))
+            # A text that failed alone before is at fault, not the provider, which answered another one meanwhile.
+            excused = again and len(items) == 1 and isinstance(failure, Unusable) and failure.got is None
+            shown: RecalldError | None = None if excused else failure
+            if errand.attempts == 1 and not permit.idle and type(failure) is Transient and not _is_told(failure):
+                # The endpoint was shown to work: its backoff would hold up the texts beside this one.
+                shown = Permanent(str(failure))
+            self._report(shown, permit, wasted=wasted, tokens=(billed or 0) * wasted // len(items))
+            self._meter.count(items, failed=failure is not None and wasted == len(items), billed=billed)
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]
         return rounded, unusable
 
-    def _acquire(self, items: Sequence[Item], errand: _Errand) -> None:
+    def _acquire(self, items: Sequence[Item], errand: _Errand) -> Permit:
         """Take the right to send, waiting for the minute's limits as long as a caller wants the answer."""
         tokens = sum(item.tokens for item in items)
         while True:
             try:
-                return self._limiter.acquire(tokens=tokens, urgency=errand.urgency)
+                return self._limiter.acquire(
+                    tokens=tokens, urgency=errand.urgency, texts=len(items), idle=items[0].text == _HARMLESS
+                )
             except Paced as paced:
                 if self._stopping.is_set() or not errand.wanted():
                     raise
@@ -248,9 +300,20 @@ class BatchSender:
     def _sleep(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
-    def _report(self, failure: RecalldError | None) -> None:
+    def _is_stopped(self) -> bool:
+        waste = self._limiter.breaker.waste()
+        return waste is not None and waste.stopped
+
+    def _useless(self, error: Unusable) -> Unusable:
+        """Return the error of a useless answer with the time of the next question."""
+        error.retry_after = max(self._limiter.breaker.seconds(), SOON_SECONDS)
+        return error
+
+    def _report(
+        self, failure: RecalldError | None, permit: Permit | None = None, *, wasted: int = 0, tokens: int = 0
+    ) -> None:
         """Report the end of a request to the rate limiter and the log."""
-        self._limiter.report(failure)
+        self._limiter.report(failure, permit, wasted=wasted, tokens=tokens)
         name = self._provider.name
         if isinstance(failure, Terminal):
             log.warning("embedding_provider_refuses", provider=name, error=str(failure))
@@ -266,6 +329,17 @@ class BatchSender:
         except RecalldError as error:
             return error
         return None
+
+
+def _is_told(error: Transient | Terminal) -> bool:
+    """Return True if the provider itself says that the failure is not one of these texts."""
+    return isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
+
+
+def _mostly(unusable: npt.NDArray[np.bool_]) -> Unusable:
+    """Return the error of an answer with more bad vectors than good ones: its endpoint is at fault, not the texts."""
+    bad = "only" if unusable.all() else f"{int(unusable.sum())} of {len(unusable)}"
+    return Unusable(f"the endpoint returned {bad} vectors that are zero or not finite")
 
 
 _backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memory.embedding.providers.provider import Matrix
-from schemas.errors import Transient
+from schemas.errors import Unusable
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -34,15 +34,17 @@ def round_rows(raw: Matrix, *, expected: int, dimensions: int | None) -> tuple[M
     `dimensions` None accepts any width above 0.
 
     Raises:
-        Transient: another number of vectors than `expected`, or of dimensions.
+        Unusable: another number of vectors than `expected`, or of dimensions.
     """
     matrix = np.asarray(raw)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise Transient(f"the endpoint returned an array of shape {matrix.shape} instead of one vector for each text")
+        raise Unusable(f"the endpoint returned an array of shape {matrix.shape} instead of one vector for each text")
     if matrix.shape[0] != expected:
-        raise Transient(f"the endpoint returned {matrix.shape[0]} vectors for {expected} texts")
+        raise Unusable(f"the endpoint returned {matrix.shape[0]} vectors for {expected} texts")
     if dimensions is not None and matrix.shape[1] != dimensions:
-        raise Transient(f"the endpoint returned vectors of {matrix.shape[1]} dimensions instead of {dimensions}")
+        width = matrix.shape[1]
+        reason = f"the endpoint returned vectors of {width} dimensions instead of {dimensions}"
+        raise Unusable(reason, got=width, expected=dimensions)
     matrix = matrix.astype(np.float32)
     lengths = _lengths(matrix)
     unusable = ~np.isfinite(lengths) | (lengths < SHORTEST)
@@ -67,11 +69,11 @@ def check_and_round(raw: Matrix, *, expected: int, dimensions: int | None) -> Ma
     """Return float32 unit vectors, shape (expected, dimensions), rounded as the cache rounds them.
 
     Raises:
-        Transient: wrong number of vectors or dimensions, or a vector that is zero or not finite.
+        Unusable: wrong number of vectors or dimensions, or a vector that is zero or not finite.
     """
     rounded, unusable = round_rows(raw, expected=expected, dimensions=dimensions)
     if unusable.any():
-        raise Transient(f"the endpoint returned {int(unusable.sum())} vectors that are zero or not finite")
+        raise Unusable(f"the endpoint returned {int(unusable.sum())} vectors that are zero or not finite")
     return rounded
 
 

@@ -22,9 +22,11 @@ from typing import TypeAlias
 
 import structlog
 
+from memory.embedding.breaker import read_waste, waste_path
 from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
-from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like
+from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like, width_in
 from memory.index.fingerprint import made_with, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from schemas.errors import RecalldError
@@ -178,13 +180,24 @@ class _Providers:
         return self.as_indexed(choose_provider(self._agent, self._settings.credentials, vectors_enabled=enabled))
 
     def as_indexed(self, choice: ProviderChoice) -> ProviderChoice:
-        """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt."""
-        if choice.earlier is None or choice.provider is None:
+        """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt.
+
+        An index that was rebuilt for vectors of another width goes on with them. While the provider is stopped for its
+        width, `rebuilt` is the provider of a rebuild.
+        """
+        if choice.provider is None:
             return choice
         made = self.identities(NEXT, CURRENT)
-        if choice.earlier.identity not in made or choice.provider.identity in made:
+        if choice.earlier is not None and choice.earlier.identity in made and choice.provider.identity not in made:
+            choice = replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
+        if not isinstance(provider := choice.provider, RemoteProvider):
             return choice
-        return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
+        of_widths = [provider.of_width(width) for width in map(width_in, made) if width is not None]
+        provider = next((one for one in of_widths if one.identity in made), provider)
+        asked = provider.endpoint.dimensions is not None  # another width is a fault of that setting
+        waste = None if asked else read_waste(waste_path(self._settings.home, provider))
+        rebuilt = provider.of_width(waste.got) if waste is not None and waste.got else None
+        return replace(choice, provider=provider, rebuilt=choice.rebuilt or rebuilt)
 
     def names(self, *pointers: str) -> list[str]:
         """Return the names of the providers of the readable generations."""

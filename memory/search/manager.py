@@ -12,6 +12,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.providers.provider import EmbeddingProvider
+from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
@@ -416,6 +417,10 @@ class _Search:
             if reader is None:
                 return self._answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
+            if (vectors := self._embedder.vectors) is not None and side is not None:
+                width = reader.meta("dimensions")
+                if width and embedding_of(reader.meta("identity")) == side.identity:
+                    vectors.dimensions = int(width)
             pending = self._on.freshness.vectors_pending(reader, token)
             found = retrieve(reader, self._wanted, side, self._found_words)
             passed = self._shown(reader, found)

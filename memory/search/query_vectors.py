@@ -25,7 +25,7 @@ from memory.embedding.providers.provider import EmbeddingProvider, Embeddings
 from memory.embedding.rate_limit import REFUSED_SECONDS, Urgency, is_asked
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
-from schemas.errors import RecalldError, Terminal, Transient
+from schemas.errors import RecalldError, Terminal, Transient, Unusable
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +66,8 @@ class QueryVectors:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.provider = provider
+        #: Width of the vectors of the index, once a search has read it.
+        self.dimensions: int | None = None
         coordination = coordination or alone(provider)
         self._limiter = coordination.limiter
         self._asking = coordination.asking
@@ -97,7 +99,8 @@ class QueryVectors:
         """
         until = self._clock() + seconds
         with self._lock:
-            if (known := self._cache.get(query)) is not None:
+            known = self._cache.get(query)
+            if known is not None and self.dimensions in {None, known.shape[0]}:
                 self._cache.move_to_end(query)
                 return _done(known)
         self.warm_up()
@@ -166,6 +169,8 @@ class QueryVectors:
         if hold is None or hold.refusal is not None:
             return hold.refusal if hold is not None else None
         seconds = math.ceil(hold.seconds)
+        if hold.useless is not None:
+            return f"{self.provider.name} is stopped, because {hold.useless}"
         if hold.failing:
             return f"requests to {self.provider.name} fail, and it is tried again in {seconds} s"
         return f"{self.provider.name} asked to wait {seconds} s"
@@ -196,13 +201,15 @@ class QueryVectors:
         try:
             return self._ask(item)
         except Transient as error:
-            if not self.provider.account or is_asked(error):
+            if not self.provider.account or is_asked(error) or isinstance(error, Unusable):
                 raise
             return self._ask(item)
 
     def _ask(self, item: Item) -> Vector:
         try:
-            self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
+            waste = self._limiter.breaker.waste()
+            dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
+            permit = self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
             raise Unavailable(self._held_back() or str(error)) from error
         answer: Embeddings | None = None
@@ -210,13 +217,15 @@ class QueryVectors:
         try:
             with self._asking.request(self.provider):
                 answer = self.provider.embed_query(item.text)
-            vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=None)[0]
+            vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=dimensions)[0]
         except Exception as error:
             ended = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
             raise
         finally:
-            self._limiter.report(ended)
             billed = answer.tokens if answer is not None else None
+            if isinstance(ended, Unusable) and billed is None:
+                billed = round(item.tokens)
+            self._limiter.report(ended, permit, tokens=billed or 0)
             # Not on this query's time. At the end of the process the executor refuses it.
             with suppress(RuntimeError):
                 self._threads.submit(self._meter.count, [item], failed=ended is not None, billed=billed)

@@ -21,7 +21,7 @@ from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
-from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, vector_progress
+from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, useless_answers, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
@@ -87,6 +87,9 @@ def agent_status(
     )
     found = _conditions(agent, sources, index, now)
     found += endpoint_conditions(endpoint, progress, found, provider=choice.name, now=now)
+    useless = useless_answers(settings.home, agent, choice, chunks=state.chunks)
+    if useless is not None and not any(one.code in OF_PROVIDER and one.subject == useless.subject for one in found):
+        found.append(useless)
     if stuck_since is not None and not any(one.code in EXPLAIN_VECTORS for one in found):
         params: dict[str, Param] = {"chunks": state.vectors_pending, "minutes": round((now - stuck_since) / 60)}
         found.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))

@@ -32,6 +32,11 @@ _REBUILD = (
 )
 _LOG = "the folder log in the home says more"
 _PROVIDER = "provider {subject}"
+_IN_VAIN = "{billed:count text} ({tokens:,} tokens) billed in vain so far"
+_ASKED_BY_ONE = (
+    "keywords work meanwhile, and one text asks at {until:clock} if it is right again; look at model, remote.base_url "
+    "and the gateway before it"
+)
 
 #: Code -> words. `_Words` has the formats of the values.
 TEXTS: Mapping[ConditionCode, Text] = {
@@ -57,6 +62,12 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.PROVIDER_SILENT: Text(
         "{reason}",
         "keywords work meanwhile, and it is asked again by itself (`recalld doctor --online` asks it now)",
+        _PROVIDER,
+    ),
+    _CODE.PROVIDER_USELESS: Text("{error}, " + _IN_VAIN, _ASKED_BY_ONE, _PROVIDER),
+    _CODE.DIMENSIONS_CHANGED: Text(
+        "it answers with {got:,} dimensions instead of {expected:,}, as another model does, " + _IN_VAIN,
+        _ASKED_BY_ONE + "; " + _REBUILD.replace(", and {keep} keeps the index as it is", ""),
         _PROVIDER,
     ),
     _CODE.FALLBACK_UNUSABLE: Text("{reason}", "correct `fallback` in the settings", _PROVIDER),

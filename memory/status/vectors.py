@@ -1,9 +1,14 @@
-"""Vectors of an index: time until all are there, why there are none, what a rebuild would better. Pure."""
+"""Vectors of an index: time until all are there, why there are none, what a rebuild would better."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+from memory.embedding.breaker import Pauses, read_waste, waste_path
 from memory.embedding.providers.presets import price_of
-from memory.embedding.selection import ProviderChoice
+from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.selection import ProviderChoice, width_in
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import VectorProgress
@@ -96,16 +101,36 @@ def no_vectors(
 
 def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
     """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
-    if choice.rebuilt is None or not chunks:
+    if choice.rebuilt is None or not chunks or width_in(choice.rebuilt.identity) is not None:
         return None
-    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, choice.rebuilt.model)
-    dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
-    cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
-    params: dict[str, Param] = {
-        "model": choice.rebuilt.model,
-        "texts": counted(chunks, "text"),
-        "cost": cost,
-        "minutes": max(1, round(chunks / choice.rebuilt.limits.chunks_per_second / 60)),
-    }
+    params: dict[str, Param] = {"model": choice.rebuilt.model, **rebuild_cost(memory, choice, chunks=chunks)}
     code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
     return Condition(code, agent, params=params)
+
+
+def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
+    """Return the useless answers of a provider that is stopped or on trial, with their cost; None otherwise.
+
+    For another width, the params hold the price of a rebuild.
+    """
+    waste = read_waste(waste_path(home, choice.provider)) if choice.provider is not None else None
+    if waste is None or (not waste.stopped and time.time() - waste.at > Pauses().longest):
+        return None
+    params: dict[str, Param] = {"error": waste.error, "billed": waste.texts, "tokens": waste.tokens}
+    params["until"] = waste.until
+    asked = isinstance(choice.provider, RemoteProvider) and choice.provider.endpoint.dimensions is not None
+    if not waste.got or asked:
+        return Condition(ConditionCode.PROVIDER_USELESS, choice.name, waste.since, params)
+    params |= {"got": waste.got, "expected": waste.expected, **rebuild_cost(memory, choice, chunks=chunks)}
+    return Condition(ConditionCode.DIMENSIONS_CHANGED, choice.name, waste.since, params)
+
+
+def rebuild_cost(memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> dict[str, Param]:
+    """Return the params of a rebuild that embeds all chunks again: at most so many texts, dollars and minutes."""
+    if (provider := choice.rebuilt or choice.provider) is None:
+        return {}
+    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, provider.model)
+    dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
+    cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
+    minutes = max(1, round(chunks / provider.limits.chunks_per_second / 60))
+    return {"texts": counted(chunks, "text"), "cost": cost, "minutes": minutes}

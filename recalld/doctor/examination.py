@@ -43,6 +43,8 @@ _NEWEST_CHUNKS, _FEWEST_MESSAGES = 2_000, 40
 _ALIKE_SHARE, _ALIKE_CHARACTERS = 0.25, 40
 
 _OF_ENDPOINTS = {*OF_PROVIDER, ConditionCode.PROVIDER_SILENT}
+#: A word that is answered says nothing of the width.
+_ENDED_BY_AN_ANSWER = _OF_ENDPOINTS - {ConditionCode.DIMENSIONS_CHANGED}
 _OF_PROVIDERS = {*_OF_ENDPOINTS, ConditionCode.PROVIDER_MISSING, ConditionCode.VECTORS_UNAVAILABLE}
 _OF_BUILDS = {ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK}
 _OF_DAMAGE = {ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}
@@ -227,7 +229,7 @@ def condition_findings(
             heals |= dict.fromkeys(_OF_BUILDS, partial(index, agent.agent))
         for condition in map(condition_of, agent.troubles):
             # Asked just now; and what is set aside is built with the present settings.
-            over = (_OF_ENDPOINTS if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
+            over = (_ENDED_BY_AN_ANSWER if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
             if condition.code in over:
                 continue
             check = "provider" if condition.code in _OF_PROVIDERS else part_of(condition)

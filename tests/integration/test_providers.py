@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from memory.embedding.providers.presets import PRESETS
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.remote import Oversized, RemoteProvider
 from memory.embedding.selection import choose_provider
 from memory.index.provider_fallback import provider_of
 from memory.status.vectors import no_prefixes
 from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
-from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
+from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient, Unusable
 from schemas.settings import Credentials, MemorySettings, Settings
 from tests.batch_server import GeminiServer
 from tests.embedding_server import EmbeddingServer, Failure, embed
@@ -136,7 +136,7 @@ def test_an_endpoint_that_ignores_the_dimensions_is_a_mistake_in_the_settings(
     server: EmbeddingServer, connect: Connect, name: str
 ) -> None:
     server.fail_next(Failure(dimensions=64))
-    with pytest.raises(Terminal, match="output_dimensionality"):
+    with pytest.raises(Unusable, match="output_dimensionality"):
         connect(name, server, output_dimensionality=32).embed_documents(["one"])
 
 
@@ -193,9 +193,9 @@ FAILURES: list[tuple[str, Failure, type[Exception], str]] = [
     ("gemini", google(429, "RESOURCE_EXHAUSTED", "q", *quota("RequestsPerMinutePerProject")), Throttled, "slow"),
     ("gemini", google(429, "RESOURCE_EXHAUSTED", "q", *quota("RequestsPerDayPerProject")), Terminal, "day's"),
     ("gemini", google(503, "UNAVAILABLE", "The model is overloaded."), Transient, "passing"),
-    ("gemini", Failure(wire="compressed"), Terminal, "compresses"),
-    ("gemini", Failure(raw=b"[" * 100_000), Transient, "JSON values"),
-    ("gemini", Failure(raw=b" " * 3_000_000), Transient, "bytes"),
+    ("gemini", Failure(wire="compressed"), Unusable, "compresses"),
+    ("gemini", Failure(raw=b"[" * 100_000), Oversized, "JSON values"),
+    ("gemini", Failure(raw=b" " * 3_000_000), Oversized, "bytes"),
     ("ollama", Failure(status=404, message="model 'x' not found"), Terminal, "ollama pull nomic-embed-text"),
     # Versions differ in the status of a text that is too long.
     ("ollama", Failure(status=400, message="the input length exceeds the context length"), TooLarge, "context"),

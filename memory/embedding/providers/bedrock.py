@@ -16,7 +16,7 @@ from typing import Any
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
-from memory.embedding.providers.remote import Oversized, RemoteProvider
+from memory.embedding.providers.remote import Oversized, RemoteProvider, current
 from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0
@@ -119,6 +119,7 @@ class BedrockProvider(RemoteProvider):
             response = runtime.invoke_model(
                 modelId=self.model, body=body, contentType="application/json", accept="application/json"
             )
+            current().accepted = True
             content = response["body"].read(most + 1)
         except Exception as error:
             raise self.read_error(error) from error

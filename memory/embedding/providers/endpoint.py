@@ -52,7 +52,8 @@ class Endpoint:
     `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
     are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
     texts. `key_name` is what messages call the key. `identity_url` and `identity_model` stand for address and model in
-    the identity where those are others. A request may take so many seconds, to the last byte of its answer.
+    the identity where those are others. `width` is the dimensions that a person rebuilt the index for, after the model
+    behind the address changed. A request may take so many seconds, to the last byte of its answer.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Endpoint:
     query_prefix: str = ""
     document_prefix: str = ""
     identity_model: str | None = None
+    width: int | None = None
     identity_url: str | None = None
     documents_seconds: float = 120.0
     query_seconds: float = 15.0
@@ -92,6 +94,7 @@ class Endpoint:
             "provider": self.name,
             "query_input_type": self.query_input_type,
             "query_prefix": self.query_prefix or None,
+            "width": self.width,
         }
         stated = {key: value for key, value in facts.items() if value is not None}
         return json.dumps(stated, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from memory.embedding.providers.endpoint import Endpoint, ErrorReader
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, clean, cut_to_bytes
-from schemas.errors import Permanent, RecalldError, Terminal, Transient
+from schemas.errors import Permanent, RecalldError, Terminal, Transient, Unusable
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _ENTRY_NODES = 8
 ReadStatus = Callable[[int, Mapping[str, str], object], RecalldError]
 
 
-class Oversized(Transient):
+class Oversized(Unusable):
     """The endpoint sent more than an answer to the request can hold."""
 
 
@@ -78,6 +78,8 @@ class Exchange:
         self._since = 0.0
         self._bytes_read = 0
         self._nodes_read = 0
+        #: True once the endpoint began an answer of success: it is billed, whatever becomes of it.
+        self.accepted = False
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -150,7 +152,7 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
     little-endian float32, or a list of numbers.
 
     Raises:
-        Transient: not one vector for each input.
+        Unusable: not one vector for each input.
         One of NO_ANSWER: it holds no embeddings.
     """
     if "data" in answer:
@@ -162,13 +164,13 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
         order = list(range(len(found)))
     rows = [_row(one["values"] if isinstance(one, Mapping) else one) for one in found]
     if len(rows) != expected:
-        raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
+        raise Unusable(f"the endpoint returned {len(rows)} vectors for {expected} texts")
     # `False` is an int and equal to 0.
     if not all(type(place) is int for place in order) or sorted(order) != list(range(expected)):
-        raise Transient("the endpoint returned vectors whose index fields do not match the texts")
+        raise Unusable("the endpoint returned vectors whose index fields do not match the texts")
     widths = {row.shape[0] for row in rows}
     if len(widths) != 1:
-        raise Transient(f"the endpoint returned vectors of different dimensions: {sorted(widths)}")
+        raise Unusable(f"the endpoint returned vectors of different dimensions: {sorted(widths)}")
     matrix = np.empty((expected, widths.pop()), dtype=np.float32)
     for place, row in zip(order, rows, strict=True):
         matrix[place] = row
@@ -227,6 +229,10 @@ class RemoteProvider(EmbeddingProvider):
         if not fitting:
             raise Permanent("there is nothing to embed in an empty query")
         return self._embed([self.worded(fitting, "query")], kind="query")
+
+    def of_width(self, width: int) -> RemoteProvider:
+        """Return the same provider with an identity of its own, for vectors of another width."""
+        return type(self)(replace(self.endpoint, width=width))
 
     def close(self) -> None:
         with self._making:
@@ -345,20 +351,24 @@ class RemoteProvider(EmbeddingProvider):
         try:
             with exchange.running():
                 answer = read_answer(self._ask(texts, kind=kind), expected=len(texts))
+        except NO_ANSWER as error:
+            raise Unusable(
+                "the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API"
+            ) from error
         except Oversized:
             # The dimensions that were learned may be those of a bad answer.
             self._width = None
             raise
-        except NO_ANSWER as error:
-            raise Transient(
-                "the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API"
-            ) from error
-        width, asked = answer.vectors.shape[1], self.endpoint.dimensions
+        except RecalldError as error:
+            if exchange.accepted and not isinstance(error, Unusable):
+                raise Unusable(str(error)) from error
+            raise
+        width, asked = answer.vectors.shape[1], self.endpoint.dimensions or self.endpoint.width
         if asked is not None and width != asked:
-            raise Terminal(
-                f"{self.name} returned {width} dimensions though {asked} were asked for: "
-                f"the model {self.model} does not support output_dimensionality, unset it"
-            )
+            reason = f"{self.name} returned vectors of {width} dimensions instead of {asked}"
+            if self.endpoint.dimensions is not None:
+                reason += f": the model {self.model} does not support output_dimensionality, unset it"
+            raise Unusable(reason, got=width, expected=asked)
         self._width = width
         return answer
 

@@ -116,6 +116,7 @@ class GuardedTransport(httpx2.BaseTransport):
             target = request.url.join(response.headers["location"])
             if target.scheme == request.url.scheme or target.scheme == "https":
                 response = self._answered(httpx2.Request("GET", target, headers={"accept-encoding": "identity"}))
+        exchange.accepted = response.is_success
         if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN:
             response.close()
             if response.is_success:

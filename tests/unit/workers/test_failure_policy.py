@@ -16,7 +16,17 @@ from memory.store.errors import (
     Superseded,
 )
 from schemas.conditions import ConditionCode
-from schemas.errors import BrokerUnavailable, Paced, Permanent, Terminal, Throttled, Transient, Waiting
+from schemas.errors import (
+    BrokerUnavailable,
+    Paced,
+    Permanent,
+    Stopped,
+    Terminal,
+    Throttled,
+    Transient,
+    Unusable,
+    Waiting,
+)
 from workers.failure_policy import Decision, Postponed, ProviderFailed, WorkerDied, decide
 
 TABLE = [
@@ -43,6 +53,8 @@ TABLE = [
         Decision(0.5, "provider_fails", news=False, fallback_after=300.0),
     ),
     (ProviderFailed(Paced("", retry_after=3.0)), 2, Decision(3.0)),
+    (ProviderFailed(Unusable("another width", got=32, expected=64)), 1, Decision(4.0, "provider_useless")),
+    (ProviderFailed(Stopped("another width", retry_after=240.0)), 9, Decision(240.0, "provider_useless")),
     (Transient("once more", retry_after=9.0), 0, Decision(9.0, "job_failed")),
     (Permanent("never"), 0, Decision(2.0, "job_failed")),
     (ZeroDivisionError(), 0, Decision(2.0, "job_failed")),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from memory.embedding.breaker import Breaker, Pauses, Waste
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
@@ -159,6 +163,33 @@ def test_what_batches_were_told_holds_for_queries_until_the_time_is_over(warm: W
     assert provider.asked == []
     clock.now += REFUSED_SECONDS
     assert not isinstance(got(vectors, "a"), str)
+
+
+def test_queries_stop_after_a_vector_of_another_width_and_say_why(warm: Warm):
+    provider = Provider()
+    vectors = warm(provider)
+    vectors.dimensions = 3
+    assert "2 dimensions instead of 3" in str(got(vectors, "a"))
+    assert provider.asked == ["a"], "not once more at once"
+    assert "2 dimensions instead of 3" in str(got(vectors, "b"))
+    late = got(vectors, "c")
+    assert "is stopped" in str(late)
+    assert vectors.failure() == late
+    assert provider.asked == ["a", "b"], "the second one was the question"
+
+
+def test_the_width_that_workers_expect_holds_for_a_process_that_never_searched(warm: Warm, tmp_path: Path):
+    path, clock = tmp_path / "stopped.json", Clock()
+    waste = Waste(since=0, at=0, until=0, doublings=3, texts=9, tokens=9, error="another width", got=2, expected=3)
+    path.write_text(json.dumps(asdict(waste)))
+    provider = Provider()
+    vectors = warm(provider, coordination=shared(RateLimiter(breaker=Breaker(path, clock=clock))))
+    assert "another width" in str(got(vectors, "a"))
+    assert provider.asked == []
+    clock.now += Pauses().answer
+    assert "2 dimensions instead of 3" in str(got(vectors, "b"))
+    assert "2 dimensions instead of 3" in str(got(vectors, "c"))
+    assert provider.asked == ["b"]
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
