@@ -425,7 +425,9 @@ def test_results_without_a_usable_vector_stay_at_their_provider(
     with Workers(make()) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
-        assert server.paid == server.paid_inline == texts
+        # One harmless text asks if the provider is right again.
+        assert server.paid == server.paid_inline
+        assert (texts - server.paid, sum((server.paid - texts).values())) == (Counter(), 1)
     assert len(server.files) == 2
 
 
