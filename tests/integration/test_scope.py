@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from memory.context.session_notes import session_note
+from memory.documents.note_facts import NoteFacts
 from recalld.settings import load as configuration
 from schemas.ports import Pending
 from schemas.settings import Settings
@@ -134,7 +135,7 @@ def test_no_door_gives_a_group_the_words_of_a_private_conversation(home: Path, w
     owner, own = "owner.jsonl.reset.2026-09-08T10-00-00.000Z", "group.jsonl"
     for name, word in ((owner, "quokka"), (own, "numbat")):
         (sessions / name).write_bytes(message_line("openclaw", "user", f"The {word} is shy, said in {name}."))
-        note = session_note([], at=datetime.now(UTC), session="s", program="openclaw", transcript=f"sessions/{name}")
+        note = session_note([], at=datetime.now(UTC), facts=NoteFacts("s", "openclaw", f"sessions/{name}"))
         (workspace / "memory" / f"of-{word}.md").write_text(f"{note}\n{word} in a note\n", "utf-8")
     keys = {"agent:main:main": {"sessionId": "owner"}, group: {"sessionId": "group"}}
     (sessions / "sessions.json").write_text(json.dumps(keys), "utf-8")

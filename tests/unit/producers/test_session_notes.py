@@ -232,7 +232,7 @@ def test_an_end_that_the_home_cannot_keep_is_refused_and_told(tmp_path: Path, se
     path, conditions = talk(sessions / "a.jsonl", "words"), RecordingConditions()
     (tmp_path / "home" / "session-ends").mkdir(parents=True)
     with notes_of(settings_of(tmp_path), conditions) as handle:
-        assert (ConditionCode.SESSION_ENDS_UNKEPT, "*") in conditions.open
+        wait_until(lambda: (ConditionCode.SESSION_ENDS_UNKEPT, "*") in conditions.open)
         with pytest.raises(EndUnkept):
             handle("ended", path)
         (tmp_path / "home" / "session-ends").rmdir()
