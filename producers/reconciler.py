@@ -19,7 +19,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import Difference, difference
 from memory.documents.roots import archived_path, priority
 from memory.store.errors import OtherVersion, StoreCorrupt
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane

@@ -17,7 +17,7 @@ import structlog
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.documents.comparison import forgets
 from memory.documents.roots import archived_path
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError

@@ -11,7 +11,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import Indexes, reconcile
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue

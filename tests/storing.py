@@ -16,8 +16,8 @@ from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit, TranscriptMark, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
-from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import DocumentTouch, DocumentWrite, KeptChunk, NewChunk, Store
+from memory.store.sqlite.writer import Store, create_generation
+from memory.store.writer import DocumentTouch, DocumentWrite, KeptChunk, NewChunk
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
@@ -27,7 +27,7 @@ STAT = FileStat(size=10, mtime_ns=1_700_000_000_000_000_000, inode=7)
 TALK = DocumentKey("sessions", "sessions/a.jsonl")
 
 
-class TemporaryStore(SqliteStore):
+class TemporaryStore(Store):
     """An empty index whose file lasts as long as this object."""
 
     def __init__(self, options: StoreOptions | None = None) -> None:

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from memory.embedding.breaker import Pauses
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from memory.store.reader import IndexCounts, StoreReader
+from memory.store.reader import IndexCounts
+from memory.store.sqlite.reader import StoreReader
 from memory.telemetry.server import readiness
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane

@@ -9,7 +9,8 @@ from memory.embedding.vectors import check_and_round
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
-from memory.store.writer import DocumentWrite, NewChunk, Store
+from memory.store.sqlite.writer import Store
+from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 

@@ -10,7 +10,8 @@ import structlog
 from memory.index import completion as completing
 from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.reader import PendingChunk
-from memory.store.writer import Refusal, Store
+from memory.store.sqlite.writer import Store
+from memory.store.writer import Refusal
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient

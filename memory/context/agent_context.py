@@ -32,7 +32,8 @@ from memory.search.query_vectors import QueryVectors
 from memory.search.ranking.terms import searched_query
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import TOOLS, SearchableMemory
-from memory.store.reader import StoreReader, Vector
+from memory.store.reader import Vector
+from memory.store.sqlite.reader import StoreReader
 from schemas.context import (
     ContextReport,
     FlushAnswer,

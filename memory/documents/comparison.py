@@ -12,7 +12,7 @@ from pathlib import Path
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import Root, archived_path, document_name, is_transcript_name, join
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError

@@ -19,7 +19,7 @@ from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.planner import Planner
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, MemorySettings

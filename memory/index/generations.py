@@ -24,8 +24,7 @@ from typing import Self
 
 from memory.store.errors import StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.reader import StoreReader
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
 from schemas.settings import Settings
 
@@ -160,7 +159,7 @@ class Generations:
         """
         path = self.folder / name
         try:
-            return SqliteReader(path, self._options, shelf=self._shelf)
+            return StoreReader(path, self._options, shelf=self._shelf)
         except (StoreUnreadable, StoreCorrupt):
             if path.exists():
                 raise

@@ -16,8 +16,10 @@ from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, c
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import StoreReader, TranscriptMark
-from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite, Store
+from memory.store.reader import TranscriptMark
+from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.writer import Store
+from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings

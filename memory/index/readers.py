@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from memory.index.generations import Generations
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 
 #: Largest number of open indexes.
 MOST_OPEN = 128

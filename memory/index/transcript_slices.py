@@ -20,7 +20,8 @@ from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import Plan, StoredChunks, byte_limit
 from memory.redaction import redactor_for
-from memory.store.reader import NOWHERE, StoreReader, TranscriptMark
+from memory.store.reader import NOWHERE, TranscriptMark
+from memory.store.sqlite.reader import StoreReader
 from memory.store.writer import DocumentWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
 from memory.transcripts.lines import RawLine, TranscriptDamaged

@@ -10,7 +10,8 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import dimensions_of
 from memory.store.reader import PendingChunk, Vector
-from memory.store.writer import Refusal, Store
+from memory.store.sqlite.writer import Store
+from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Terminal, Transient
 

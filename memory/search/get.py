@@ -14,7 +14,7 @@ from memory.index.readers import SharedReader
 from memory.redaction import ASKING, redaction_facts, redactor_for
 from memory.search.ranking.terms import cut_at_or_before
 from memory.search.scope import resolve_for, session_of
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.search import GetAnswer, GetRequest

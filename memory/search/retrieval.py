@@ -13,7 +13,8 @@ from memory.search.ranking.ranker import Copies, Ranked, Wanted, parted, ranked
 from memory.search.ranking.terms import file_names, sought
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
-from memory.store.reader import ChunkRow, Hit, StoreReader, Vector
+from memory.store.reader import ChunkRow, Hit, Vector
+from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 

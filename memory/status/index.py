@@ -14,7 +14,8 @@ from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile, StoreReader
+from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile
+from memory.store.sqlite.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader

@@ -1,14 +1,13 @@
-"""Write access to one generation of one agent's index. Each call is one transaction."""
+"""Changes that the writer of a generation carries out, and their outcomes (`memory.store.sqlite.writer`)."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from memory.store.reader import StoreReader, TranscriptMark, Vector
+from memory.store.reader import TranscriptMark, Vector
 from schemas.documents import DocumentKey, FileStat
 
 
@@ -131,73 +130,3 @@ class Maintained:
     def anything(self) -> bool:
         """Return True if the round did any work."""
         return bool(self.vector_steps or self.keyword_steps or self.log_bytes)
-
-
-class Store(StoreReader):
-    """Read and write access to one generation. Several threads and processes may write; commits are serialised.
-
-    Raises, from every writing method:
-        StoreFull: the disk is full; nothing was written.
-        StoreCorrupt: the file is damaged; nothing was written.
-    """
-
-    @abstractmethod
-    def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        """Apply all changes in their order, in as few transactions as the limit of chunks in each allows.
-
-        As a rule, a document is written in one transaction. A document with more changed chunks than that takes
-        several. Until the last one it holds chunks of both versions and counts as changed. Each transaction leaves a
-        sound index; after a crash, the next reading of the file completes the change.
-
-        A change that expects another revision or mark is left out and reported as a conflict; the others are committed.
-
-        A committed document's dead letter is removed. A document with refused chunks, new or kept, gets one about them
-        (`memory.store.dead_letters`), unless all of them are old and the user dropped the letter.
-
-        Raises:
-            KeywordsUnavailable: there is no keyword index, which every chunk has to be in (`text_reason`).
-        """
-
-    @abstractmethod
-    def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
-        """Move all rows of a document, including its dead letter, to another key; return True if they moved.
-
-        Its revision changes, and `old` counts as deleted. Nothing happens if `old` is unknown or `new` is known.
-        """
-
-    @abstractmethod
-    def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
-        """Give chunks their vectors in one transaction: chunk id -> (text hash, vector or refusal).
-
-        Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
-        dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
-        """
-
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
-        """Record that a document could not be indexed."""
-        self.write([DocumentFailure(key, reason, error_class, attempts)])
-
-    @abstractmethod
-    def retry_dead_letter(self, key: DocumentKey) -> int:
-        """Release a document for another attempt: refused chunks become pending, and its dead letter is removed.
-
-        The stat of an unreadable document is forgotten, so that the next job reads it even if the file is unchanged. If
-        it fails again, the new letter continues the attempts and the first time of the old one. Returns the number of
-        released chunks.
-        """
-
-    @abstractmethod
-    def drop_dead_letter(self, key: DocumentKey) -> bool:
-        """Remove a document's dead letter, leaving its refused chunks as they are; return True if there was one."""
-
-    def maintain(self, *, go_on: Callable[[], bool], now: float) -> Maintained:  # noqa: ARG002 - for stores with work
-        """Clear up after writing where it is worth it, in short transactions, as long as `go_on` returns True.
-
-        Words of chunks that were deleted a while before `now` (Unix time) are overwritten. Search results do not
-        change. The default does nothing.
-        """
-        return Maintained()
-
-    @abstractmethod
-    def set_meta(self, values: Mapping[str, str]) -> None:
-        """Set entries of the `meta` table."""

@@ -19,8 +19,9 @@ from memory.index.generation_writer import GenerationWriter
 from memory.status.condition_texts import counted, duration
 from memory.status.index import dead_letter
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
-from memory.store.writer import Store
+from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk
+from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.writer import Store
 from producers.spool import write_event
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type

@@ -14,7 +14,8 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.vectors import no_prefixes, no_vectors
-from memory.store.reader import IndexCounts, StoreReader
+from memory.store.reader import IndexCounts
+from memory.store.sqlite.reader import StoreReader
 from recalld.invocation import to_type
 from recalld.terminal_text import fields, printable_name
 from schemas.conditions import Condition, ConditionCode, Param

@@ -13,7 +13,7 @@ import pytest
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from recalld.wiring import closed
 from tests.daemon import REPOSITORY, Daemon, clean_environment
 from tests.embedding_server import EmbeddingServer

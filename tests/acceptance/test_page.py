@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from memory.store.writer import Store
+from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import Settings

@@ -26,9 +26,9 @@ import numpy as np
 
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
-from memory.store.reader import StoreReader, TranscriptMark
-from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.reader import TranscriptMark
+from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.writer import Store, create_generation
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
 
@@ -61,12 +61,12 @@ class Texts:
         return " ".join(self._chance.choices(WORDS, k=2))
 
 
-def new_store(path: Path) -> SqliteStore:
+def new_store(path: Path) -> Store:
     create_generation(path, StoreOptions(), fingerprint="bench", description="{}")
-    return SqliteStore(path, StoreOptions())
+    return Store(path, StoreOptions())
 
 
-def note(store: SqliteStore, number: int, added: list[NewChunk], removed: tuple[int, ...] = ()) -> None:
+def note(store: Store, number: int, added: list[NewChunk], removed: tuple[int, ...] = ()) -> None:
     key = DocumentKey("memory", f"memory/{number}.md")
     store.write([DocumentWrite(key, store.revision(key), STAT, str(time.time()), tuple(added), (), removed)])
 
@@ -122,7 +122,7 @@ def maintenance(folder: Path, chunks: int, dimensions: int, searches: int) -> No
     notes = chunks // PER_NOTE
     for number in range(notes):
         note(store, number, [texts.chunk(place) for place in range(PER_NOTE)])
-    reader = SqliteReader(path, StoreOptions())
+    reader = StoreReader(path, StoreOptions())
     search = Search(reader, texts)
     [search() for _ in range(5)]
     figures("whole", [search() for _ in range(searches)])
@@ -163,7 +163,7 @@ def maintenance(folder: Path, chunks: int, dimensions: int, searches: int) -> No
     store.close()
 
 
-def floor(folder: Path, store: SqliteStore, searches: int, texts: Texts) -> None:
+def floor(folder: Path, store: Store, searches: int, texts: Texts) -> None:
     """The same number of chunks, written once."""
     path = folder / "floor.sqlite"
     fresh = new_store(path)
@@ -171,7 +171,7 @@ def floor(folder: Path, store: SqliteStore, searches: int, texts: Texts) -> None
     for number in range(count // PER_NOTE):
         note(fresh, number, [texts.chunk(place) for place in range(PER_NOTE)])
     fresh.maintain(go_on=lambda: True, now=0.0)
-    reader = SqliteReader(path, StoreOptions())
+    reader = StoreReader(path, StoreOptions())
     search = Search(reader, texts)
     [search() for _ in range(5)]
     figures("floor: as many, written once", [search() for _ in range(searches)])
@@ -189,7 +189,7 @@ def large_changes(folder: Path, chunks: int, searches: int) -> None:
     for start in range(0, chunks, 500):
         added = tuple(texts.chunk(start + place, vector=False) for place in range(500))
         mark = _write(store, mark, TranscriptMark(start + 500, start + 500, f"{start}", "[]"), added, keep=None)
-    reader = SqliteReader(path, StoreOptions())
+    reader = StoreReader(path, StoreOptions())
 
     class Words(Search):
         def __call__(self) -> float:
@@ -225,7 +225,7 @@ def large_changes(folder: Path, chunks: int, searches: int) -> None:
 
 
 def _write(
-    store: SqliteStore,
+    store: Store,
     continues: TranscriptMark | None,
     to: TranscriptMark,
     added: tuple[NewChunk, ...],
@@ -240,7 +240,7 @@ def _write(
     return to
 
 
-def _longest(store: SqliteStore) -> Callable[[], float]:
+def _longest(store: Store) -> Callable[[], float]:
     """Time transactions from their first change to their commit, from now on; call it for the longest, in ms."""
     begun: list[float] = []
     took = [0.0]

@@ -24,7 +24,7 @@ import numpy as np
 from memory.chunking.chunker import text_hash
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
-from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import Store, create_generation
 from memory.store.writer import DocumentWrite, NewChunk, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.benchmarks.bench_search import WORDS
@@ -49,7 +49,7 @@ def main() -> None:
 def measure(folder: Path, *, chunks: int, dimensions: int, appends: int) -> None:
     path = folder / "index.sqlite"
     create_generation(path, StoreOptions(), fingerprint="", description="")
-    store = SqliteStore(path, StoreOptions())
+    store = Store(path, StoreOptions())
     made = chunks_of(dimensions, text="first")
     filled = write_whole(store, itertools.islice(made, chunks))
 
@@ -71,7 +71,7 @@ def measure(folder: Path, *, chunks: int, dimensions: int, appends: int) -> None
     )
 
 
-def write_whole(store: SqliteStore, chunks: Iterator[NewChunk]) -> list[float]:
+def write_whole(store: Store, chunks: Iterator[NewChunk]) -> list[float]:
     """Write a transcript slice by slice; returns the seconds of each slice, making the text left out."""
     seconds = []
     keep: int | None = 0
@@ -85,7 +85,7 @@ def write_whole(store: SqliteStore, chunks: Iterator[NewChunk]) -> list[float]:
     return seconds
 
 
-def write(store: SqliteStore, added: list[NewChunk], *, keep: int | None, final: bool = True) -> None:
+def write(store: Store, added: list[NewChunk], *, keep: int | None, final: bool = True) -> None:
     before = store.transcript(KEY)
     lines = before.lines + 1 if before is not None else 1
     mark = TranscriptMark(offset=lines, lines=lines, digest=f"{lines:032x}", state="{}" * 100)

@@ -14,7 +14,7 @@ import pytest
 
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
-from memory.store.writer import Store
+from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings

@@ -16,7 +16,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
@@ -284,14 +284,14 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
 ):
     running_now, most, go_on = [0], [0], threading.Event()
 
-    def slow(_reader: SqliteReader) -> list[str]:
+    def slow(_reader: StoreReader) -> list[str]:
         running_now[0] += 1
         most[0] = max(most[0], running_now[0])
         go_on.wait(60)
         running_now[0] -= 1
         return []
 
-    monkeypatch.setattr(SqliteReader, "check", slow)
+    monkeypatch.setattr(StoreReader, "check", slow)
     with ThreadPoolExecutor(60) as askers:
         asked = [
             askers.submit(httpx.get, f"{http.base_url}/v1/status", params={"deep": True}, timeout=60) for _ in range(60)
@@ -308,10 +308,10 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
 def test_an_index_too_large_to_be_checked_in_time_is_said_and_is_no_damage(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ):
-    def unfinished(_reader: SqliteReader) -> list[str]:
+    def unfinished(_reader: StoreReader) -> list[str]:
         raise CheckUnfinished("the index was not looked at whole: that takes longer than 120 s")
 
-    monkeypatch.setattr(SqliteReader, "check", unfinished)
+    monkeypatch.setattr(StoreReader, "check", unfinished)
     status = http.get("/v1/status", params={"deep": True}).json()["agents"][0]
     assert (status["ok"], status.get("integrity")) == (True, None)
     assert "the index was not looked at whole" in status["notes"][-1]

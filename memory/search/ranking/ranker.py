@@ -23,7 +23,8 @@ from memory.search.ranking.fusion import (
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.rerank import Scored, aged, varied_hits
 from memory.search.ranking.terms import coverage_of, exact_pieces, fold, rare_words, sought
-from memory.store.reader import ChunkRow, StoreReader, TermCounts
+from memory.store.reader import ChunkRow, TermCounts
+from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from memory.chunking.segmenting import index_text
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
 from memory.documents.roots import note_date
 from memory.search.ranking.fusion import Fused
-from memory.store.reader import ChunkRow, StoreReader, Vector
+from memory.store.reader import ChunkRow, Vector
+from memory.store.sqlite.reader import StoreReader
 from schemas.lazy_module import LazyModule
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from memory.store.reader import (
     PendingChunk,
     RefusedChunk,
     StoredChunk,
-    StoreReader,
     TermCounts,
     TranscriptMark,
     Vector,
@@ -151,10 +150,11 @@ SELECT
 COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
 
 
-class SqliteReader(StoreReader):
-    """Read access to one generation. It works in a folder that this user cannot write, and during writes.
+class StoreReader:
+    """Read access to one generation, for several threads. Reads committed transactions only.
 
-    With a `shelf`, the vectors of a frequently searched index are held in memory.
+    It works in a folder that this user cannot write, and during writes. With a `shelf`, the vectors of a frequently
+    searched index are held in memory.
 
     Raises:
         StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
@@ -176,27 +176,41 @@ class SqliteReader(StoreReader):
 
     @property
     def vector_reason(self) -> str | None:
+        """Return the reason why vectors are neither searched nor stored, None if they are. Chunks stay pending
+        meanwhile."""
         return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
 
     @property
     def text_reason(self) -> str | None:
+        """Return the reason why this process can neither search nor write keywords, None if it can."""
         return self._readers.text_reason
 
     def meta(self, name: str) -> str | None:
+        """Return one entry of the `meta` table, None without it. "fingerprint" and "dimensions" are read with it."""
         with self._readers.borrow() as connection:
             return meta_value(connection, name)
 
     def revision(self, key: DocumentKey) -> int:
+        """Return the document's revision, to be read before the source and handed back with the commit.
+
+        The revision of a known document is positive and grows with each of its commits. For an unknown document it is
+        minus the number of all deletions (0 or less): a document that was added and deleted in between is noticed, too.
+        """
         with self._readers.borrow() as connection:
             return current_revision(connection, key)
 
     def file(self, key: DocumentKey) -> IndexedFile | None:
+        """Return the facts about one document's source, None if it is unknown."""
         with self._readers.borrow() as connection:
             statement = SELECT_FILE if _schema(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILE
             row = fetch_one(connection, statement, name_of(key))
         return indexed_file(row) if row else None
 
     def files(self) -> Iterator[IndexedFile]:
+        """Yield all documents, page by page, in any order.
+
+        A document that exists all the while comes at least once, in its state at the time its page is read.
+        """
         # Each page is fetched at once: a half-read statement would hold its snapshot and the write-ahead log.
         last = 0
         while True:
@@ -210,35 +224,52 @@ class SqliteReader(StoreReader):
             last = rows[-1][0]
 
     def chunks_by_path(self, source: str) -> dict[str, int]:
+        """Return the number of chunks of every document of a source, by path."""
         return dict(self._fetch(SELECT_CHUNKS_BY_PATH, source))
 
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        """Return the mark of a transcript, None for another or an unknown document."""
         with self._readers.borrow() as connection:
             return mark_of(connection, key)
 
     def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
+        """Return the document's chunks by ordinal from the `first` one on, then the stale ones by former ordinals."""
         chunks = map(stored_chunk, self._fetch(SELECT_CHUNKS_OF, *name_of(key), first))
         return sorted(chunks, key=lambda chunk: (chunk.ordinal < 0, abs(chunk.ordinal), chunk.id))
 
     def named(self, folder: str, name: str) -> list[DocumentKey]:
+        """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
+
+        ASCII letters match in any case. `folder` is the end of the document's folders, with a slash at both ends. The
+        name of a Codex rollout is the part after its time. An index that no writer has opened since version 3 finds
+        none.
+        """
         return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name, since=NAMES_SCHEMA_NUMBER)]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        """Return the transcripts whose first chunk has this text hash, at most `MOST_BEGUN` of them."""
         return [DocumentKey(*row) for row in self._fetch(SELECT_BEGUN_BY, text_hash, SESSIONS_SOURCE, MOST_BEGUN)]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
         return dict(self._fetch(SELECT_TIMES, as_json(ids), since=TRANSCRIPTS_SCHEMA_NUMBER))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        """Return chunks by id, without the ids that are gone."""
         return {row[0]: chunk_row(row) for row in self._fetch(SELECT_CHUNK_ROWS, as_json(ids))}
 
     def texts_holding(
         self, words: Sequence[str], keys: Collection[DocumentKey]
     ) -> list[tuple[DocumentKey, int, str | None]]:
+        """Return each of these documents, its inode, and the text of a chunk that holds one of the words.
+
+        A document comes once for each such chunk, and with None if it has none. The inode of a forgotten one is 0.
+        """
         rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), json.dumps(words))
         return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+        """Return the next chunks that wait for a vector, oldest id first, limited to text hashes `among` these."""
         if among is not None and not among:
             return []
         if among is None:
@@ -249,14 +280,17 @@ class SqliteReader(StoreReader):
         return [PendingChunk(*row) for row in rows]
 
     def pending_hashes(self) -> dict[int, str]:
+        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text."""
         return dict(self._fetch(SELECT_PENDING_HASHES))
 
     def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        """Return the document's refused chunks, in the order of `chunks_of`."""
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
             return refused_of(connection, row[0]) if row is not None else []
 
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        """Return the stored vectors of these texts."""
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
             if dimensions is None:
@@ -267,17 +301,26 @@ class SqliteReader(StoreReader):
         return {hashes[chunk_id]: vector for chunk_id, vector in found.items()}
 
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        """Return vectors by chunk id, without chunks that have none."""
         with self._readers.borrow() as connection:
             dimensions = self._dimensions(connection)
             return vectors.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
 
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
+
+        `sources` may hold paths of single transcripts in place of "sessions", which stand for their archives, too.
+
+        Raises:
+            VectorSearchUnavailable: the index holds vectors that cannot be searched.
+        """
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
             return vectors.nearest(connection, vector, k, sources, self._held)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        """Return the cosine of these chunks, without chunks that have no vector."""
         with self._readers.borrow() as connection:
             dimensions = self._searchable_dimensions(connection, vector)
             if dimensions is None or not ids:
@@ -286,6 +329,14 @@ class SqliteReader(StoreReader):
         return {chunk_id: float(one @ vector) for chunk_id, one in found.items()}
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        """Return the k best chunks by BM25 for any of the query's terms, best first.
+
+        `query` is plain text of a user: it is segmented and quoted here, never read as operators. `sources` as in
+        `search_vectors`.
+
+        Raises:
+            KeywordsUnavailable: see `text_reason`.
+        """
         terms = match_terms(query)
         if not terms or k < 1:
             return []
@@ -293,6 +344,7 @@ class SqliteReader(StoreReader):
             return keywords.best_texts(connection, terms, k, self._frequencies, sources)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""
         terms = match_terms(query)
         if not terms or not ids:
             return {}
@@ -300,15 +352,18 @@ class SqliteReader(StoreReader):
             return keywords.scores(connection, terms, ids)
 
     def term_counts(self, query: str) -> TermCounts:
+        """Return the number of chunks that hold each of the query's terms, in all sources."""
         names = [term.text for term in query_terms(query)]
         with self._readers.borrow() as connection:
             held = self._frequencies.of(connection, match_terms(query))
             return TermCounts(self._frequencies.chunks(connection), dict(zip(names, held, strict=True)))
 
     def dead_letters(self) -> list[DeadLetterRow]:
+        """Return the documents that could not be indexed, or only in part, newest first."""
         return [dead_letter(row) for row in self._fetch(SELECT_DEAD_LETTERS)]
 
     def counts(self) -> IndexCounts:
+        """Return row counts and sizes."""
         [(files, chunks, pending, refused, last, ever, erased, since)] = self._fetch(SELECT_COUNTS)
         return IndexCounts(
             files=files,
@@ -323,19 +378,28 @@ class SqliteReader(StoreReader):
         )
 
     def vectors_pending(self) -> int:
+        """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
         return int(self._fetch(COUNT_PENDING)[0][0])
 
     def size(self) -> int:
+        """Return the approximate bytes of the index. Reads none of it."""
         return bytes_of(self._path)
 
     def change_token(self) -> object:
+        """Return a value that differs after any commit of any process. Cheap."""
         return self._path.name, self.meta("transactions")
 
     def check(self) -> list[Flaw]:
+        """Check the consistency of the store; return one sentence per finding.
+
+        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every mark has its
+        file, only transcripts have stale chunks, and the database's own integrity check passes.
+        """
         with self._readers.borrow() as connection:
             return findings(connection)
 
     def close(self) -> None:
+        """Release all resources; calls in other threads finish first."""
         self._readers.close()
         if self._held is not None:
             self._held.close()

@@ -224,6 +224,10 @@ class WriteTransaction:
         self._settled.setdefault(change.key, False)
 
     def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
+        """Move all rows of a document, including its dead letter, to another key; return True if they moved.
+
+        Its revision changes, and `old` counts as deleted. Nothing happens if `old` is unknown or `new` is known.
+        """
         known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
         if known[0] is None or known[1] is not None:
             return False
@@ -235,6 +239,11 @@ class WriteTransaction:
         return True
 
     def join_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
+        """Give chunks their vectors: chunk id -> (text hash, vector or refusal).
+
+        Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
+        dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
+        """
         pending = fetch(self._connection, SELECT_PENDING_HASHES, (as_json(vectors),))
         states: list[tuple[str, str | None, int]] = []
         rows: list[tuple[int, Vector]] = []
@@ -270,6 +279,12 @@ class WriteTransaction:
         self._connection.execute(UPSERT_DEAD_LETTER, values)
 
     def retry(self, key: DocumentKey) -> int:
+        """Release a document for another attempt: refused chunks become pending, and its dead letter is removed.
+
+        The stat of an unreadable document is forgotten, so that the next job reads it even if the file is unchanged. If
+        it fails again, the new letter continues the attempts and the first time of the old one. Returns the number of
+        released chunks.
+        """
         letter = self._letter(key)
         released = 0
         if (row := fetch_one(self._connection, SELECT_FILE_ID, name_of(key))) is not None:
@@ -284,6 +299,7 @@ class WriteTransaction:
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
+        """Remove a document's dead letter, leaving its refused chunks as they are; return True if there was one."""
         dropped = fetch_one(self._connection, DELETE_DEAD_LETTER, name_of(key))
         self.changed = self.changed or dropped is not None
         return dropped is not None and bool(dropped[0])
@@ -311,6 +327,7 @@ class WriteTransaction:
             self._connection.execute(REPLACE_DEAD_LETTER, (*name_of(key), *values))
 
     def set_meta(self, values: Mapping[str, str]) -> None:
+        """Set entries of the `meta` table."""
         self._connection.executemany(SET_META, list(values.items()))
         self.changed = self.changed or bool(values)
 

@@ -8,7 +8,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.store.errors import OtherVersion, StoreCorrupt
-from memory.store.reader import StoreReader
+from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import (
     COMPARISON_RETRY_SECONDS,
     LIVE_DOCUMENTS,

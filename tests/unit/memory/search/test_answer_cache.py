@@ -21,7 +21,8 @@ from memory.search.ranking.ranker import Wanted
 from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
-from memory.store.writer import DocumentDelete, Store
+from memory.store.sqlite.writer import Store
+from memory.store.writer import DocumentDelete
 from schemas.errors import Transient
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Hybrid, Settings, TemporalDecay

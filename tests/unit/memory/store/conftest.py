@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.writer import Store
+from memory.store.sqlite.writer import Store, create_generation
 
 
 @pytest.fixture
@@ -28,13 +27,13 @@ WRITING = {"with sqlite-vec": StoreOptions(), "without": StoreOptions(extension_
 def _sqlite(folder: Path, *, options: StoreOptions) -> Store:
     path = folder / "store.sqlite"
     create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-    return SqliteStore(path, options)
+    return Store(path, options)
 
 
 @pytest.fixture(params=WRITING)
-def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[SqliteStore]:
+def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[Store]:
     """A store of that generation, with sqlite-vec and without."""
-    store = SqliteStore(index_path, WRITING[request.param])
+    store = Store(index_path, WRITING[request.param])
     yield store
     store.close()
 

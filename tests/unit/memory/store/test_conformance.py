@@ -10,13 +10,13 @@ import pytest
 
 from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import MOST_NAMED, VectorState
+from memory.store.sqlite.writer import Store
 from memory.store.writer import (
     DocumentDelete,
     DocumentWrite,
     KeptChunk,
     NewChunk,
     Refusal,
-    Store,
     WriteOutcome,
 )
 from schemas.documents import DocumentKey, FileStat

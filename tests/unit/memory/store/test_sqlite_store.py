@@ -19,9 +19,9 @@ from memory.store.errors import (
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import ReadConnections
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
-from memory.store.sqlite.writer import SqliteStore, create_generation, migrate
+from memory.store.sqlite.writer import Store, create_generation, migrate
 from memory.store.writer import DocumentDelete
 from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
@@ -32,7 +32,7 @@ CHECKOUT = Path(__file__).parents[4]
 # Vectors ---------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: SqliteStore, index_path: Path) -> None:
+def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: Store, index_path: Path) -> None:
     filled(sqlite_store)
     for number in range(0, 30, 3):  # holes in the blocks
         gone = key(f"memory/{number}.md")
@@ -41,7 +41,7 @@ def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: SqliteStore, 
     sqlite_store.write(
         [document(filled_again, "a", "b", revision=sqlite_store.revision(filled_again), vectors=[vector(1), vector(2)])]
     )
-    reader = SqliteReader(index_path, StoreOptions())
+    reader = StoreReader(index_path, StoreOptions())
     for seed in range(5):
         query = vector(1000 + seed)
         expected = by_sqlite_vec(index_path, query, 50)
@@ -60,11 +60,11 @@ sys.modules["sqlite_vec"] = None  # as where there is no wheel
 from importlib.metadata import version
 from pathlib import Path
 from memory.store.options import StoreOptions
-from memory.store.sqlite.writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import Store, create_generation
 from tests.storing import filled, vector
 path = Path(sys.argv[1])
 create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-store = SqliteStore(path, StoreOptions())
+store = Store(path, StoreOptions())
 filled(store, documents=4, chunks=20)
 print(store.vector_reason, store.counts().vectors_ready, len(store.search_vectors(vector(25), 100)), store.check())
 """
@@ -76,7 +76,7 @@ def test_an_index_made_where_sqlite_vec_is_missing_has_its_vectors_and_sqlite_ve
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert done.stdout == "None 80 80 []\n"
     query = vector(25)
-    reader = SqliteReader(path, StoreOptions())
+    reader = StoreReader(path, StoreOptions())
     assert [hit.id for hit in by_sqlite_vec(path, query, 100)] == [hit.id for hit in reader.search_vectors(query, 100)]
     reader.close()
     connection = with_sqlite_vec(path)
@@ -89,7 +89,7 @@ def test_the_layout_of_vectors_is_that_of_the_installed_sqlite_vec() -> None:
     assert version("sqlite-vec") == sqlite_vectors.SQLITE_VEC_VERSION
 
 
-def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: SqliteStore, index_path: Path) -> None:
+def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Store, index_path: Path) -> None:
     filled(sqlite_store, documents=1)
     ours = with_sqlite_vec(index_path)
     theirs = with_sqlite_vec(Path(":memory:"))
@@ -110,7 +110,7 @@ def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Sql
     ours.close()
 
 
-def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteStore, index_path: Path) -> None:
+def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: Store, index_path: Path) -> None:
     filled(sqlite_store, documents=2, chunks=3)
     lost = sqlite_store.vectors_of([2])[2].tobytes()
     gone = key("memory/0.md")
@@ -153,7 +153,7 @@ def test_what_is_no_index_is_refused_and_named(
 ) -> None:
     path = tmp_path / "bad.sqlite"
     make(path)
-    for opening in (SqliteReader, SqliteStore):
+    for opening in (StoreReader, Store):
         with pytest.raises(error, match=said) as caught:
             opening(path, StoreOptions())
         assert getattr(caught.value, "generation", path.name) == path.name
@@ -161,14 +161,14 @@ def test_what_is_no_index_is_refused_and_named(
         create_generation(path, StoreOptions(), fingerprint="g", description="")
 
 
-def test_damaged_pages_are_reported_as_corrupt(sqlite_store: SqliteStore, index_path: Path) -> None:
+def test_damaged_pages_are_reported_as_corrupt(sqlite_store: Store, index_path: Path) -> None:
     filled(sqlite_store)
     sqlite_store.close()
     size = index_path.stat().st_size
     with index_path.open("r+b") as file:
         file.seek(16384)
         file.write(b"\xff" * (size - 16384))
-    reader = SqliteReader(index_path, StoreOptions())
+    reader = StoreReader(index_path, StoreOptions())
     with pytest.raises(StoreCorrupt):
         list(reader.files())
     assert reader.check() != []
@@ -187,9 +187,7 @@ def test_damaged_pages_are_reported_as_corrupt(sqlite_store: SqliteStore, index_
         ("INSERT INTO chunks_fts(rowid, text) VALUES (99, 'x')", "rows of chunks_fts without a chunk (ids 99)"),
     ],
 )
-def test_the_check_finds_every_disagreement(
-    sqlite_store: SqliteStore, index_path: Path, damage: str, finding: str
-) -> None:
+def test_the_check_finds_every_disagreement(sqlite_store: Store, index_path: Path, damage: str, finding: str) -> None:
     filled(sqlite_store, documents=1, chunks=5)
     assert sqlite_store.check() == []
     connection = with_sqlite_vec(index_path)
@@ -201,8 +199,8 @@ def test_the_check_finds_every_disagreement(
 # Readers and writers ---------------------------------------------------------------------------------
 
 
-def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, index_path: Path) -> None:
-    reader = SqliteReader(index_path, StoreOptions())
+def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: Store, index_path: Path) -> None:
+    reader = StoreReader(index_path, StoreOptions())
     sqlite_store.write([document(NOTE, "gateway")])
     assert len(reader.search_text("gateway", 5)) == 1
     with sqlite_store.transaction() as transaction:
@@ -230,7 +228,7 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
     connection.close()
 
 
-def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: SqliteStore) -> None:
+def test_a_reader_of_a_file_that_is_gone_shares_its_connections(index_path: Path, sqlite_store: Store) -> None:
     filled(sqlite_store, documents=1, chunks=1)
     connections = ReadConnections(index_path, StoreOptions())
     counts: list[int] = []

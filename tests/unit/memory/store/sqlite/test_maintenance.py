@@ -9,9 +9,9 @@ import pytest
 
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
-from memory.store.sqlite.writer import SqliteStore
+from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentWrite, NewChunk
 from tests.storing import STAT, by_sqlite_vec, key, text_hash, vector
 
@@ -24,7 +24,7 @@ def always() -> bool:
     return True
 
 
-def note(store: SqliteStore, number: int, *, count: int, seed: int, keep: int = 0) -> None:
+def note(store: Store, number: int, *, count: int, seed: int, keep: int = 0) -> None:
     """Write a note of `count` chunks; of those that it had, the first `keep` stay."""
     name = key(f"memory/{number}.md")
     old = store.chunks_of(name)
@@ -48,7 +48,7 @@ def note(store: SqliteStore, number: int, *, count: int, seed: int, keep: int = 
 
 
 @pytest.fixture
-def holey(sqlite_store: SqliteStore) -> SqliteStore:
+def holey(sqlite_store: Store) -> Store:
     """Six blocks of vectors, the first four of which lost most of theirs."""
     for number in range(4):
         note(sqlite_store, number, count=PLACES, seed=number)
@@ -66,9 +66,9 @@ def blocks(path: Path) -> tuple[int, int]:
     return int(numbers), int(vectors)
 
 
-def test_vectors_move_together_and_every_search_finds_what_it_found(holey: SqliteStore, index_path: Path) -> None:
+def test_vectors_move_together_and_every_search_finds_what_it_found(holey: Store, index_path: Path) -> None:
     shelf = VectorShelf()
-    reader = SqliteReader(index_path, StoreOptions(), shelf=shelf)
+    reader = StoreReader(index_path, StoreOptions(), shelf=shelf)
     queries = [vector(seed, DIMENSIONS) for seed in range(3)]
 
     def found() -> list[list[Hit]]:

@@ -12,10 +12,10 @@ from memory.chunking.segmenting import index_text
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk
 from memory.store.sqlite import connection as sqlite_connection
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.rows import as_blob
 from memory.store.sqlite.schema import MIGRATIONS
-from memory.store.sqlite.writer import SqliteStore, migrate, open_for_writing
+from memory.store.sqlite.writer import Store, migrate, open_for_writing
 from memory.store.writer import WriteOutcome
 from schemas.documents import FileStat
 from tests.storing import TALK, key, mark, piece, said, text_hash, vector
@@ -55,7 +55,7 @@ def old_path(tmp_path: Path) -> Path:
     return path
 
 
-def says_what_it_said(reader: SqliteReader) -> None:
+def says_what_it_said(reader: StoreReader) -> None:
     assert [hit.id for hit in reader.search_text("gateway", 5)] == [1]
     assert [hit.id for hit in reader.search_vectors(vector(1), 5)] == [1]
     assert [row.text for row in reader.chunk_rows([1, 2]).values()] == ["gateway", "deploy"]
@@ -90,15 +90,15 @@ def test_only_an_index_with_thai_lao_burmese_or_khmer_is_to_be_built_anew(
     connection.execute("UPDATE chunks SET text = ? WHERE id = 1", (text,))
     connection.execute("UPDATE files SET path = ?", (path,))
     connection.close()
-    SqliteStore(old_path, StoreOptions()).close()
+    Store(old_path, StoreOptions()).close()
     assert (rows(old_path, "SELECT value FROM meta WHERE name = 'fingerprint'") == [("f",)]) == stays
 
 
 def test_an_index_of_the_first_schema_is_read_as_it_is_and_still_when_a_writer_migrates_it(old_path: Path) -> None:
-    reader = SqliteReader(old_path, StoreOptions())
+    reader = StoreReader(old_path, StoreOptions())
     says_what_it_said(reader)
     assert rows(old_path, "PRAGMA user_version") == [(1,)]
-    store = SqliteStore(old_path, StoreOptions())
+    store = Store(old_path, StoreOptions())
     assert rows(old_path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
     says_what_it_said(reader)
     says_what_it_said(store)

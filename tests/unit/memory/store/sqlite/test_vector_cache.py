@@ -19,7 +19,7 @@ from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
-from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import HeldVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk
 from tests.storing import STAT, chunk, document, key
@@ -43,7 +43,7 @@ def blocks_of_eight_rows() -> Iterator[None]:
 
 
 def held_of(reader: object) -> HeldVectors:
-    assert isinstance(reader, SqliteReader)
+    assert isinstance(reader, StoreReader)
     assert reader._held is not None
     return reader._held
 
