@@ -19,7 +19,7 @@ import apsw
 import structlog
 
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
-from memory.store.read_only import keep_log
+from memory.store.read_only import opened
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class DurableSqlite:
         return True
 
     def close(self) -> None:
-        """Close the file. Its log stays (see `connect`), empty."""
+        """Close the file. Its log stays (see `opened`), empty."""
         with contextlib.suppress(apsw.Error):
             if self._connection is not None and self._inode == _inode(self._path):
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -124,17 +124,13 @@ class DurableSqlite:
                 stray.unlink(missing_ok=True)
             apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE).close()
             self._path.chmod(0o600)
-        connection = connect(self._path)
-        try:
-            self._make_tables(connection)
-        except BaseException:
-            connection.close(force=True)
-            raise
-        return connection
+        return opened(str(self._path), apsw.SQLITE_OPEN_READWRITE, self._set_up)
 
-    def _make_tables(self, connection: apsw.Connection) -> None:
-        row = connection.execute("PRAGMA user_version").fetchone()
-        version = int(row[0]) if row is not None else 0
+    def _set_up(self, connection: apsw.Connection) -> None:
+        connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+        version = int(connection.pragma("user_version"))
         if version == self._kind.version:
             return
         if version:
@@ -205,16 +201,6 @@ def committed(connection: apsw.Connection) -> Iterator[None]:
 def parts(path: Path) -> tuple[Path, Path, Path]:
     """Return the paths of the file, its write-ahead log and the log's index."""
     return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
-
-
-def connect(path: Path) -> apsw.Connection:
-    """Open an existing file."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
-    keep_log(connection)  # a connection to a replaced file must not delete the new file's log by its name
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-    return connection
 
 
 def empty_log(connection: apsw.Connection, *, wait_seconds: float, busy_seconds: float) -> None:

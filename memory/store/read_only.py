@@ -1,4 +1,4 @@
-"""SQLite files as a process reads them that never writes them: no file is made anew, repaired or set aside."""
+"""Opening of SQLite files; and reading of one that this process never makes anew, repairs or sets aside."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ def open_read_only(path: Path, begin: Callable[[apsw.Connection], None]) -> apsw
     alone is read, since no other process of this folder writes. Raises apsw.Error, and what `begin` raises.
     """
     try:
-        return _opened(str(path), apsw.SQLITE_OPEN_READONLY, begin)
+        return opened(str(path), apsw.SQLITE_OPEN_READONLY, begin)
     except _NO_SHARED_MEMORY:
         if not path.is_file() or bytes_of(path.with_name(f"{path.name}-wal")):
             raise
         uri = f"{path.absolute().as_uri()}?immutable=1"
-        return _opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, begin)
+        return opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, begin)
 
 
-def _opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
-    connection = apsw.Connection(name, flags=flags)
+def opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
+    """Open a file, set the connection up by `begin`, and close it if that fails.
+
+    The -wal and -shm files stay when the last connection closes: a reader that may not write to the folder could not
+    make them again, and a connection to a replaced file must not delete those of the new one.
+    """
+    connection, yes = apsw.Connection(name, flags=flags), ctypes.c_int(1)
     try:
-        keep_log(connection)  # a reader that may not write to the folder could not make it again
+        connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
         begin(connection)
     except BaseException:
-        connection.close()
+        connection.close(force=True)  # a damaged file may not close in order
         raise
     return connection
 
@@ -52,12 +57,6 @@ def read_durable(path: Path, version: int, read: Callable[[apsw.Connection], T],
             return read(connection) if connection.pragma("user_version") == version else nothing
     except apsw.Error:
         return nothing
-
-
-def keep_log(connection: apsw.Connection) -> None:
-    """Leave the -wal and -shm files in place when the last connection closes."""
-    yes = ctypes.c_int(1)
-    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
 
 
 def bytes_of(path: Path) -> int:

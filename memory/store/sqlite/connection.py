@@ -12,6 +12,7 @@ import apsw
 from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.read_only import open_read_only
+from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import (
     APPLICATION_ID,
     OLDEST_READABLE_SCHEMA_NUMBER,
@@ -68,7 +69,7 @@ def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
         StoreCorrupt: the file is not an index.
         OtherVersion: another version of recalld wrote the index.
     """
-    number = int(connection.pragma("user_version"))
+    number = schema_number(connection)
     if int(connection.pragma("application_id")) != APPLICATION_ID or number < 1:
         raise StoreCorrupt(f"{path} holds no index", generation=path.name)
     if number > SCHEMA_NUMBER:

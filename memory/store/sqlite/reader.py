@@ -51,6 +51,7 @@ from memory.store.sqlite.rows import (
     meta_value,
     name_of,
     refused_of,
+    schema_number,
     stored_chunk,
 )
 from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
@@ -202,7 +203,7 @@ class StoreReader:
     def file(self, key: DocumentKey) -> IndexedFile | None:
         """Return the facts about one document's source, None if it is unknown."""
         with self._readers.borrow() as connection:
-            statement = SELECT_FILE if _schema(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILE
+            statement = SELECT_FILE if schema_number(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILE
             row = fetch_one(connection, statement, name_of(key))
         return indexed_file(row) if row else None
 
@@ -215,7 +216,7 @@ class StoreReader:
         last = 0
         while True:
             with self._readers.borrow() as connection:
-                statement = SELECT_FILES if _schema(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILES
+                statement = SELECT_FILES if schema_number(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILES
                 rows = fetch(connection, statement, (last, _FILES_PAGE))
             for row in rows:
                 yield indexed_file(row[1:])
@@ -381,10 +382,6 @@ class StoreReader:
         """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
         return int(self._fetch(COUNT_PENDING)[0][0])
 
-    def size(self) -> int:
-        """Return the approximate bytes of the index. Reads none of it."""
-        return bytes_of(self._path)
-
     def change_token(self) -> object:
         """Return a value that differs after any commit of any process. Cheap."""
         return self._path.name, self.meta("transactions")
@@ -407,7 +404,7 @@ class StoreReader:
     def _fetch(self, statement: str, *bindings: str | int, since: int = 0) -> list[tuple[Any, ...]]:
         """Return all rows of a statement, none in an index of an older schema than the one `since` which it works."""
         with self._readers.borrow() as connection:
-            return fetch(connection, statement, bindings) if not since or _schema(connection) >= since else []
+            return fetch(connection, statement, bindings) if not since or schema_number(connection) >= since else []
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
         """Return the width of the vectors, None while the index has never held one."""
@@ -428,7 +425,3 @@ class StoreReader:
                 "`recalld rebuild` makes them one"
             )
         return dimensions
-
-
-def _schema(connection: apsw.Connection) -> int:
-    return int(connection.pragma("user_version"))

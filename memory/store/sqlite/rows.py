@@ -123,7 +123,7 @@ def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
 
 def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:
     """Return a transcript's mark, None without one or in a database older than transcripts."""
-    if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
+    if schema_number(connection) < TRANSCRIPTS_SCHEMA_NUMBER:
         return None
     row = fetch_one(connection, SELECT_MARK, name_of(key))
     return TranscriptMark(*row) if row is not None else None
@@ -144,6 +144,11 @@ def meta_value(connection: apsw.Connection, name: str) -> str | None:
     """Return one entry of `meta`, None without it."""
     row = fetch_one(connection, SELECT_META, (name,))
     return None if row is None else str(row[0])
+
+
+def schema_number(connection: apsw.Connection) -> int:
+    """Return the number of the index's last migration."""
+    return int(connection.pragma("user_version"))
 
 
 def current_revision(connection: apsw.Connection, key: DocumentKey) -> int:

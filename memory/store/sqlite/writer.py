@@ -15,7 +15,7 @@ import apsw
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.read_only import bytes_of, keep_log
+from memory.store.read_only import bytes_of, opened
 from memory.store.reader import TranscriptMark
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
@@ -35,6 +35,7 @@ from memory.store.sqlite.maintenance import (
     note_erased,
 )
 from memory.store.sqlite.reader import StoreReader
+from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.writer import (
@@ -284,14 +285,7 @@ def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False)
     """
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     with translated(path):
-        connection = apsw.Connection(str(path), flags=flags)
-        try:
-            set_up(connection, options, WRITER_PRAGMAS)
-            keep_log(connection)  # a reader that may not write to the folder could not make it again
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return opened(str(path), flags, lambda connection: set_up(connection, options, WRITER_PRAGMAS))
 
 
 def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...] = MIGRATIONS) -> int:
@@ -301,10 +295,10 @@ def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...]
     """
     applied = 0
     for number, (name, statements) in enumerate(migrations, start=1):
-        if _user_version(connection) >= number:
+        if schema_number(connection) >= number:
             continue
         with committed(connection):
-            if _user_version(connection) >= number:
+            if schema_number(connection) >= number:
                 continue  # another process has applied it meanwhile
             connection.execute(statements)
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -313,7 +307,3 @@ def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...]
             connection.pragma("application_id", APPLICATION_ID)
             applied += 1
     return applied
-
-
-def _user_version(connection: apsw.Connection) -> int:
-    return int(connection.pragma("user_version"))
