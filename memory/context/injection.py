@@ -173,12 +173,7 @@ async def found_blocks(
     ]
     shown = injected(plain[: settings.max_results], max_chars=settings.max_chars)
     return [
-        InjectedBlock(
-            "memory",
-            f"{one.path}#L{one.start_line}-L{one.end_line}",
-            one.snippet,
-            one.path in CURATED_FILES,
-        )
+        InjectedBlock("memory", f"{one.path}#L{one.start_line}-L{one.end_line}", one.snippet, one.path in CURATED_FILES)
         for one in shown
     ]
 

@@ -103,9 +103,8 @@ class SessionKinds:
 def transcripts_at(folder: str, place: str) -> frozenset[str]:
     """Return the names of the transcripts that, by the store of a folder, are of conversations at one place alone."""
     store = _store_in(folder, ())
-    return (
-        frozenset(name for name, known_place in store.places.items() if known_place == place) if store else frozenset()
-    )
+    places = store.places if store is not None else {}
+    return frozenset(name for name, its_place in places.items() if its_place == place)
 
 
 def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
@@ -237,9 +236,7 @@ def _own_kind(key: str, entry: Mapping[str, Any], entries: Mapping[str, Any]) ->
     above, _, last = key.rpartition(":")
     if entry.get("heartbeatIsolatedBaseSessionKey") or (last == "heartbeat" and above in entries):
         return _HEARTBEAT
-    rest = key.strip().lower()
-    if rest.startswith("agent:"):
-        rest = rest.split(":", 2)[-1]
+    rest = split_key(key)[1]
     if rest == "boot":
         return "system"
     return next((kind for start, kind in _BEGINNINGS.items() if rest.startswith(start)), _CHAT)

@@ -199,11 +199,8 @@ class EmbeddingCache:
 
     def _write_touches(self, writer: apsw.Connection, most: int) -> None:
         """Write marks of last use, in the transaction that is open."""
-        marks: list[tuple[int, int]] = []
-        while self._touched and len(marks) < most:
-            row, day = self._touched.popitem()
-            marks.append((day, row))
-        writer.executemany("UPDATE embeddings SET used = ? WHERE id = ?", marks)
+        marks = [self._touched.popitem() for _ in range(min(most, len(self._touched)))]
+        writer.executemany("UPDATE embeddings SET used = ?2 WHERE id = ?1", marks)
 
     def _surplus(self, bound: int) -> int:
         """Return the number of entries above `bound`."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 
 from memory.embedding.vectors import matrix_from_bytes16, sound_rows16
-from memory.store.read_only import read_durable
 from memory.store.reader import Vector
+from memory.store.sqlite_file import read_durable
 
 #: `PRAGMA user_version` of the file.
 VERSION = 1

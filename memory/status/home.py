@@ -27,7 +27,7 @@ from memory.status.agent import agent_status, spending, trouble_of
 from memory.status.index import StatusSources
 from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
 from memory.status.run_files import frozen_pid, read_hooks_state
-from memory.store.read_only import bytes_of
+from memory.store.sqlite_file import bytes_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader

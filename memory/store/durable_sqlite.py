@@ -19,7 +19,7 @@ import apsw
 import structlog
 
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
-from memory.store.read_only import opened
+from memory.store.sqlite_file import opened
 
 log = structlog.get_logger(__name__)
 

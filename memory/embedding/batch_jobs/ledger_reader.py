@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from memory.store.read_only import read_durable
+from memory.store.sqlite_file import read_durable
 
 #: `PRAGMA user_version` of the file.
 VERSION = 1

@@ -11,13 +11,9 @@ import apsw
 
 from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.read_only import open_read_only
 from memory.store.sqlite.rows import schema_number
-from memory.store.sqlite.schema import (
-    APPLICATION_ID,
-    OLDEST_READABLE_SCHEMA_NUMBER,
-    SCHEMA_NUMBER,
-)
+from memory.store.sqlite.schema import APPLICATION_ID, OLDEST_READABLE_SCHEMA_NUMBER, SCHEMA_NUMBER
+from memory.store.sqlite_file import open_read_only
 
 #: Readers map the first 2 GB of an index into memory: address space, not resident memory.
 READER_PRAGMAS: dict[str, int | str] = {"cache_size": -4_096, "mmap_size": 2_147_483_648, "temp_store": "memory"}
@@ -38,21 +34,6 @@ _WRITE_FAILURES = frozenset(
 NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which includes it"
 
 _MISSING_PARTS = ("no such table", "no such column", "vtable constructor failed")
-
-
-def open_for_reading(path: Path, options: StoreOptions) -> apsw.Connection:
-    """Open a read-only connection to an index of this version.
-
-    Raises:
-        apsw.Error: untranslated.
-        StoreUnreadable, StoreCorrupt
-    """
-
-    def begin(connection: apsw.Connection) -> None:
-        set_up(connection, options, READER_PRAGMAS)
-        refuse_strangers(connection, path)
-
-    return open_read_only(path, begin)
 
 
 def set_up(connection: apsw.Connection, options: StoreOptions, pragmas: Mapping[str, int | str]) -> None:
@@ -179,7 +160,7 @@ class ReadConnections:
         try:
             with translated(self._path):
                 if connection is None:
-                    connection = self._open_or_wait()
+                    connection = self._open()
                 yield connection
         finally:
             with self._changed:
@@ -200,10 +181,10 @@ class ReadConnections:
             while self._idle:
                 self._idle.pop().close()
 
-    def _open_or_wait(self) -> apsw.Connection:
+    def _open(self) -> apsw.Connection:
         """Open a connection. If the file is gone, as of a replaced generation, wait for a connection to it."""
         try:
-            return self._open()
+            return open_read_only(self._path, self._begin)
         except apsw.CantOpenError:
             with self._changed:
                 seconds = self._options.busy_timeout_seconds
@@ -211,7 +192,7 @@ class ReadConnections:
                     raise
                 return self._idle.pop()
 
-    def _open(self) -> apsw.Connection:
-        connection = open_for_reading(self._path, self._options)
+    def _begin(self, connection: apsw.Connection) -> None:
+        set_up(connection, self._options, READER_PRAGMAS)
+        refuse_strangers(connection, self._path)
         self.text_reason = missing_keywords(connection)
-        return connection

@@ -13,7 +13,6 @@ import apsw
 from memory.chunking.segmenting import match_terms, query_terms
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.options import StoreOptions
-from memory.store.read_only import bytes_of
 from memory.store.reader import (
     MOST_BEGUN,
     MOST_NAMED,
@@ -56,6 +55,7 @@ from memory.store.sqlite.rows import (
 )
 from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
 from memory.store.sqlite.vectors import HeldVectors, VectorShelf
+from memory.store.sqlite_file import bytes_of
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant

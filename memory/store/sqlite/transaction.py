@@ -380,16 +380,8 @@ class WriteTransaction:
 
     def _chunk_values(self, chunk_id: int, file_id: int, chunk: NewChunk) -> tuple[int | float | str | None, ...]:
         place = (chunk.ordinal, chunk.start_line, chunk.end_line)
-        return (
-            chunk_id,
-            file_id,
-            *place,
-            self._state(chunk),
-            chunk.text_hash,
-            chunk.refused,
-            chunk.text,
-            chunk.said_at,
-        )
+        state, text_hash = self._state(chunk), chunk.text_hash
+        return (chunk_id, file_id, *place, state, text_hash, chunk.refused, chunk.text, chunk.said_at)
 
     def _state(self, chunk: NewChunk) -> VectorState:
         if chunk.refused is not None:

@@ -15,7 +15,6 @@ import apsw
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.read_only import bytes_of, opened
 from memory.store.reader import TranscriptMark
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
@@ -38,6 +37,7 @@ from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
+from memory.store.sqlite_file import bytes_of, opened
 from memory.store.writer import (
     DocumentChange,
     DocumentDelete,

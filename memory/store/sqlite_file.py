@@ -1,4 +1,4 @@
-"""Opening of SQLite files; and reading of one that this process never makes anew, repairs or sets aside."""
+"""Opening of SQLite files, and reading of the embedding cache and the ledger without ever making them anew."""
 
 from __future__ import annotations
 
