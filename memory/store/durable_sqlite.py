@@ -19,7 +19,7 @@ import apsw
 import structlog
 
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
-from memory.store.sqlite_file import opened
+from memory.store.sqlite_file import bytes_of, opened
 
 log = structlog.get_logger(__name__)
 
@@ -95,8 +95,7 @@ class DurableSqlite:
 
     def cut_the_log(self) -> bool:
         """Empty a write-ahead log that grew, unless a reader uses it; return True if it had grown."""
-        log_file = parts(self._path)[1]
-        if not log_file.exists() or log_file.stat().st_size < _LOG_WORTH_CUTTING_BYTES:
+        if bytes_of(parts(self._path)[1]) < _LOG_WORTH_CUTTING_BYTES:
             return False
         with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
             empty_log(self.connection(), wait_seconds=0.0, busy_seconds=BUSY_SECONDS)

@@ -30,5 +30,4 @@ def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> in
     A ledger that cannot be read right now counts as empty.
     """
     bindings = (agent, time.time() - looked_within_seconds)
-    path = ledger_path(home)
-    return read_durable(path, VERSION, lambda file: int(next(file.execute(COUNT_TEXTS, bindings))[0]), 0)
+    return read_durable(ledger_path(home), VERSION, lambda file: int(next(file.execute(COUNT_TEXTS, bindings))[0]), 0)

@@ -265,16 +265,12 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
         reason = missing_keywords(memory)
     if reason is not None:
         raise KeywordsUnavailable(f"no index can be made by this process: {reason}")
-    connection = open_for_writing(path, options, create=True)
-    try:
-        with translated(path):
-            migrate(connection)
-            with committed(connection):
-                connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
-            # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    finally:
-        connection.close()
+    with closing(open_for_writing(path, options, create=True)) as connection, translated(path):
+        migrate(connection)
+        with committed(connection):
+            connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
+        # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False) -> apsw.Connection:
