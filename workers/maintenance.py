@@ -80,10 +80,10 @@ def _reporting(runtime: Runtime, code: ConditionCode, agent: str) -> Iterator[No
     try:
         yield
     except Exception as error:
-        known = isinstance(error, (RecalldError, OSError))
-        if not known:
+        is_expected = isinstance(error, (RecalldError, OSError))
+        if not is_expected:
             log.exception(code.value, agent=agent)
-        text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+        text = str(error) if is_expected else f"unexpected {type(error).__name__}: {error}"
         runtime.board.report(code, agent=agent, error=text)
     else:
         runtime.board.resolve(code, agent=agent)
@@ -95,9 +95,9 @@ def _sweep(runtime: Runtime, claim: HomeLock) -> None:
         runtime.board.resolve(ConditionCode.OTHER_HOME)
     else:
         runtime.board.report(ConditionCode.OTHER_HOME)
-    found = runtime.queue.sweep(every_seconds=SWEEP_SECONDS)
-    if found:
-        log.info("swept", put_right=found)
+    repairs = runtime.queue.sweep(every_seconds=SWEEP_SECONDS)
+    if repairs:
+        log.info("swept", put_right=repairs)
 
 
 def keep_house(runtime: Runtime, agent: str) -> None:

@@ -192,10 +192,10 @@ class BackendSlots:
         """Return the memory of an agent whose backend is not recalld's own index. Never raises."""
         key = agent.id, agent.model_dump_json()
         with self._lock:
-            held = self._slots.get(key)
-            if held is None or (held.failed_at is not None and self._clock() >= held.failed_at + BACKOFF_SECONDS):
-                held = self._slots[key] = FallbackMemory(agent, self._made(agent), builtin, clock=self._clock)
-            return held
+            slot = self._slots.get(key)
+            if slot is None or (slot.failed_at is not None and self._clock() >= slot.failed_at + BACKOFF_SECONDS):
+                slot = self._slots[key] = FallbackMemory(agent, self._made(agent), builtin, clock=self._clock)
+            return slot
 
     def close(self) -> None:
         """Close all backends."""

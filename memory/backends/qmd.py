@@ -120,9 +120,9 @@ class QmdBackend(Backend):
         cited = is_cited(self._agent.citations, session)
         sources = request.searched(self._agent.sources)
         results = (self._result(hit, session, cited=cited) for hit in hits if hit.score >= (request.min_score or 0.0))
-        found = [result for result in results if result is not None and result.source in sources]
+        shown_results = [result for result in results if result is not None and result.source in sources]
         return SearchAnswer(
-            results=injected(found[:wanted], max_chars=limits.max_injected_chars),
+            results=injected(shown_results[:wanted], max_chars=limits.max_injected_chars),
             provider="qmd",
             model="qmd",
             mode="keyword" if self._qmd.search_mode == "search" else "hybrid",
@@ -157,12 +157,12 @@ class QmdBackend(Backend):
     def _key_of(self, hit: QmdHit) -> DocumentKey | None:
         """Return the document of a hit."""
         collection, path = hit.place
-        known = self._collections.get(collection)
-        if known is None:
+        settings = self._collections.get(collection)
+        if settings is None:
             return None
-        if known["path"] == str(self._exports):
+        if settings["path"] == str(self._exports):
             return DocumentKey(SESSIONS_SOURCE, f"{SESSIONS_SOURCE}/{path.removesuffix('.md')}")
-        return self._files.key_of(os.path.join(known["path"], path))  # noqa: PTH118 - text, not yet a path
+        return self._files.key_of(os.path.join(settings["path"], path))  # noqa: PTH118 - text, not yet a path
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Read lines of a document from its file."""
@@ -239,8 +239,8 @@ class QmdBackend(Backend):
             with (self._exports.parent / "update.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Folders that are not there yet are left out. JSON is YAML, too.
-                there = {name: one for name, one in self._collections.items() if Path(one["path"]).is_dir()}
-                self._command.configure(json.dumps({"collections": there}))
+                present = {name: one for name, one in self._collections.items() if Path(one["path"]).is_dir()}
+                self._command.configure(json.dumps({"collections": present}))
                 step()
         except BlockingIOError:
             return True
@@ -277,12 +277,12 @@ class QmdBackend(Backend):
             return
         days = self._qmd.sessions.retention_days
         oldest = time.time() - days * 86_400 if days is not None else 0.0
-        kept: set[Path] = set()
+        exported: set[Path] = set()
         for key, stat in self._files.scan().documents.items():
             if not key.is_transcript or stat.mtime_ns / 1e9 < oldest or self._closed.is_set():
                 continue
             file = folder / f"{key.path.removeprefix(f'{SESSIONS_SOURCE}/')}.md"
-            kept.add(file)
+            exported.add(file)
             if file.exists() and file.stat().st_mtime_ns == stat.mtime_ns:
                 continue
             with suppress(RecalldError), self._files.opened(key, settled=False) as opened:
@@ -293,5 +293,5 @@ class QmdBackend(Backend):
                 os.utime(file, ns=(stat.mtime_ns, stat.mtime_ns))
         if not self._closed.is_set():
             for file in folder.rglob("*.md"):
-                if file not in kept:
+                if file not in exported:
                     file.unlink(missing_ok=True)

@@ -108,13 +108,13 @@ class InjectedSessions:
 
     def fresh(self, agent: str, session: str, blocks: Sequence[InjectedBlock]) -> list[InjectedBlock]:
         """Return the blocks that are new to a session's context, and remember them."""
-        known = self._sessions.setdefault((agent, session), _Session()).held
+        given = self._sessions.setdefault((agent, session), _Session()).held
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
         digests = {blake2s(block.text.encode("utf-8", "replace"), digest_size=12).digest(): block for block in blocks}
-        fresh = {digest: block for digest, block in digests.items() if digest not in known}
-        known.update(fresh)
+        fresh = {digest: block for digest, block in digests.items() if digest not in given}
+        given.update(fresh)
         return list(fresh.values())
 
 
@@ -136,14 +136,14 @@ def triggered_blocks(
 
     `cosines`: meaning of a line -> its cosine with the prompt.
     """
-    folded, found = fold(prompt), []
+    folded, ranked = fold(prompt), []
     for block in curated:
         is_named = any(_has(folded, fold(trigger)) for trigger in block.marks.triggers)
         nearness = 1.0 if is_named else (cosines or {}).get(block.meaning or "", 0.0)
         if nearness >= MEANT_COSINE:
-            found.append((-block.marks.importance, -nearness, block))
-    found.sort(key=lambda one: one[:2])
-    return [InjectedBlock("memory", block.source, block.text) for _, _, block in found[:TRIGGERED_LINES]]
+            ranked.append((-block.marks.importance, -nearness, block))
+    ranked.sort(key=lambda rank: rank[:2])
+    return [InjectedBlock("memory", block.source, block.text) for _, _, block in ranked[:TRIGGERED_LINES]]
 
 
 async def found_blocks(
@@ -171,10 +171,10 @@ async def found_blocks(
         for result in answer.results
         if not but_of or result.source != SESSIONS_SOURCE or not _is_of(result.path, but_of)
     ]
-    shown = injected(plain[: settings.max_results], max_chars=settings.max_chars)
+    passages = injected(plain[: settings.max_results], max_chars=settings.max_chars)
     return [
-        InjectedBlock("memory", f"{one.path}#L{one.start_line}-L{one.end_line}", one.snippet, one.path in CURATED_FILES)
-        for one in shown
+        InjectedBlock("memory", f"{hit.path}#L{hit.start_line}-L{hit.end_line}", hit.snippet, hit.path in CURATED_FILES)
+        for hit in passages
     ]
 
 
@@ -190,14 +190,14 @@ def without_hidden_lines(
     `files` are the curated files as they are now, by path.
     """
     reduced = {path: file.lines_for(repositories, but=given) for path, file in files.items()}
-    shown = []
+    reduced_blocks = []
     for block in blocks:
         if block.is_indexed:
             path = block.source.rpartition("#")[0]
             block = replace(block, text=reduced[path](block.text) if path in reduced else "")  # noqa: PLW2901
         if block.text:
-            shown.append(block)
-    return shown
+            reduced_blocks.append(block)
+    return reduced_blocks
 
 
 def _is_of(path: str, session: str) -> bool:

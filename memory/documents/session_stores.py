@@ -93,10 +93,10 @@ class SessionKinds:
         store, kind = self._stores[place], _CHAT
         if store is not None:
             session = archived_path(name)
-            known = store.kinds.get(session or name)
-            if known is None and session is not None:
-                known = _told_by(root.folder, root.named(path) or ())
-            kind = known or _CHAT
+            stored_kind = store.kinds.get(session or name)
+            if stored_kind is None and session is not None:
+                stored_kind = _told_by(root.folder, root.named(path) or ())
+            kind = stored_kind or _CHAT
         return None if kind in self._wanted else kind
 
 
@@ -112,10 +112,10 @@ def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
     if not os.path.lexists(join(folder, *parts, STORE)):
         return None
     try:
-        found = stat_below(folder, (*parts, STORE), name=STORE)
-        if found is None or found.st_size > _MAX_BYTES:
+        file_stat = stat_below(folder, (*parts, STORE), name=STORE)
+        if file_stat is None or file_stat.st_size > _MAX_BYTES:
             return None
-        return _read(folder, parts, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        return _read(folder, parts, (file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns))
     except (RecalldError, OSError):
         return None
 
@@ -136,8 +136,8 @@ def _told_by(folder: str, parts: tuple[str, ...]) -> SessionKind:
     for compressed in (False, True):
         file = (*parts[:-1], parts[-1] + COMPRESSED) if compressed else parts
         with contextlib.suppress(RecalldError, OSError):
-            if (found := stat_below(folder, file, name=parts[-1])) is not None:
-                return _begun_as(folder, file, compressed, (found.st_ino, found.st_size, found.st_mtime_ns))
+            if (file_stat := stat_below(folder, file, name=parts[-1])) is not None:
+                return _begun_as(folder, file, compressed, (file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns))
     return _CHAT
 
 
@@ -170,13 +170,13 @@ def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
     A file of several sessions is a chat as soon as one of them is.
     """
     entries = {key: entry for key, entry in store.items() if isinstance(entry, dict)}
-    found: dict[str, set[SessionKind]] = {}
+    kinds_by_file: dict[str, set[SessionKind]] = {}
     for key, entry in entries.items():
         kind = _kind(key, entries)
         for name in _names(entry):
-            found.setdefault(name, set()).add(kind)
+            kinds_by_file.setdefault(name, set()).add(kind)
     order: tuple[SessionKind, ...] = get_args(SessionKind)
-    return {name: min(several, key=order.index) for name, several in found.items()}
+    return {name: min(several, key=order.index) for name, several in kinds_by_file.items()}
 
 
 def _places_of(store: Mapping[str, Any]) -> dict[str, str | None]:
@@ -209,7 +209,7 @@ def place_of(session_key: str) -> str:
 def _names(entry: Mapping[str, Any]) -> set[str]:
     earlier = entry.get("usageFamilySessionIds")
     ids = [entry.get("sessionId"), *(earlier if isinstance(earlier, list) else ())]
-    names = {f"{one}.jsonl" for one in ids if isinstance(one, str) and one}
+    names = {f"{session_id}.jsonl" for session_id in ids if isinstance(session_id, str) and session_id}
     file = entry.get("sessionFile")
     return names | {file.rpartition("/")[2]} if isinstance(file, str) else names
 

@@ -160,10 +160,10 @@ class EmbeddingCache:
             group = min(surplus - deleted, _DELETES_A_TRANSACTION)
             # Lookups get in between.
             with self._lock:
-                gone = self._file.guarded(partial(self._delete_oldest, group))
-            if not gone:
+                evicted = self._file.guarded(partial(self._delete_oldest, group))
+            if not evicted:
                 break
-            deleted += gone
+            deleted += evicted
         return deleted
 
     def maintain(self) -> bool:

@@ -30,8 +30,8 @@ class EmbeddingCacheReader:
 
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
-        nothing: dict[str, tuple[int, bytes, int]] = {}
-        rows = read_durable(self._path, VERSION, lambda file: look_up(file, identity, hashes), nothing)
+        no_rows: dict[str, tuple[int, bytes, int]] = {}
+        rows = read_durable(self._path, VERSION, lambda file: look_up(file, identity, hashes), no_rows)
         return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()})
 
     def entries(self) -> int:
@@ -43,7 +43,7 @@ def look_up(
     connection: apsw.Connection, identity: str, hashes: Sequence[str], *, column: str = "vector"
 ) -> dict[str, tuple[int, bytes, int]]:
     """Return row, vector and day of last use of the texts that are there."""
-    found: dict[str, tuple[int, bytes, int]] = {}
+    rows_by_hash: dict[str, tuple[int, bytes, int]] = {}
     for start in range(0, len(hashes), _GROUP):
         group = {hash_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
         marks = ",".join("?" * len(group))
@@ -52,8 +52,8 @@ def look_up(
             f" WHERE identity = ({IDENTITY}) AND hash IN ({marks})",
             (identity, *group),
         )
-        found.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
-    return found
+        rows_by_hash.update((group[key], (row, blob, used)) for row, key, blob, used in rows)
+    return rows_by_hash
 
 
 def count_entries(connection: apsw.Connection) -> int:
@@ -61,17 +61,17 @@ def count_entries(connection: apsw.Connection) -> int:
     return int(next(connection.execute("SELECT count(*) FROM embeddings"))[0])
 
 
-def decoded(found: Mapping[str, bytes]) -> dict[str, Vector]:
+def decoded(blobs: Mapping[str, bytes]) -> dict[str, Vector]:
     """Return the vectors of all sound blobs. All vectors of an identity have one width; SQLite does not verify
     pages."""
-    widths = Counter(map(len, found.values())).most_common(1)
+    widths = Counter(map(len, blobs.values())).most_common(1)
     if not widths or widths[0][0] % 2 or not widths[0][0]:
         return {}
-    whole = {text_hash: blob for text_hash, blob in found.items() if len(blob) == widths[0][0]}
-    sound = sound_rows16(list(whole.values()))
+    blobs = {text_hash: blob for text_hash, blob in blobs.items() if len(blob) == widths[0][0]}
+    sound = sound_rows16(list(blobs.values()))
     if not sound.all():
-        whole = {text_hash: blob for (text_hash, blob), good in zip(whole.items(), sound, strict=True) if good}
-    return dict(zip(whole, matrix_from_bytes16(list(whole.values())), strict=True)) if whole else {}
+        blobs = {text_hash: blob for (text_hash, blob), good in zip(blobs.items(), sound, strict=True) if good}
+    return dict(zip(blobs, matrix_from_bytes16(list(blobs.values())), strict=True)) if blobs else {}
 
 
 def hash_key(text_hash: str) -> bytes:

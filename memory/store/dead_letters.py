@@ -24,14 +24,14 @@ def refusal_letter(
     """
     if not refused:
         return None
-    known = before if before is not None and before.error_class == EMBEDDING_REFUSED else None
+    earlier = before if before is not None and before.error_class == EMBEDDING_REFUSED else None
     return DeadLetterRow(
         key=key,
         reason=_reason(refused),
         error_class=EMBEDDING_REFUSED,
-        attempts=known.attempts + fresh if known is not None else 1,
-        first_at=known.first_at if known is not None else now,
-        last_at=known.last_at if known is not None and not fresh else now,
+        attempts=earlier.attempts + fresh if earlier is not None else 1,
+        first_at=earlier.first_at if earlier is not None else now,
+        last_at=earlier.last_at if earlier is not None and not fresh else now,
     )
 
 

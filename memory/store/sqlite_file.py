@@ -47,16 +47,16 @@ def opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> a
     return connection
 
 
-def read_durable(path: Path, version: int, read: Callable[[apsw.Connection], T], nothing: T) -> T:
+def read_durable(path: Path, version: int, read: Callable[[apsw.Connection], T], default: T) -> T:
     """Return what `read` finds in a file of this version (`PRAGMA user_version`).
 
-    Return `nothing` for a file that is missing, locked, damaged or of another version. It never waits for a lock.
+    Return `default` for a file that is missing, locked, damaged or of another version. It never waits for a lock.
     """
     try:
         with closing(open_read_only(path, lambda connection: connection.pragma("user_version"))) as connection:
-            return read(connection) if connection.pragma("user_version") == version else nothing
+            return read(connection) if connection.pragma("user_version") == version else default
     except apsw.Error:
-        return nothing
+        return default
 
 
 def bytes_of(path: Path) -> int:

@@ -292,12 +292,12 @@ class RowFile:
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """The rows with these numbers; shape (len(rows), width)."""
-        found = np.empty((len(rows), self._width), dtype=self._dtype)
+        values = np.empty((len(rows), self._width), dtype=self._dtype)
         descriptor, start, size = self._descriptor, self._start, self._row_bytes
-        view = memoryview(found.data).cast("B")
+        view = memoryview(values.data).cast("B")
         for place, row in enumerate(rows.tolist()):
             os.preadv(descriptor, [view[place * size : (place + 1) * size]], start + row * size)
-        return found
+        return values
 
 
 def unpack_weights(folder: Path) -> None:

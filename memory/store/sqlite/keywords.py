@@ -102,7 +102,7 @@ def _best(connection: apsw.Connection, terms: Sequence[str], k: int, frequencies
     else:
         counts = zip(terms, frequencies.of(connection, terms), strict=True)
         # An upper bound of the number of chunks gives one of the frequency, too.
-        rarest_first = [_Term(one, n, max(math.log((chunks - n + 0.5) / (n + 0.5)), 1e-6)) for one, n in counts]
+        rarest_first = [_Term(word, n, max(math.log((chunks - n + 0.5) / (n + 0.5)), 1e-6)) for word, n in counts]
         hits = _by_rare_terms(connection, sorted(rarest_first, key=lambda term: term.count), k)
     ranked = sorted(hits.items(), key=lambda item: (-item[1], item[0]))
     return [Hit(id_, score) for id_, score in ranked[:k]]

@@ -276,8 +276,8 @@ class StoreReader:
         if among is None:
             rows = self._fetch(SELECT_PENDING, limit)
         else:
-            wanted = (number for number, text_hash in self.pending_hashes().items() if text_hash in among)
-            rows = self._fetch(SELECT_PENDING_AMONG, as_json(islice(wanted, limit)))
+            pending_ids = (number for number, text_hash in self.pending_hashes().items() if text_hash in among)
+            rows = self._fetch(SELECT_PENDING_AMONG, as_json(islice(pending_ids, limit)))
         return [PendingChunk(*row) for row in rows]
 
     def pending_hashes(self) -> dict[int, str]:
@@ -298,8 +298,8 @@ class StoreReader:
                 return {}
             rows = fetch(connection, SELECT_READY_BY_HASH, (as_json(text_hashes),))
             hashes = {int(row[0]): str(row[1]) for row in rows}
-            found = vectors.vectors_of(connection, list(hashes), dimensions)
-        return {hashes[chunk_id]: vector for chunk_id, vector in found.items()}
+            vectors_by_id = vectors.vectors_of(connection, list(hashes), dimensions)
+        return {hashes[chunk_id]: vector for chunk_id, vector in vectors_by_id.items()}
 
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
         """Return vectors by chunk id, without chunks that have none."""
@@ -326,8 +326,8 @@ class StoreReader:
             dimensions = self._searchable_dimensions(connection, vector)
             if dimensions is None or not ids:
                 return {}
-            found = vectors.vectors_of(connection, ids, dimensions)
-        return {chunk_id: float(one @ vector) for chunk_id, one in found.items()}
+            vectors_by_id = vectors.vectors_of(connection, ids, dimensions)
+        return {chunk_id: float(chunk_vector @ vector) for chunk_id, chunk_vector in vectors_by_id.items()}
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         """Return the k best chunks by BM25 for any of the query's terms, best first.
@@ -356,8 +356,8 @@ class StoreReader:
         """Return the number of chunks that hold each of the query's terms, in all sources."""
         names = [term.text for term in query_terms(query)]
         with self._readers.borrow() as connection:
-            held = self._frequencies.of(connection, match_terms(query))
-            return TermCounts(self._frequencies.chunks(connection), dict(zip(names, held, strict=True)))
+            chunk_counts = self._frequencies.of(connection, match_terms(query))
+            return TermCounts(self._frequencies.chunks(connection), dict(zip(names, chunk_counts, strict=True)))
 
     def dead_letters(self) -> list[DeadLetterRow]:
         """Return the documents that could not be indexed, or only in part, newest first."""

@@ -228,10 +228,10 @@ class WriteTransaction:
 
         Its revision changes, and `old` counts as deleted. Nothing happens if `old` is unknown or `new` is known.
         """
-        known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
-        if known[0] is None or known[1] is not None:
+        file_ids = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
+        if file_ids[0] is None or file_ids[1] is not None:
             return False
-        self._connection.execute(RENAME_FILE, (*name_of(new), self.number, *known[0]))
+        self._connection.execute(RENAME_FILE, (*name_of(new), self.number, *file_ids[0]))
         self._connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
         # Another worker may have read the revision of one of the two names while it was unknown.
         fetch(self._connection, INCREMENT_META, ("deletions",))
@@ -431,8 +431,8 @@ def size_of(connection: apsw.Connection, change: DocumentChange) -> tuple[int, i
         if change.stale_from is None:
             return changed, added
         first = change.stale_from
-    [(there,)] = fetch(connection, COUNT_FROM, (*name_of(change.key), first, MOST_CHANGED + 1))
-    return changed + int(there), added
+    [(affected,)] = fetch(connection, COUNT_FROM, (*name_of(change.key), first, MOST_CHANGED + 1))
+    return changed + int(affected), added
 
 
 def is_large(changed: int, added: int) -> bool:

@@ -213,7 +213,7 @@ def matrices(
 
 def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int) -> dict[int, Vector]:
     """Return vectors by id, without ids that have none."""
-    found: dict[int, Vector] = {}
+    vectors_by_id: dict[int, Vector] = {}
     size = dimensions * 4
     with snapshot(connection):
         places = fetch(connection, SELECT_PLACES, (as_json(ids),))
@@ -221,8 +221,8 @@ def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int)
             with _open_block(connection, block) as blob:
                 for rowid, _, offset in in_block:
                     blob.seek(offset * size)
-                    found[rowid] = np.frombuffer(blob.read(size), dtype="<f4")
-    return found
+                    vectors_by_id[rowid] = np.frombuffer(blob.read(size), dtype="<f4")
+    return vectors_by_id
 
 
 def fillings(connection: apsw.Connection) -> list[Filling]:
