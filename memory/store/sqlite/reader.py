@@ -177,8 +177,7 @@ class StoreReader:
 
     @property
     def vector_reason(self) -> str | None:
-        """Return the reason why vectors are neither searched nor stored, None if they are. Chunks stay pending
-        meanwhile."""
+        """Return the reason why vectors are neither searched nor stored; None if they are. Chunks stay pending."""
         return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
 
     @property

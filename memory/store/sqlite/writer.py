@@ -38,14 +38,7 @@ from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.sqlite_file import bytes_of, opened
-from memory.store.writer import (
-    DocumentChange,
-    DocumentDelete,
-    DocumentFailure,
-    DocumentWrite,
-    Maintained,
-    WriteOutcome,
-)
+from memory.store.writer import DocumentChange, DocumentDelete, DocumentFailure, DocumentWrite, Maintained, WriteOutcome
 from schemas.documents import DocumentKey
 
 P = ParamSpec("P")
