@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -48,9 +47,11 @@ FAILED_BACKOFF = (0.125, 4.0)
 #: Seconds below which there is no backoff: a single failure stops no other request.
 SHORTEST_BACKOFF_SECONDS = 0.2
 
-
 #: Seconds between two looks for the early end of a cool-down that other processes share.
 LOOK_SECONDS = 0.25
+
+#: Seconds between two attempts to send documents under a limit a minute while the broker is away.
+BROKER_AWAY_SECONDS = 1.0
 
 #: Characters of a provider's refusal that are kept.
 _LONGEST_REFUSAL = 1000
@@ -97,14 +98,14 @@ class AccountState:
     """State of an account and model after a step.
 
     No request leaves for `seconds`. `refusal` is the provider's refusal for good. A limit a minute has room in `paced`
-    seconds. `failed`: there was no good answer since the last failure. `failing`: that is not long ago, and the
-    provider named no time. `useless` says why a provider is stopped whose answers were billed in vain.
+    seconds. `failures` came in a row. `failing`: the last one is not long ago, and the provider named no time.
+    `useless` says why a provider is stopped whose answers were billed in vain.
     """
 
     seconds: float = 0.0
     refusal: str | None = None
     paced: float = 0.0
-    failed: bool = False
+    failures: int = 0
     failing: bool = False
     useless: str | None = None
 
@@ -125,8 +126,9 @@ Step = Callable[..., AccountState]
 class RateLimiter:
     """Rate limiter of one account and model. Thread-safe.
 
-    `shared` takes the steps of all processes, over the broker; while it raises BrokerUnavailable, and without it, this
-    process has a state of its own. The cool-down lasts for as long as the provider named. Without a time it is a
+    `shared` takes the steps of all processes, over the broker. While it raises BrokerUnavailable, this process goes on
+    from the last state, and under a limit a minute only queries leave. Without it there are no limits a minute. The
+    cool-down lasts for as long as the provider named. Without a time it is a
     backoff, which doubles with each failure in a row. Outcomes of requests that left before a cool-down began neither
     lengthen nor end it. `breaker` stops a provider whose answers are billed and useless.
     """
@@ -143,7 +145,7 @@ class RateLimiter:
         self._requests = Budget.a_minute(requests, at_once=_REQUEST_BURST)
         # Every minute is within it, except for inputs above the share.
         self._tokens = Budget.a_minute(tokens, at_once=_TOKEN_BURST)
-        self._own = _OwnAccount(clock)
+        self._lock = threading.Lock()
         self._shared = shared
         self.breaker = breaker or Breaker()
         self._clock = clock
@@ -194,73 +196,47 @@ class RateLimiter:
             asked = "" if error.retry_after is None else error.retry_after
             backoff = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
             self._step("failed", asked, *backoff, "cool" if is_asked(error) else "until")
-        elif error is None and (known.failed or known.refusal is not None):
+        elif error is None and (known.failures or known.refusal is not None):
             self._step("answered")
 
     def hold(self) -> AccountState | None:
         """Return the cool-down as far as this process knows it; None if requests may leave. Cheap."""
         if (seconds := self.breaker.seconds()) > 0 and (waste := self.breaker.waste()) is not None:
             return AccountState(seconds, useless=waste.error)
-        known, since = self._known
-        if self._shared is None or (known.seconds > 0 and self._clock() - since > LOOK_SECONDS):
-            known, since = self._step("look"), self._clock()
-        left = known.seconds - (self._clock() - since)
-        return replace(known, seconds=left) if left > 0 else None
+        state, since = self._known
+        if state.seconds > 0 and self._clock() - since > LOOK_SECONDS:
+            state = self._step("look")
+            since = self._known[1]
+        seconds = state.seconds - (self._clock() - since)
+        return replace(state, seconds=seconds) if seconds > 0 else None
 
     def _step(self, name: str, *arguments: float | str) -> AccountState:
-        # In both: if the broker goes away, this process knows what it sent and what it was answered.
-        state = self._own.step(name, *arguments)
-        if self._shared is not None:
-            with suppress(BrokerUnavailable):
-                state = self._shared(name, *arguments)
-        self._known = state, self._clock()
+        try:
+            state = self._shared(name, *arguments) if self._shared is not None else None
+        except BrokerUnavailable:
+            state = None
+        with self._lock:
+            state = state or self._own_step(name, *arguments)
+            self._known = state, self._clock()
         return state
 
-
-class _OwnAccount:
-    """State of an account that one process keeps; the twin of the broker's script. Thread-safe."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._busy_until = [0.0, 0.0]
-        self._until = 0.0
-        self._refusal: str | None = None
-        self._failures = 0
-        self._asked = False
-
-    def step(self, name: str, *arguments: float | str) -> AccountState:
-        with self._lock:
-            now, paced = self._clock(), 0.0
-            cooling = now < self._until
-            if name == "acquire" and not cooling:
-                paced = self._charged(now, *map(float, arguments))
-            elif name == "answered" and not cooling:
-                self._refusal, self._failures = None, 0
-            elif name == "refused":
-                self._refusal, self._until = str(arguments[0]), now + REFUSED_SECONDS
-            elif name == "failed":
-                asked, first, longest, field = arguments
-                self._failures += not cooling
-                self._asked = field == "cool"
-                backoff = min(float(longest), float(first) * 2.0 ** min(max(self._failures, 1) - 1, 10))
-                pause = float(asked) if asked != "" else backoff if backoff >= SHORTEST_BACKOFF_SECONDS else 0.0
-                self._until = max(self._until, now + pause)
-            failed = self._failures > 0
-            return AccountState(max(0.0, self._until - now), self._refusal, paced, failed, failed and not self._asked)
-
-    def _charged(
-        self, now: float, waits: float, rate: float, room: float, tokens: float, token_rate: float, token_room: float
-    ) -> float:
-        """Charge a request unless it has to wait; return the seconds that it has to."""
-        ahead = [max(0.0, busy - now) for busy in self._busy_until]
-        charges = list(zip(ahead, (1.0, tokens), (rate, token_rate), (room, token_room), strict=True))
-        # A cost above the burst leaves when everything is worked off.
-        wait = max(min(left, left + (cost - room) / rate) if rate else 0.0 for left, cost, rate, room in charges)
-        if waits and wait > 0:
-            return wait
-        self._busy_until = [now + left + (cost / rate if rate else 0.0) for left, cost, rate, _ in charges]
-        return 0.0
+    def _own_step(self, name: str, *arguments: float | str) -> AccountState:
+        """Return the state after a step that the broker did not take."""
+        state, since = self._known
+        state = replace(state, seconds=max(0.0, state.seconds - (self._clock() - since)), paced=0.0)
+        if name == "refused":
+            return replace(state, seconds=REFUSED_SECONDS, refusal=str(arguments[0]))
+        if name == "failed":
+            named, first, longest, field = arguments
+            failures = state.failures + (state.seconds <= 0)
+            backoff = min(float(longest), float(first) * 2.0 ** min(max(failures, 1) - 1, 10))
+            pause = float(named) if named != "" else backoff if backoff >= SHORTEST_BACKOFF_SECONDS else 0.0
+            return replace(state, seconds=max(state.seconds, pause), failures=failures, failing=field != "cool")
+        if name == "answered" and state.seconds <= 0:
+            return AccountState()
+        limited = self._requests.rate > 0 or self._tokens.rate > 0
+        waits = name == "acquire" and arguments[0] == 1 and limited and self._shared is not None
+        return replace(state, paced=BROKER_AWAY_SECONDS if waits else 0.0)
 
 
 def is_asked(error: Transient) -> bool:

@@ -1,4 +1,4 @@
-"""Promises of every rate limiter: the one of a process, and the one in a real Valkey that all processes share."""
+"""Promises of every rate limiter: the one in a real Valkey that all processes share, and cool-downs without it."""
 
 from __future__ import annotations
 
@@ -50,27 +50,19 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    """A client of a real server that all tests of this module share, each with an account of its own."""
-    settings = Settings.model_validate({"home": tmp_path_factory.mktemp("broker")})
-    server = BrokerServer(settings)
-    server.ensure()
-    with connect(settings) as client:
-        yield client
-    server.stop()
+def made_by(client: redis.Redis, clock: Clock) -> Make:
+    account = secrets.token_hex(8)
+    return lambda wanted=None: shared_limiter(
+        client, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
+    )
 
 
 @pytest.fixture(params=["local", "broker"])
-def make(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Make]:
+def make(request: pytest.FixtureRequest, clock: Clock) -> Make:
     """Makes the one limiter of an account and model."""
     if request.param == "local":
-        yield lambda wanted=None: RateLimiter(wanted, clock=clock)
-        return
-    valkey, account = request.getfixturevalue("valkey"), secrets.token_hex(8)
-    yield lambda wanted=None: shared_limiter(
-        valkey, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
-    )
+        return lambda wanted=None: RateLimiter(wanted, clock=clock)
+    return made_by(request.getfixturevalue("client"), clock)
 
 
 @pytest.fixture
@@ -165,6 +157,10 @@ class TestCoolDown:
 
 
 class TestLimitsAMinute:
+    @pytest.fixture
+    def make(self, client: redis.Redis, clock: Clock) -> Make:
+        return made_by(client, clock)
+
     @pytest.mark.parametrize("per_minute", [60, 300])
     def test_in_no_minute_more_requests_leave_than_the_limit(self, make: Make, clock: Clock, per_minute: int) -> None:
         limiter = make(limits(requests=per_minute))
@@ -240,3 +236,14 @@ def test_while_the_broker_is_away_each_process_goes_by_its_own_answers(
     hold = healthy.hold()
     assert hold is not None
     assert hold.refusal == str(QUOTA)
+
+
+def test_while_the_broker_is_away_only_queries_leave_under_a_limit(shared: Shared, broker_server: BrokerServer) -> None:
+    limiter = shared(limits=limits(requests=300), clock=standing)
+    acquire(limiter)
+    broker_server.stop()
+    with pytest.raises(Paced) as paced:
+        acquire(limiter)
+    assert paced.value.retry_after
+    acquire(limiter, urgency=Urgency.QUERY)
+    assert limiter.hold() is None, "cached vectors and keywords go on"

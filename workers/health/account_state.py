@@ -108,7 +108,7 @@ if #changes > 0 then
 end
 local failing = failures > 0 and (own > now or now - failed < {FAILED_LATELY_SECONDS})
 return {{string.format('%.6f', math.max(0, math.max(cool, own) - now)), refusal or '', string.format('%.6f', wait),
-  failures > 0 and 1 or 0, failing and cool <= now and 1 or 0}}
+  failures, failing and cool <= now and 1 or 0}}
 """
 
 
@@ -129,11 +129,11 @@ class Account:
     def step(self, name: str, *arguments: object) -> AccountState:
         """Return the state after a step of the script; "look" changes nothing."""
         now = "" if self._clock is None else self._clock()
-        seconds, refusal, paced, failed, failing = self._script(
+        seconds, refusal, paced, failures, failing = self._script(
             keys=self._keys, args=[self._model, now, name, *arguments]
         )
         words = refusal.decode("utf-8", "replace") or None
-        return AccountState(float(seconds), words, float(paced), failed == 1, failing == 1)
+        return AccountState(float(seconds), words, float(paced), failures, failing == 1)
 
     def forget_backoff(self) -> None:
         """End the backoff after failures; a time that the provider named stays."""
