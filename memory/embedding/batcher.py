@@ -260,11 +260,8 @@ class EmbeddingBatcher:
         if self._stopping.is_set():
             return Transient("the worker is shutting down")
         hold = self._limiter.hold()
-        return (
-            hold.error()
-            if hold is not None and (hold.refusal or hold.useless or hold.seconds > self._patience)
-            else None
-        )
+        waits_for_long = hold is not None and (hold.refusal or hold.useless or hold.seconds > self._patience)
+        return hold.error() if hold is not None and waits_for_long else None
 
     def _enlist(self, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> _Entry:
         entry = self._entries.get(text_hash)

@@ -75,9 +75,6 @@ class Permit:
     idle: bool = False
 
 
-#: Function that replaces the record's file by a JSON value, or removes it (None). Raises OSError.
-Keep = Callable[[Path, Any], None]
-
 #: Seconds after which a text is sent whose larger request met a trial, or another text of the trial.
 SOON_SECONDS = 1.0
 _NEXT_SECONDS = 0.02
@@ -100,15 +97,16 @@ def read_waste(path: Path) -> Waste | None:
 class Breaker:
     """Circuit breaker of one account and model. Thread-safe.
 
-    `path` is the file of the record, if it has one. Without `keep`, and while that fails, the changes of this process
-    stay in its memory. `clock` gives Unix seconds.
+    `path` is the file of the record, if it has one. `keep` replaces the file by a JSON value, or removes it (None).
+    Without `keep`, and while that raises OSError, the changes of this process stay in its memory. `clock` gives Unix
+    seconds.
     """
 
     def __init__(
         self,
         path: Path | None = None,
         *,
-        keep: Keep | None = None,
+        keep: Callable[[Path, Any], None] | None = None,
         pauses: Pauses | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -118,13 +116,11 @@ class Breaker:
         self._clock = clock
         self._lock = threading.RLock()
         self._in_memory: Waste | None = None
-        #: Identity of the file that was read last, and its record.
-        self._read: tuple[object, Waste | None] = (None, None)
         #: The text of a trial that is under way, and since when.
         self._trial: tuple[Permit | None, float] = (None, 0.0)
 
     def waste(self) -> Waste | None:
-        """Return the record while the provider is stopped or on trial; None otherwise. Costs a `stat`."""
+        """Return the record while the provider is stopped or on trial; None otherwise. Without a file it is cheap."""
         with self._lock:
             record = self._record()
             over = record is None or (not record.stopped and self._clock() - record.at >= self._pauses.longest)
@@ -205,18 +201,9 @@ class Breaker:
             self._store(None if over or (good >= texts and not record.stopped) else record)
 
     def _record(self) -> Waste | None:
-        record = self._in_memory
-        if self._path is not None:
-            try:
-                facts = self._path.stat()
-                token = (facts.st_mtime_ns, facts.st_ino, facts.st_size)
-            except OSError:
-                token = None
-            if token != self._read[0]:
-                self._read = token, read_waste(self._path) if token is not None else None
-            kept = self._read[1]
-            record = kept if record is None or (kept is not None and kept.at > record.at) else record
-        return record
+        """Return the later record: that of the file, or of this process."""
+        records = (self._in_memory, read_waste(self._path) if self._path is not None else None)
+        return max(filter(None, records), key=lambda record: record.at, default=None)
 
     def _store(self, record: Waste | None) -> None:
         """Replace the record, for all processes if this one may. The last of two processes at once counts."""

@@ -118,11 +118,8 @@ class BatchSender:
         errand = _Errand(urgency, wanted)
         parts = [_Part(range(len(items)))]
         # A text that cannot be at fault tells if a stopped provider is right again.
-        asked = self._is_stopped()
-        if asked and (blocking := self._outcome_of_another(errand)) is not None:
-            yield Outcome(
-                parts[0].places, blocking if isinstance(blocking, Transient | Terminal) else Transient(str(blocking))
-            )
+        if self._is_stopped() and (error := self._outcome_of_another(errand)) is not None:
+            yield Outcome(parts[0].places, error if isinstance(error, Transient | Terminal) else Transient(str(error)))
             return
         while parts:
             part = parts.pop()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from memory.embedding.breaker import Pauses, read_waste, waste_path
+from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import ProviderChoice, width_in
@@ -113,11 +112,15 @@ def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, 
 
     For another width, the params hold the price of a rebuild.
     """
-    waste = read_waste(waste_path(home, choice.provider)) if choice.provider is not None else None
-    if waste is None or (not waste.stopped and time.time() - waste.at > Pauses().longest):
+    waste = Breaker(waste_path(home, choice.provider)).waste() if choice.provider is not None else None
+    if waste is None:
         return None
-    params: dict[str, Param] = {"error": waste.error, "billed": waste.texts, "tokens": waste.tokens}
-    params["until"] = waste.until
+    params: dict[str, Param] = {
+        "error": waste.error,
+        "billed": waste.texts,
+        "tokens": waste.tokens,
+        "until": waste.until,
+    }
     asked = isinstance(choice.provider, RemoteProvider) and choice.provider.endpoint.dimensions is not None
     if not waste.got or asked:
         return Condition(ConditionCode.PROVIDER_USELESS, choice.name, waste.since, params)
