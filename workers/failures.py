@@ -163,20 +163,17 @@ class Failures(dramatiq.Middleware):
             board.report(code, agent=agent, subject=subject, error=text)
 
     def _of_provider(self, agent: str, code: ConditionCode, error: BaseException) -> list[Condition]:
-        provider = self._provider(agent)
-        found = [Condition(code, provider, params={"error": str(error)})]
-        problem = fallback_problem(self._runtime.settings, self._runtime.settings.agent(agent))
+        settings, provider = self._runtime.settings, self._provider(agent)
         if code is ConditionCode.PROVIDER_USELESS:
-            found = list(filter(None, [self._useless(agent)]))
+            with self._runtime.indexer(agent) as indexer:
+                choice, chunks = indexer.supply.choice, indexer.target().counts().chunks
+            useless = useless_answers(settings.home, settings.agent(agent), choice, chunks=chunks)
+            return [useless] if useless is not None else []
+        conditions = [Condition(code, provider, params={"error": str(error)})]
+        problem = fallback_problem(settings, settings.agent(agent))
         if code is ConditionCode.PROVIDER_REFUSES and problem is not None:
-            found.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
-        return found
-
-    def _useless(self, agent: str) -> Condition | None:
-        settings = self._runtime.settings
-        with self._runtime.indexer(agent) as indexer:
-            chunks = indexer.target().counts().chunks
-            return useless_answers(settings.home, settings.agent(agent), indexer.supply.choice, chunks=chunks)
+            conditions.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
+        return conditions
 
     def _provider(self, agent: str) -> str:
         with self._runtime.indexer(agent) as indexer:
