@@ -23,7 +23,7 @@ from memory.store.sqlite.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import RecalldError
+from schemas.errors import RecalldError, backoff
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
 
@@ -80,7 +80,7 @@ class ReconcileSchedule:
     def failed(self, agent: str, *, now: float) -> float:
         """Record a failed comparison and plan a retry with backoff. Return the seconds until then."""
         failures = self._failures[agent] = self._failures.get(agent, 0) + 1
-        pause = min(COMPARISON_RETRY_SECONDS[0] * 2.0 ** (failures - 1), COMPARISON_RETRY_SECONDS[1])
+        pause = backoff(failures, first=COMPARISON_RETRY_SECONDS[0], longest=COMPARISON_RETRY_SECONDS[1])
         self._plan(agent, now + pause, "retry")
         return pause
 

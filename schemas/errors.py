@@ -17,6 +17,11 @@ RecalldError
 from __future__ import annotations
 
 
+def backoff(failures: int, *, first: float, longest: float) -> float:
+    """Return the seconds to wait after so many failures in a row: doubled with each of them, up to the longest."""
+    return min(longest, first * 2.0 ** min(max(failures, 1) - 1, 30))
+
+
 class RecalldError(Exception):
     """Base of all errors that recalld raises on purpose. The message says what to do next."""
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.responses import Response
 
-from memory.embedding.breaker import Pauses
+from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts
@@ -47,12 +47,12 @@ def asking(settings: Settings, url: str, *, key: str = "a-secret-key", **more: o
 class Workers:
     """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed.
 
-    `pauses` are those after useless answers of a provider.
+    `first_pause_seconds` is the pause after useless answers of a provider.
     """
 
-    def __init__(self, settings: Settings, *, pauses: Pauses | None = None) -> None:
+    def __init__(self, settings: Settings, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         self.settings = settings
-        self.pauses = pauses
+        self.first_pause_seconds = first_pause_seconds
         self.client = connect(settings)
         self.keys = Keys(namespace(settings))
         self.queue = BrokerJobQueue(self.client, self.keys)
@@ -75,7 +75,7 @@ class Workers:
         self._thread = threading.Thread(
             target=run_workers,
             args=(self.settings, self.asked_to_stop),
-            kwargs={"on_ready": ready.set, "pauses": self.pauses},
+            kwargs={"on_ready": ready.set, "first_pause_seconds": self.first_pause_seconds},
         )
         self._thread.start()
         assert ready.wait(120)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import redis
 import structlog
 
-from memory.embedding.breaker import Breaker, Pauses, waste_path
+from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
 from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import AccountState, RateLimiter
@@ -275,7 +275,7 @@ class BrokerCoordination:
 
 @contextmanager
 def coordinating(
-    settings: Settings, *, keeps: bool = False, pauses: Pauses | None = None
+    settings: Settings, *, keeps: bool = False, first_pause_seconds: float = FIRST_PAUSE_SECONDS
 ) -> Iterator[BrokerCoordination]:
     """Yield the coordination of this home's processes, over a connection of its own with short timeouts.
 
@@ -283,7 +283,8 @@ def coordinating(
     """
 
     def breaker_of(provider: EmbeddingProvider) -> Breaker:
-        return Breaker(waste_path(settings.home, provider), keep=_keep_waste if keeps else None, pauses=pauses)
+        keep = _keep_waste if keeps else None
+        return Breaker(waste_path(settings.home, provider), keep=keep, first_pause_seconds=first_pause_seconds)
 
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None

@@ -30,6 +30,7 @@ from schemas.errors import (
     Transient,
     Unusable,
     Waiting,
+    backoff,
 )
 from workers.queue.pending import ALONE_FROM
 
@@ -127,13 +128,10 @@ def decide(error: BaseException, attempts: int) -> Decision:
             return Decision(_pause(error, attempts), ConditionCode.PROVIDER_FAILS, news=news, fallback_after=lost)
         case Transient():
             return Decision(_pause(error, attempts), ConditionCode.JOB_FAILED)
-    return Decision(_backoff(attempts), ConditionCode.JOB_FAILED)
+    return Decision(_pause(error, attempts), ConditionCode.JOB_FAILED)
 
 
-def _pause(error: Transient, attempts: int) -> float:
-    asked = error.retry_after if error.retry_after is not None else _backoff(attempts)
-    return max(asked, PAUSE_MIN_SECONDS)
-
-
-def _backoff(attempts: int) -> float:
-    return float(min(BACKOFF_SECONDS * 2 ** min(attempts, 10), BACKOFF_MAX_SECONDS))
+def _pause(error: BaseException, attempts: int) -> float:
+    named = error.retry_after if isinstance(error, Transient) else None
+    unnamed = backoff(attempts + 1, first=BACKOFF_SECONDS, longest=BACKOFF_MAX_SECONDS)
+    return max(unnamed if named is None else named, PAUSE_MIN_SECONDS)

@@ -16,7 +16,7 @@ from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.embedding.breaker import Pauses
+from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer, readiness
 from schemas.settings import Settings
@@ -62,12 +62,12 @@ def run_workers(
     role: str = "work",
     pulses: Pulses | None = None,
     outdated: Callable[[], OutdatedState | None] = lambda: None,
-    pauses: Pauses | None = None,
+    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessState`. The threads report to `pulses`. `pauses` are those after useless answers of a provider.
+    `ProcessState`. The threads report to `pulses`. `first_pause_seconds` is that of a `Breaker`.
 
     Raises:
         UserError: the port cannot be opened, or workers of another home take from the queue.
@@ -89,7 +89,7 @@ def run_workers(
     if settings.workers.port is not None:
         pages = {"/readyz": ready, **(routes or {})}
         served = TelemetryServer(settings.workers.host, settings.workers.port, metrics=watch.scrape, routes=pages)
-    with served, coordinating(settings, keeps=True, pauses=pauses) as coordination:
+    with served, coordinating(settings, keeps=True, first_pause_seconds=first_pause_seconds) as coordination:
         board = HealthStore(client, keys, counters=coordination.counters)
         runtime = Runtime(settings, queue, board, coordinate=coordination)
         # Dramatiq asks in this order before a job, and in the reverse one after it.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import math
 import os
 import threading
 import time
@@ -29,7 +28,7 @@ from memory.search.manager import SearchManager
 from memory.search.scope import Session, is_cited, resolve_for, session_of
 from memory.search.tools import injected
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
-from schemas.errors import RecalldError
+from schemas.errors import RecalldError, backoff
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Qmd
 from schemas.settings import AgentSettings, ExtraPath, Settings
@@ -62,8 +61,8 @@ class _Step:
     def done(self, *, failed: bool) -> None:
         """Set the time of the next run."""
         self.failures = self.failures + 1 if failed else 0
-        retry = _RETRY_SECONDS * 2 ** min(self.failures - 1, 16) if failed else math.inf
-        self.at = time.monotonic() + min(self.interval, retry)
+        pause = backoff(self.failures, first=_RETRY_SECONDS, longest=self.interval) if failed else self.interval
+        self.at = time.monotonic() + pause
 
 
 class QmdBackend(Backend):

@@ -26,21 +26,16 @@ from typing import Any
 import structlog
 
 from memory.embedding.providers.provider import EmbeddingProvider
-from schemas.errors import Paced, Stopped, Unusable
+from schemas.errors import Paced, Stopped, Unusable, backoff
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """Pauses in seconds: the `first` and the `longest` before a question, and the time that its answer may take.
+#: Seconds of the first and of the longest pause before a question. A trial without a failure ends after the longest.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60.0, 3600.0
 
-    A trial without a failure ends after the longest pause.
-    """
-
-    first: float = 60.0
-    longest: float = 3600.0
-    answer: float = 150.0
+#: Seconds that the answer to a question may take.
+ANSWER_SECONDS = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +102,12 @@ class Breaker:
         path: Path | None = None,
         *,
         keep: Callable[[Path, Any], None] | None = None,
-        pauses: Pauses | None = None,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._keep = keep
-        self._pauses = pauses or Pauses()
+        self._first_pause = first_pause_seconds
         self._clock = clock
         self._lock = threading.RLock()
         self._in_memory: Waste | None = None
@@ -123,7 +118,7 @@ class Breaker:
         """Return the record while the provider is stopped or on trial; None otherwise. Without a file it is cheap."""
         with self._lock:
             record = self._record()
-            over = record is None or (not record.stopped and self._clock() - record.at >= self._pauses.longest)
+            over = record is None or (not record.stopped and self._clock() - record.at >= LONGEST_PAUSE_SECONDS)
             return None if over else record
 
     def seconds(self) -> float:
@@ -133,9 +128,9 @@ class Breaker:
         if record is None or not record.stopped or now < record.at:
             return 0.0
         # Workers ask; a process that only reads the file does so for itself if no worker runs.
-        patience = self._pauses.answer if self._path is not None and self._keep is None else 0.0
-        asked = 0 <= now - record.asked_at < self._pauses.answer
-        return max(SOON_SECONDS if asked else 0.0, min(record.until + patience - now, self._pauses.longest))
+        patience = ANSWER_SECONDS if self._path is not None and self._keep is None else 0.0
+        asked = 0 <= now - record.asked_at < ANSWER_SECONDS
+        return max(SOON_SECONDS if asked else 0.0, min(record.until + patience - now, LONGEST_PAUSE_SECONDS))
 
     def admit(self, texts: int, *, idle: bool = False, query: bool = False) -> Permit:
         """Return the right to send a request.
@@ -155,7 +150,7 @@ class Breaker:
                 self._store(replace(record, at=min(record.at, now), until=min(record.until, now), asked_at=now))
             elif not query:
                 other, since = self._trial
-                if other is not None and now - since < self._pauses.answer:
+                if other is not None and now - since < ANSWER_SECONDS:
                     raise Paced("a provider on trial gets one text at a time", retry_after=_NEXT_SECONDS)
                 self._trial = permit, now
             return permit
@@ -180,7 +175,7 @@ class Breaker:
             if record is None:
                 record = Waste(since=now, at=now, until=now, doublings=0, texts=0, tokens=0, error="")
             elif permit.on_trial:
-                pause = min(self._pauses.first * 2 ** min(record.doublings, 20), self._pauses.longest)
+                pause = backoff(record.doublings + 1, first=self._first_pause, longest=LONGEST_PAUSE_SECONDS)
                 record = replace(record, until=now + pause, doublings=record.doublings + 1, stopped=True)
             record = replace(record, at=now, texts=record.texts + texts, tokens=record.tokens + tokens)
             self._store(replace(record, error=str(error), got=error.got or 0, expected=error.expected or 0))

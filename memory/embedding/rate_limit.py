@@ -24,6 +24,7 @@ from schemas.errors import (
     Transient,
     Unusable,
     Waiting,
+    backoff,
 )
 
 #: Share of a minute's requests that may leave at once.
@@ -194,8 +195,8 @@ class RateLimiter:
             self._step("refused", words[:_LONGEST_REFUSAL])
         elif isinstance(error, Transient):
             asked = "" if error.retry_after is None else error.retry_after
-            backoff = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
-            self._step("failed", asked, *backoff, "cool" if is_asked(error) else "until")
+            bounds = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
+            self._step("failed", asked, *bounds, "cool" if is_asked(error) else "until")
         elif error is None and (known.failures or known.refusal is not None):
             self._step("answered")
 
@@ -229,8 +230,8 @@ class RateLimiter:
         if name == "failed":
             named, first, longest, field = arguments
             failures = state.failures + (state.seconds <= 0)
-            backoff = min(float(longest), float(first) * 2.0 ** min(max(failures, 1) - 1, 10))
-            pause = float(named) if named != "" else backoff if backoff >= SHORTEST_BACKOFF_SECONDS else 0.0
+            seconds = backoff(failures, first=float(first), longest=float(longest))
+            pause = float(named) if named != "" else seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
             return replace(state, seconds=max(state.seconds, pause), failures=failures, failing=field != "cool")
         if name == "answered" and state.seconds <= 0:
             return AccountState()

@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 
-from memory.embedding.breaker import Pauses
 from memory.index.generation_writer import GenerationWriter, HomeOwner
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
@@ -25,7 +24,7 @@ from workers.coordination import coordinating
 from workers.queue.private_server import BrokerServer
 
 #: Questions after tenths of a second in place of minutes.
-QUICK = Pauses(first=0.1)
+QUICK = 0.1
 
 #: Notes of one chunk each.
 NOTES = 60
@@ -58,7 +57,7 @@ def swapped(workers: Workers) -> Condition:
 def test_a_swapped_model_costs_each_text_once_and_a_question_now_and_then(
     remote: Settings, server: EmbeddingServer
 ) -> None:
-    with Workers(remote, pauses=QUICK) as workers:
+    with Workers(remote, first_pause_seconds=QUICK) as workers:
         workers.index("memory/first.md", "The kingfisher nests at the bank.\n")
         before, server.dimensions = server.inputs, 32
         write_notes(workers)

@@ -15,7 +15,7 @@ from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnav
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.store.errors import StoreBusy, StoreFull, Superseded
 from schemas.conditions import StopReason
-from schemas.errors import Permanent, RecalldError, Terminal, Transient
+from schemas.errors import Permanent, RecalldError, Terminal, Transient, backoff
 
 #: Attempts to submit a job before it counts as failed.
 MOST_ATTEMPTS = 3
@@ -170,7 +170,8 @@ def _over(job: BatchJob, stage: Stage, message: str, now: float) -> BatchJob:
 def _later(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:
     """Return a job after a failed call, with exponential backoff or the pause that the provider asks for."""
     asked = error.retry_after if isinstance(error, Transient) else None
-    pause = min(LONGEST_PAUSE_SECONDS, max(rules.poll_seconds, SHORTEST_PAUSE_SECONDS) * 2 ** min(job.attempts, 10))
+    first = max(rules.poll_seconds, SHORTEST_PAUSE_SECONDS)
+    pause = backoff(job.attempts + 1, first=first, longest=LONGEST_PAUSE_SECONDS)
     look_at = now + max(pause, asked or 0.0)
     return replace(job, attempts=job.attempts + 1, tried_at=now, message=message, look_at=look_at)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.embedding.batcher import EmbeddingBatcher
-from memory.embedding.breaker import Breaker, Pauses, read_waste
+from memory.embedding.breaker import ANSWER_SECONDS, Breaker, read_waste
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.provider import ProviderLimits
@@ -270,7 +270,7 @@ def test_a_process_that_only_reads_sees_the_stop_and_writes_nothing(tmp_path: Pa
         reader.admit(1, query=True)
     assert refused.value.retry_after is not None
     assert refused.value.retry_after >= 60.0
-    clock.now += 60.0 + Pauses().answer
+    clock.now += 60.0 + ANSWER_SECONDS
     permit = reader.admit(1, query=True)
     reader.failed(Unusable("still of no use"), permit, texts=1, tokens=1)
     assert path.read_bytes() == content

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory.embedding.breaker import Breaker, Pauses, Waste
+from memory.embedding.breaker import ANSWER_SECONDS, Breaker, Waste
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.rate_limit import REFUSED_SECONDS, RateLimiter
@@ -186,7 +186,7 @@ def test_the_width_that_workers_expect_holds_for_a_process_that_never_searched(w
     vectors = warm(provider, coordination=shared(RateLimiter(breaker=Breaker(path, clock=clock))))
     assert "another width" in str(got(vectors, "a"))
     assert provider.asked == []
-    clock.now += Pauses().answer
+    clock.now += ANSWER_SECONDS
     assert "2 dimensions instead of 3" in str(got(vectors, "b"))
     assert "2 dimensions instead of 3" in str(got(vectors, "c"))
     assert provider.asked == ["b"]
