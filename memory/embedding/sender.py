@@ -129,18 +129,18 @@ class BatchSender:
             try:
                 matrix, unusable = self._ask(texts, errand, again=again)
             except Unusable as error:
-                if error.got is not None or alone is None:
-                    alone, again = None, False
-                elif not again:
-                    self._suspects.add(alone)
-                if again:
+                # Vectors of another width are no text's fault.
+                of_this_text = alone is not None and error.got is None
+                if of_this_text and again:
                     self._suspects.discard(alone)
                     yield Outcome(part.places, Refusal(f"{error}, while {self._provider.name} answered others"))
-                elif (not self._is_stopped() or self._outcome_of_another(errand) is None) and alone is not None:
-                    parts.append(part)
-                else:
-                    yield from (Outcome(one.places, self._useless(error)) for one in (part, *parts))
+                    continue
+                if of_this_text:
+                    self._suspects.add(alone)
+                if (self._is_stopped() and self._outcome_of_another(errand) is not None) or not of_this_text:
+                    yield from (Outcome(waiting.places, self._useless(error)) for waiting in (part, *parts))
                     return
+                parts.append(part)
             except (Permanent, Transient, Terminal) as error:
                 blocking = self._fault_of_all(error, errand, last=part.trials == TRIALS)
                 if blocking is not None:
