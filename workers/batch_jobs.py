@@ -134,22 +134,22 @@ class AgentJobs:
         # In this order: documents that are not being read any more are among those that wait.
         gathering = self._gathering()
         pending = dict.fromkeys(self._indexer.target().pending_hashes().values())
-        held: set[str] = set()
+        gathered: set[str] = set()
         coordination = self._supply.coordination
         stopped = coordination is not None and coordination.limiter.breaker.waste() is not None
         if self._api is not None and self._settings.enabled and not stopped and self._obstacle() is None:
-            known = self.ledger.known_hashes(self._supply.identity)
-            waiting = [text_hash for text_hash in pending if text_hash not in known]
+            ledger_hashes = self.ledger.known_hashes(self._supply.identity)
+            waiting = [text_hash for text_hash in pending if text_hash not in ledger_hashes]
             gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
-            held = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
+            gathered = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
         # A lost job is looked for before its texts are paid for again.
         lost = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
         sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in lost))
         self.look_after()
-        elsewhere = held | sought | self.ledger.hashes(self._supply.identity)
+        elsewhere = gathered | sought | self.ledger.hashes(self._supply.identity)
         if not elsewhere:
             return BatchTurn()
-        return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if sought or (gathering and held) else None)
+        return BatchTurn(pending.keys() - elsewhere, self._poll_seconds if sought or (gathering and gathered) else None)
 
     def step(self) -> float | None:
         """Take the jobs that are due one step further. Return the seconds until the next look; None without jobs."""
@@ -168,9 +168,9 @@ class AgentJobs:
         return max(min(job.look_at for job in jobs) - time.time(), pause) if is_open else None
 
     def _followed(self) -> list[BatchJob]:
-        known = {one.id for one in self._runtime.settings.agents}
+        agents = {agent.id for agent in self._runtime.settings.agents}
         jobs = [job for job in self.ledger.jobs() if job.followed]
-        return [job for job in jobs if job.agent == self._agent or job.agent not in known]
+        return [job for job in jobs if job.agent == self._agent or job.agent not in agents]
 
     def _due(self) -> list[BatchJob]:
         return [job for job in self._followed() if job.look_at <= time.time()]
@@ -180,13 +180,13 @@ class AgentJobs:
     def _report(self) -> list[BatchJob]:
         """Report conditions, and return the jobs that are followed."""
         jobs = self._followed()
-        found = [
+        unreachable = [
             Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
             for job in jobs
             if job.open and job.attempts >= MOST_SILENT_FAILURES
         ]
         obstacle = self._obstacle() if self._settings.enabled else None
-        self._runtime.board.replace(_OF_JOBS, [*found, obstacle] if obstacle is not None else found, agent=self._agent)
+        self._runtime.board.replace(_OF_JOBS, [*unreachable, *filter(None, [obstacle])], agent=self._agent)
         return jobs
 
     def _obstacle(self) -> Condition | None:
@@ -202,8 +202,8 @@ class AgentJobs:
         until = (last.ended_at or 0.0) + PAUSE_SECONDS if last is not None else 0.0
         if last is None or not last.came_to_nothing or until <= time.time():
             return None
-        said = last.message or stop_text(last.stop_reason)
-        reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {said})"
+        message = last.message or stop_text(last.stop_reason)
+        reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {message})"
         return Condition(ConditionCode.BATCH_SUSPENDED, params={"reason": reason, "until": until})
 
     # Texts become jobs
@@ -231,14 +231,14 @@ class AgentJobs:
 
     def _without_paid(self, waiting: list[str]) -> list[str]:
         """Write the vectors that were paid for already. Return the texts without a vector."""
-        found: set[str] = set()
+        paid: set[str] = set()
         ids = self._chunks()
         for group in _groups(iter(waiting)):
             vectors = self._supply.lookup(group)
             vectors |= self._indexer.held_vectors([text_hash for text_hash in group if text_hash not in vectors])
-            found |= vectors.keys()
+            paid |= vectors.keys()
             self._write(vectors, ids)
-        return [text_hash for text_hash in waiting if text_hash not in found]
+        return [text_hash for text_hash in waiting if text_hash not in paid]
 
     # Jobs become vectors
 
@@ -261,8 +261,8 @@ class AgentJobs:
             return
         self._record(job, requests=1, failed=int(after.came_to_nothing))
         # Files stay until their vectors are in the cache.
-        read = self.ledger.job(job.reference)
-        cached = self._supply.cache is not None and read is not None and (read.taken > 0 or not read.completed)
+        saved = self.ledger.job(job.reference)
+        cached = self._supply.cache is not None and saved is not None and (saved.taken > 0 or not saved.completed)
         if api is not None and after.job_id is not None and ended and cached:
             api.clean_up(after.job_id)
         # Other agents may have the same texts.
@@ -292,17 +292,17 @@ class AgentJobs:
     def collect(self, job: BatchJob, lines: Iterator[BatchLine]) -> int | None:
         """Store results until all have come, time is out or the process ends. Return how many were usable."""
         deadline = time.monotonic() + STORING_SECONDS
-        left = self.ledger.hashes_in(job.reference)
+        unread = self.ledger.hashes_in(job.reference)
         ids = self._chunks()
         usable = 0
         begun = time.monotonic()
-        for group in _groups(lines) if left else ():
-            ours = {line.custom_id: line for line in group if line.custom_id in left}
-            left.difference_update(ours)
+        for group in _groups(lines) if unread else ():
+            ours = {line.custom_id: line for line in group if line.custom_id in unread}
+            unread.difference_update(ours)
             if ours:
                 usable += self._keep(job, ours, ids, begun)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
-            if left and (time.monotonic() > deadline or self._runtime.stopping.is_set()):
+            if unread and (time.monotonic() > deadline or self._runtime.stopping.is_set()):
                 return None
             begun = time.monotonic()
         return usable
@@ -330,11 +330,11 @@ class AgentJobs:
 
     def _usable(self, job: BatchJob, lines: Mapping[str, BatchLine]) -> dict[str, Vector]:
         """Return the finite, non-zero vectors of the right width, rounded as in the cache."""
-        found = {text_hash: line.vector for text_hash, line in lines.items() if line.vector is not None}
+        raw_vectors = {text_hash: line.vector for text_hash, line in lines.items() if line.vector is not None}
         width = dimensions_of(self._indexer.target()) if job.identity == self._supply.identity else None
-        if width is None and found:
-            [(width, _)] = Counter(vector.shape[0] for vector in found.values()).most_common(1)
-        fitting = {text_hash: vector for text_hash, vector in found.items() if width and vector.shape == (width,)}
+        if width is None and raw_vectors:
+            [(width, _)] = Counter(vector.shape[0] for vector in raw_vectors.values()).most_common(1)
+        fitting = {text_hash: vector for text_hash, vector in raw_vectors.items() if width and vector.shape == (width,)}
         if not fitting:
             return {}
         rows, unusable = round_rows(np.stack(list(fitting.values())), expected=len(fitting), dimensions=width)
@@ -355,11 +355,11 @@ class AgentJobs:
         tokens = self._tokens({name: line.tokens for name, line in useless.items()}, self._chunks())
         limiter.report(error, Permit(len(useless)), tokens=tokens)
 
-    def _tokens(self, told: Mapping[str, int | None], ids: Mapping[str, list[int]]) -> int:
+    def _tokens(self, counts: Mapping[str, int | None], ids: Mapping[str, list[int]]) -> int:
         """Return the tokens that the provider counted, or an estimate where its count is missing or implausible."""
-        rows = self._indexer.target().chunk_rows([ids[text_hash][0] for text_hash in told if text_hash in ids])
+        rows = self._indexer.target().chunk_rows([ids[text_hash][0] for text_hash in counts if text_hash in ids])
         total = 0
-        for text_hash, tokens in told.items():
+        for text_hash, tokens in counts.items():
             row = rows.get(ids[text_hash][0]) if text_hash in ids else None
             estimated = estimate_tokens(row.text) if row is not None else 0.0
             counted = believed(tokens, estimated)
@@ -368,10 +368,10 @@ class AgentJobs:
 
     def _chunks(self) -> dict[str, list[int]]:
         """Return text hash -> chunks, of the chunks without a vector."""
-        found: dict[str, list[int]] = {}
+        chunks: dict[str, list[int]] = {}
         for chunk, text_hash in self._indexer.target().pending_hashes().items():
-            found.setdefault(text_hash, []).append(chunk)
-        return found
+            chunks.setdefault(text_hash, []).append(chunk)
+        return chunks
 
     def _write(self, vectors: Mapping[str, Vector], ids: Mapping[str, list[int]]) -> int:
         rows = {chunk: (text_hash, row) for text_hash, row in vectors.items() for chunk in ids.get(text_hash, ())}

@@ -129,8 +129,8 @@ class Breaker:
             return 0.0
         # Workers ask; a process that only reads the file does so for itself if no worker runs.
         patience = ANSWER_SECONDS if self._path is not None and self._keep is None else 0.0
-        asked = 0 <= now - record.asked_at < ANSWER_SECONDS
-        return max(SOON_SECONDS if asked else 0.0, min(record.until + patience - now, LONGEST_PAUSE_SECONDS))
+        unanswered = 0 <= now - record.asked_at < ANSWER_SECONDS
+        return max(SOON_SECONDS if unanswered else 0.0, min(record.until + patience - now, LONGEST_PAUSE_SECONDS))
 
     def admit(self, texts: int, *, idle: bool = False, query: bool = False) -> Permit:
         """Return the right to send a request.

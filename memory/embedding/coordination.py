@@ -44,15 +44,15 @@ class InFlightRequests:
     def unanswered(self) -> list[Unanswered]:
         """Return the oldest late request of each account and model. A model on this machine is never late."""
         now = self._clock()
-        found: dict[tuple[str, str], Unanswered] = {}
+        oldest: dict[tuple[str, str], Unanswered] = {}
         with self._lock:
             oldest_last = sorted(self._begun.values(), key=lambda one: -one[1])
         for provider, begun in oldest_last:
             if provider.account and now - begun >= UNUSUAL_SECONDS:
                 where = f"{provider.name} at {provider.address}" if provider.address else provider.name
                 late = Unanswered(provider.account, provider.model, where, now - begun)
-                found[provider.account, provider.model] = late
-        return list(found.values())
+                oldest[provider.account, provider.model] = late
+        return list(oldest.values())
 
 
 #: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
@@ -91,16 +91,16 @@ class Meter:
         estimated = sum(item.tokens for item in items)
         billed = believed(billed, estimated)
         tokens = billed if billed is not None else 0 if failed else round(estimated)
-        one = Usage(self._provider.name, self._provider.model, requests=1, failed=int(failed))
+        request = Usage(self._provider.name, self._provider.model, requests=1, failed=int(failed))
         agents: dict[str, Usage] = {}
-        rest, left = tokens, estimated
+        rest, estimated_rest = tokens, estimated
         for agent in dict.fromkeys(item.agent for item in items if item.agent):
-            own = [item.tokens for item in items if item.agent == agent]
+            tokens_of_agent = [item.tokens for item in items if item.agent == agent]
             # A share of the rest, so that the parts add up to the whole.
-            part = round(rest * sum(own) / left) if left > 0 else 0
-            rest, left = rest - part, left - sum(own)
-            agents[agent] = replace(one, inputs=0 if failed else len(own), tokens=part)
-        whole = replace(one, inputs=0 if failed else len(items), tokens=tokens)
+            part = round(rest * sum(tokens_of_agent) / estimated_rest) if estimated_rest > 0 else 0
+            rest, estimated_rest = rest - part, estimated_rest - sum(tokens_of_agent)
+            agents[agent] = replace(request, inputs=0 if failed else len(tokens_of_agent), tokens=part)
+        whole = replace(request, inputs=0 if failed else len(items), tokens=tokens)
         self._recorder.record_usage(whole, agents=agents, queries=self._queries)
 
 

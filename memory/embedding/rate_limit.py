@@ -181,7 +181,7 @@ class RateLimiter:
 
         Of the texts of an answer, `wasted` were billed in vain (None: all of a useless one), with so many `tokens`.
         """
-        known, _ = self._known
+        state, _ = self._known
         permit = permit or Permit()
         if isinstance(error, Unusable):
             self.breaker.failed(error, permit, texts=permit.texts if wasted is None else wasted, tokens=tokens)
@@ -194,10 +194,10 @@ class RateLimiter:
             words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
             self._step("refused", words[:_LONGEST_REFUSAL])
         elif isinstance(error, Transient):
-            asked = "" if error.retry_after is None else error.retry_after
+            named = "" if error.retry_after is None else error.retry_after
             bounds = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
-            self._step("failed", asked, *bounds, "cool" if is_asked(error) else "until")
-        elif error is None and (known.failures or known.refusal is not None):
+            self._step("failed", named, *bounds, "cool" if is_asked(error) else "until")
+        elif error is None and (state.failures or state.refusal is not None):
             self._step("answered")
 
     def hold(self) -> AccountState | None:

@@ -194,8 +194,8 @@ class _Providers:
             return choice
         of_widths = [provider.of_width(width) for width in map(width_in, made) if width is not None]
         provider = next((one for one in of_widths if one.identity in made), provider)
-        asked = provider.endpoint.dimensions is not None  # another width is a fault of that setting
-        waste = None if asked else read_waste(waste_path(self._settings.home, provider))
+        width_is_set = provider.endpoint.dimensions is not None  # another width is a fault of that setting
+        waste = None if width_is_set else read_waste(waste_path(self._settings.home, provider))
         rebuilt = provider.of_width(waste.got) if waste is not None and waste.got else None
         return replace(choice, provider=provider, rebuilt=choice.rebuilt or rebuilt)
 

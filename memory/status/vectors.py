@@ -121,8 +121,8 @@ def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, 
         "tokens": waste.tokens,
         "until": waste.until,
     }
-    asked = isinstance(choice.provider, RemoteProvider) and choice.provider.endpoint.dimensions is not None
-    if not waste.got or asked:
+    width_is_set = isinstance(choice.provider, RemoteProvider) and choice.provider.endpoint.dimensions is not None
+    if not waste.got or width_is_set:
         return Condition(ConditionCode.PROVIDER_USELESS, choice.name, waste.since, params)
     params |= {"got": waste.got, "expected": waste.expected, **rebuild_cost(memory, choice, chunks=chunks)}
     return Condition(ConditionCode.DIMENSIONS_CHANGED, choice.name, waste.since, params)

@@ -183,10 +183,10 @@ class BatchApi(ABC):
         for _ in range(_MOST_PAGES):
             page = self.ask("GET", path, params=params)
             jobs = [self.read_job(job) for job in page.get(key) or [] if isinstance(job, Mapping)]
-            found = next(filter(wanted, jobs), None)
+            match = next(filter(wanted, jobs), None)
             after = page.get("nextPageToken") or (jobs[-1].id if jobs and page.get("has_more") else None)
-            if found is not None or after is None:
-                return found
+            if match is not None or after is None:
+                return match
             params[start] = str(after)
         return None
 

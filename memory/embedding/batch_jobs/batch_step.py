@@ -92,9 +92,9 @@ def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now
     if job.tried_at:  # the provider may have it
         if now < job.tried_at + UNSEEN_SECONDS:
             return replace(job, look_at=job.tried_at + UNSEEN_SECONDS)
-        found = api.find(job.reference)
-        if found is not None:
-            return replace(job, job_id=found, stage=Stage.RUNNING, attempts=0, look_at=now)
+        job_id = api.find(job.reference)
+        if job_id is not None:
+            return replace(job, job_id=job_id, stage=Stage.RUNNING, attempts=0, look_at=now)
     if job.stop_reason:
         return _over(job, Stage.CANCELLED, "", now)
     if job.attempts >= MOST_ATTEMPTS:
@@ -114,41 +114,41 @@ def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: Job
     if job.stop_reason and job.stage is Stage.RUNNING:
         with suppress(Transient):  # it is asked again at the next look
             stopped = api.cancel(job_id)
-    seen = api.look(job_id)
-    if seen is None:
+    answer = api.look(job_id)
+    if answer is None:
         missed = _missed(job, "the provider does not have it", rules, now)
         if not missed.open:
             api.cancel(job_id)  # it may run all the same
         return missed
-    told = replace(job, looked_at=now, look_at=now + rules.poll_seconds, attempts=0, message=seen.message)
-    told = replace(told, total=seen.total, completed=seen.completed, failed=seen.failed)
-    told = replace(told, missing_since=None, missing_looks=0)
-    if seen.stage is not Stage.RUNNING:
+    polled = replace(job, message=answer.message, total=answer.total, completed=answer.completed, failed=answer.failed)
+    look_at = now + rules.poll_seconds
+    polled = replace(polled, looked_at=now, look_at=look_at, attempts=0, missing_since=None, missing_looks=0)
+    if answer.stage is not Stage.RUNNING:
         try:
-            usable = desk.collect(told, api.results(seen, texts=job.texts))
+            usable = desk.collect(polled, api.results(answer, texts=job.texts))
         except BatchUnavailable as error:
             return _missed(job, str(error), rules, now)
         if usable is None:
-            return replace(told, look_at=now)
-        if seen.stage is Stage.DONE and job.taken + usable == 0:
-            return _over(told, Stage.FAILED, seen.message or "no line of its results holds a vector", now)
-        return _over(told, seen.stage, seen.message, now)
-    if seen.unknown_state:
-        message = f"the provider reports a state that recalld does not know: {seen.unknown_state}"
-        told = _later(replace(told, attempts=job.attempts, completed=job.completed), message, rules, now)
+            return replace(polled, look_at=now)
+        if answer.stage is Stage.DONE and job.taken + usable == 0:
+            return _over(polled, Stage.FAILED, answer.message or "no line of its results holds a vector", now)
+        return _over(polled, answer.stage, answer.message, now)
+    if answer.unknown_state:
+        message = f"the provider reports a state that recalld does not know: {answer.unknown_state}"
+        polled = _later(replace(polled, attempts=job.attempts, completed=job.completed), message, rules, now)
     if stopped:
-        return replace(told, stage=Stage.STOPPING, stopped_at=now)
-    return _over(told, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else told
+        return replace(polled, stage=Stage.STOPPING, stopped_at=now)
+    return _over(polled, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else polled
 
 
 def _looked_for(job: BatchJob, api: BatchApi, now: float) -> BatchJob:
     """Return a lost job, open again if its provider has it after all: its results come late."""
     job_id = job.job_id or api.find(job.reference)
-    seen = api.look(job_id) if job_id is not None else None
-    unstopped = seen is not None and seen.stage is Stage.RUNNING and job.stop_reason
+    answer = api.look(job_id) if job_id is not None else None
+    unstopped = answer is not None and answer.stage is Stage.RUNNING and job.stop_reason
     if job_id is not None and unstopped:
         api.cancel(job_id)
-    if seen is None or unstopped:
+    if answer is None or unstopped:
         return _over(job, Stage.LOST, job.message, now)
     return replace(job, job_id=job_id, stage=Stage.RUNNING, ended_at=None, look_at=now, attempts=0)
 

@@ -363,12 +363,12 @@ class RemoteProvider(EmbeddingProvider):
             if exchange.accepted and not isinstance(error, Unusable):
                 raise Unusable(str(error)) from error
             raise
-        width, asked = answer.vectors.shape[1], self.endpoint.dimensions or self.endpoint.width
-        if asked is not None and width != asked:
-            reason = f"{self.name} returned vectors of {width} dimensions instead of {asked}"
+        width, expected = answer.vectors.shape[1], self.endpoint.dimensions or self.endpoint.width
+        if expected is not None and width != expected:
+            reason = f"{self.name} returned vectors of {width} dimensions instead of {expected}"
             if self.endpoint.dimensions is not None:
                 reason += f": the model {self.model} does not support output_dimensionality, unset it"
-            raise Unusable(reason, got=width, expected=asked)
+            raise Unusable(reason, got=width, expected=expected)
         self._width = width
         return answer
 
