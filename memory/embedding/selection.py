@@ -127,11 +127,8 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
 
     A key is never sent to another address than its own.
     """
-    try:
-        facts = json.loads(identity)
-    except ValueError:
-        return None
-    if not isinstance(facts, dict) or facts.get("provider") not in (*PRESETS, "local", "stub"):
+    facts = facts_in(identity)
+    if facts.get("provider") not in (*PRESETS, "local", "stub"):
         return None
     name = str(facts["provider"])
     facts = {"query_prefix": "", "document_prefix": "", **facts}
@@ -150,19 +147,19 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
     for provider in (choice.provider, choice.earlier):
-        if isinstance(provider, RemoteProvider) and (width := width_in(identity)) is not None:
-            provider = provider.of_width(width)  # noqa: PLW2901 - the same one, as the index was rebuilt
+        if isinstance(provider, RemoteProvider) and "width" in facts:
+            provider = provider.of_width(facts["width"])  # noqa: PLW2901 - the same one, as the index was rebuilt
         if provider is not None and provider.identity == identity:
             return replace(choice, provider=provider, earlier=None)
     return None
 
 
-def width_in(identity: str) -> int | None:
-    """Return the width in the identity of a provider whose vectors an index was rebuilt for; None else."""
+def facts_in(identity: str) -> dict[str, Any]:
+    """Return the facts in a provider's identity; none without a provider."""
     with suppress(ValueError):
         facts = json.loads(identity)
-        return facts.get("width") if isinstance(facts, dict) else None
-    return None
+        return facts if isinstance(facts, dict) else {}
+    return {}
 
 
 #: Settings that belong to one model, and the facts of an identity that hold them.

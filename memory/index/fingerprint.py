@@ -14,7 +14,7 @@ from pathlib import Path
 
 from memory.chunking.chunker import CHUNKING_VERSION
 from memory.chunking.segmenting import SEGMENTER_VERSION
-from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, facts_in
 from memory.index.generations import Generations
 from memory.redaction import redaction_facts
 from memory.transcripts.folding import TRANSCRIPT_VERSION
@@ -57,11 +57,7 @@ def embedding_of(description: str | None) -> str:
 
 def name_in(identity: str) -> str:
     """Return the provider's name in its identity, "none" without a provider."""
-    try:
-        facts = json.loads(identity)
-    except ValueError:
-        return "none"
-    return str(facts.get("provider", "none")) if isinstance(facts, dict) else "none"
+    return str(facts_in(identity).get("provider", "none"))
 
 
 def redaction_of(description: str) -> object:

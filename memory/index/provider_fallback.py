@@ -26,7 +26,7 @@ from memory.embedding.breaker import read_waste, waste_path
 from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like, width_in
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, facts_in, fallback_choice, made_like
 from memory.index.fingerprint import made_with, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from schemas.errors import RecalldError
@@ -192,7 +192,7 @@ class _Providers:
             choice = replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
         if not isinstance(provider := choice.provider, RemoteProvider):
             return choice
-        of_widths = [provider.of_width(width) for width in map(width_in, made) if width is not None]
+        of_widths = [provider.of_width(facts["width"]) for facts in map(facts_in, made) if "width" in facts]
         provider = next((one for one in of_widths if one.identity in made), provider)
         width_is_set = provider.endpoint.dimensions is not None  # another width is a fault of that setting
         waste = None if width_is_set else read_waste(waste_path(self._settings.home, provider))

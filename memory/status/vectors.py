@@ -7,7 +7,7 @@ from pathlib import Path
 from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.selection import ProviderChoice, width_in
+from memory.embedding.selection import ProviderChoice, facts_in
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import VectorProgress
@@ -100,7 +100,7 @@ def no_vectors(
 
 def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
     """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
-    if choice.rebuilt is None or not chunks or width_in(choice.rebuilt.identity) is not None:
+    if choice.rebuilt is None or not chunks or "width" in facts_in(choice.rebuilt.identity):
         return None
     params: dict[str, Param] = {"model": choice.rebuilt.model, **rebuild_cost(memory, choice, chunks=chunks)}
     code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
