@@ -23,7 +23,7 @@ import structlog
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
 from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.rate_limit import AccountState, RateLimiter
+from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import write_derived
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
@@ -199,11 +199,8 @@ def shared_limiter(
     `clock` replaces the server's clock, for tests.
     """
     state = Account(client, account, model, clock=clock)
-
-    def step(name: str, *arguments: object) -> AccountState:
-        return breaker.ask(lambda: state.step(name, *arguments))
-
-    return RateLimiter(limits, shared=step, breaker=waste, clock=clock or time.monotonic)
+    clock = clock or time.monotonic
+    return RateLimiter(limits, shared=lambda *step: breaker.ask(lambda: state.step(*step)), breaker=waste, clock=clock)
 
 
 def _keep_waste(path: Path, facts: object) -> None:

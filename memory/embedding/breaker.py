@@ -63,11 +63,10 @@ class Waste:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Permit:
-    """Right to send one request. `on_trial`: a useless answer stops the provider again. `idle`: no text needs it."""
+    """Right to send one request of so many texts. `on_trial`: a useless answer stops the provider again."""
 
     texts: int = 1
     on_trial: bool = False
-    idle: bool = False
 
 
 #: Seconds after which a text is sent whose larger request met a trial, or another text of the trial.
@@ -132,7 +131,7 @@ class Breaker:
         unanswered = 0 <= now - record.asked_at < ANSWER_SECONDS
         return max(SOON_SECONDS if unanswered else 0.0, min(record.until + patience - now, LONGEST_PAUSE_SECONDS))
 
-    def admit(self, texts: int, *, idle: bool = False, query: bool = False) -> Permit:
+    def admit(self, texts: int, *, query: bool = False) -> Permit:
         """Return the right to send a request.
 
         Raises:
@@ -142,10 +141,10 @@ class Breaker:
         with self._lock:
             record, now = self.waste(), self._clock()
             if record is None:
-                return Permit(texts, idle=idle)
+                return Permit(texts)
             if (seconds := self.seconds()) > 0 or texts > 1:
                 raise Stopped(record.error, retry_after=seconds or SOON_SECONDS)
-            permit = Permit(texts, on_trial=True, idle=idle)
+            permit = Permit(texts, on_trial=True)
             if record.stopped:
                 self._store(replace(record, at=min(record.at, now), until=min(record.until, now), asked_at=now))
             elif not query:
@@ -187,7 +186,6 @@ class Breaker:
             self.release(permit)
             if (record := self._record()) is None:
                 return
-            wasted = permit.texts if permit.idle else wasted
             good, texts = record.good + permit.texts - wasted, record.texts + wasted
             over = self.waste() is None
             record = replace(record, good=good, texts=texts, tokens=record.tokens + tokens)

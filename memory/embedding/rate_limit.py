@@ -153,10 +153,8 @@ class RateLimiter:
         #: The state after the last step, and its time.
         self._known = AccountState(), 0.0
 
-    def acquire(self, *, tokens: float, urgency: Urgency, texts: int = 1, idle: bool = False) -> Permit:
+    def acquire(self, *, tokens: float, urgency: Urgency, texts: int = 1) -> Permit:
         """Take the right to send one request of so many texts and about so many tokens now, to be reported.
-
-        No document needs the vectors of an `idle` request.
 
         Raises:
             Terminal: the provider refused for good a moment ago.
@@ -165,7 +163,7 @@ class RateLimiter:
             Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
         """
         waits = 0 if urgency is Urgency.QUERY else 1
-        permit = self.breaker.admit(texts, idle=idle, query=waits == 0)
+        permit = self.breaker.admit(texts, query=waits == 0)
         state = self._step("acquire", waits, *self._requests.bounds(urgency), tokens, *self._tokens.bounds(urgency))
         if state.seconds <= 0 and state.paced <= 0:
             return permit
@@ -179,7 +177,8 @@ class RateLimiter:
     ) -> None:
         """Report the end of a request, None after a good answer. An error of the input says nothing of the account.
 
-        Of the texts of an answer, `wasted` were billed in vain (None: all of a useless one), with so many `tokens`.
+        Of the texts of an answer, `wasted` were billed in vain (None: all of a useless one, else none), with so many
+        `tokens`.
         """
         state, _ = self._known
         permit = permit or Permit()

@@ -272,10 +272,13 @@ class BatchSender:
             # A text that failed alone before is at fault, not the provider, which answered another one meanwhile.
             excused = again and len(items) == 1 and isinstance(failure, Unusable) and failure.got is None
             shown: RecalldError | None = None if excused else failure
-            if errand.attempts == 1 and not permit.idle and type(failure) is Transient and not _is_told(failure):
+            harmless = items[0].text == _HARMLESS
+            if errand.attempts == 1 and not harmless and type(failure) is Transient and not _is_told(failure):
                 # The endpoint was shown to work: its backoff would hold up the texts beside this one.
                 shown = Permanent(str(failure))
-            self._report(shown, permit, wasted=wasted, tokens=(billed or 0) * wasted // len(items))
+            # No document needs the vector of the harmless text.
+            in_vain = len(items) if harmless else wasted
+            self._report(shown, permit, wasted=in_vain, tokens=(billed or 0) * in_vain // len(items))
             self._meter.count(items, failed=failure is not None and wasted == len(items), billed=billed)
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]
@@ -286,9 +289,7 @@ class BatchSender:
         tokens = sum(item.tokens for item in items)
         while True:
             try:
-                return self._limiter.acquire(
-                    tokens=tokens, urgency=errand.urgency, texts=len(items), idle=items[0].text == _HARMLESS
-                )
+                return self._limiter.acquire(tokens=tokens, urgency=errand.urgency, texts=len(items))
             except Paced as paced:
                 if self._stopping.is_set() or not errand.wanted():
                     raise

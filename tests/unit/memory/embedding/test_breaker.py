@@ -281,10 +281,10 @@ def test_a_process_that_only_reads_sees_the_stop_and_writes_nothing(tmp_path: Pa
 def test_one_text_at_a_time_leaves_until_as_many_are_good_as_were_billed_in_vain() -> None:
     breaker = stopped(clock := Clock())
     clock.now += 60.0
-    question = breaker.admit(1, idle=True)
+    question = breaker.admit(1)
     with pytest.raises(Stopped):
         breaker.admit(1)
-    breaker.answered(question)
+    breaker.answered(question, wasted=1)
     for _ in range(12):
         with pytest.raises(Stopped):
             breaker.admit(2)
