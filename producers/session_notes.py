@@ -21,11 +21,10 @@ from memory.context.session_notes import (
     digest_of,
     last_words,
     note_name,
-    note_of,
-    said_since,
     session_note,
     slug_of,
     slug_prompt,
+    unnoted,
 )
 from memory.documents.agent_files import AgentFiles
 from memory.documents.content import DocumentGone, DocumentRefused
@@ -180,23 +179,17 @@ class SessionNotes:
         key, said = spoken
         facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
         at = datetime.fromtimestamp(end.at, agent.context.zone).astimezone(agent.context.zone)
-        earlier = [
-            other
-            for other in self._ends.all()
-            if (other.agent, other.path, other.state) == (end.agent, end.path, NOTED)
-        ]
-        last = next((other.last for other in reversed(earlier)), "")
-        had_note = any(digest_of(one) == last for one in said)
+        noted = (end.agent, end.path, NOTED)
+        earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == noted]
         notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
-        found = note_of(facts, said, notes, had_note=had_note)
-        most = agent.context.session_notes.messages
-        if found is not None:
-            new = said_since(said, found[1], last)[-most:]
-            extend_note(agent.workspace, found[0], added_words(new, at=at) if new else "")
-        elif not had_note:
-            note = create_note(agent.workspace, note_name(at), session_note(said[-most:], at=at, facts=facts))
-            self._unnamed.put((agent, note, at, said[-most:]))
-            log.info("session_note_written", agent=agent.id, path=note)
+        path, words = unnoted(said, facts, notes, earlier[-1].last if earlier else "")
+        words = words[-agent.context.session_notes.messages :]
+        if path is not None and words:
+            extend_note(agent.workspace, path, added_words(words, at=at))
+        elif words:
+            path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
+            self._unnamed.put((agent, path, at, words))
+            log.info("session_note_written", agent=agent.id, path=path)
         self._ends.put(replace(end, state=NOTED, last=digest_of(said[-1])))
         self._ends.drop(*earlier)
 

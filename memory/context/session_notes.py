@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from memory.context.marks import marked
-from memory.documents.note_facts import NoteFacts, note_facts
+from memory.documents.note_facts import NoteFacts, named_transcripts
 from memory.documents.roots import archived_path
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
@@ -69,33 +69,27 @@ def added_words(said: Sequence[Said], *, at: datetime) -> str:
     return "\n\n".join([f"\n## Until {at:%Y-%m-%d %H:%M %Z}".rstrip(), *map(_quoted, said)]) + "\n"
 
 
-def note_of(
-    facts: NoteFacts, said: Sequence[Said], notes: Mapping[str, str], *, had_note: bool
-) -> tuple[str, str] | None:
-    """Return path and text of a conversation's note, among notes with the line of its session.
+def unnoted(
+    said: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last: str
+) -> tuple[str | None, Sequence[Said]]:
+    """Return the path of a conversation's note, None if it has none, and the messages that are to be noted.
 
-    Another session may have begun anew under its name, so a note shares words with it, unless it is known that it
-    `had_note`: a person may have written other words. A transcript that became an archive is the same.
+    `notes`: those with the line of its session, by path. `last`: digest of the last message that was ever noted.
+    Another session may have begun anew under its name, and a person may have edited a note: without a message of that
+    digest, a note of this conversation quotes a message. If there is one and no note, a person deleted the note.
     """
-    paths = {facts.transcript, archived_path(facts.transcript), None}
-    named = {path: text for path, text in notes.items() if _transcript_of(text) in paths}
-    shared = {path: text for path, text in named.items() if any(_quoted(one) in text for one in said)}
-    return next(iter((shared or (named if had_note else {})).items()), None)
-
-
-def _transcript_of(note: str) -> str | None:
-    facts = note_facts(note)
-    return facts.transcript if facts is not None else None
-
-
-def said_since(said: Sequence[Said], note: str, last: str) -> list[Said]:
-    """Return the messages that are newer than a note.
-
-    `last`: digest of the note's last message. Where no message has it, the note's own text tells which it holds.
-    """
-    places = [place for place, one in enumerate(said) if digest_of(one) == last]
-    places = places or [place for place, one in enumerate(said) if _quoted(one) in note]
-    return list(said[places[-1] + 1 :] if places else said)
+    digested = [number for number, message in enumerate(said, 1) if digest_of(message) == last]
+    # A transcript that became an archive is the same.
+    paths = {facts.transcript, archived_path(facts.transcript)}
+    quoted = {
+        path: [number for number, message in enumerate(said, 1) if _quoted(message) in text]
+        for path, text in notes.items()
+        if paths.intersection(named_transcripts(text) or paths)
+    }
+    path = next((path for path, numbers in quoted.items() if numbers), next(iter(quoted), None) if digested else None)
+    if path is None:
+        return None, () if digested else said
+    return path, said[(digested or quoted[path])[-1] :]
 
 
 def digest_of(said: Said) -> str:

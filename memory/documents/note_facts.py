@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_SESSION, _PROGRAM, _TRANSCRIPT = "- Session: ", "- Program: ", "- Transcript: "
-
 #: Words of the lines in which our notes name a transcript, and OpenClaw's own the key of a session.
 ORIGIN_WORDS = ("Transcript:", "**Session Key**:")
 
@@ -25,18 +23,7 @@ class NoteFacts:
 
     def __str__(self) -> str:
         """Return the lines of the note that state these facts."""
-        return f"{_SESSION}{self.session}\n{_PROGRAM}{self.program}\n{_TRANSCRIPT}{self.transcript}"
-
-
-def note_facts(text: str) -> NoteFacts | None:
-    """Return the facts that a note states, wherever they stand in its text; None without a transcript's line."""
-    values = dict.fromkeys((_SESSION, _PROGRAM, _TRANSCRIPT), "")
-    for line in text.splitlines():
-        for prefix in values:
-            if not values[prefix] and line.startswith(prefix):
-                values[prefix] = line.removeprefix(prefix).strip()
-    session, program, transcript = values.values()
-    return NoteFacts(session, program, transcript) if transcript else None
+        return f"- Session: {self.session}\n- Program: {self.program}\n- Transcript: {self.transcript}"
 
 
 def named_transcripts(text: str) -> list[str]:
