@@ -32,7 +32,7 @@ from memory.documents.note_facts import NoteFacts
 from memory.documents.roots import archive_time, archives_of
 from memory.redaction import redactor_for
 from memory.transcripts.transcript_format import Said
-from producers.hook_events import Hook, UnclaimedHook, event_of
+from producers.hook_events import Hook, event_of
 from producers.session_ends import ENDED, NOTED, OPEN, EndUnkept, SessionEnd, SessionEnds
 from schemas.conditions import ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
@@ -66,7 +66,6 @@ class SessionNotes:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="session-notes")
         self._unnamed: SimpleQueue[tuple[AgentSettings, str, datetime, Sequence[Said]] | None] = SimpleQueue()
         self._closing = threading.Event()
-        self._refusing = set(self._agents)  # in an earlier process, as far as is known
         self._next_try = 0.0
         if self._agents:
             threading.Thread(target=self._name_notes, name="session-names", daemon=True).start()
@@ -80,21 +79,22 @@ class SessionNotes:
         """
         if event.agent not in self._agents or not event.paths:
             return
-        is_codex, ended = event.program == "codex", event.kind == "ended"
-        # Further paths are those of sub-agents.
-        end = SessionEnd(event.at or time.time(), event.agent, event.paths[0], event.program or "")
+        is_codex, ends = event.program == "codex", []
         try:
             if is_codex and event.kind == "session-start":
-                for other in self._ends.all():
-                    if (other.agent, other.state) == (event.agent, OPEN) and other.path not in event.paths:
-                        self._ends.put(replace(other, state=ENDED))
-                        ended = True
-            elif is_codex or ended:
-                self._ends.put(end if ended else replace(end, state=OPEN))
+                is_open = (event.agent, OPEN)
+                others = [end for end in self._ends.all() if (end.agent, end.state) == is_open]
+                ends = [replace(end, state=ENDED) for end in others if end.path not in event.paths]
+            elif is_codex or event.kind == "ended":
+                state = ENDED if event.kind == "ended" else OPEN
+                # Further paths are those of sub-agents.
+                ends = [SessionEnd(event.at or time.time(), event.agent, event.paths[0], event.program or "", state)]
+            for end in ends:
+                self._ends.put(end)
         except EndUnkept as error:
             self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=str(error.strerror))
             raise
-        if ended:
+        if any(end.state == ENDED for end in ends):
             self._submit()
 
     def look(self, now: float) -> None:
@@ -131,35 +131,31 @@ class SessionNotes:
             elif end.state == ENDED and end.agent not in self._agents:
                 self._ends.drop(end)
         for agent in self._agents.values():
-            reasons: list[str] = []
-            waiting = [end for end in ends if (end.agent, end.state) == (agent.id, ENDED)]
-            for place, end in enumerate(waiting):
+            ended = [end for end in ends if (end.agent, end.state) == (agent.id, ENDED)]
+            waiting, reason = len(ended), ""
+            for end in ended:
                 if self._closing.is_set():
                     return
                 try:
                     self._write(agent, end)
+                    waiting -= 1
                 except OSError as error:
-                    # A disk that takes no note takes no other one, either.
-                    reasons += [f"{agent.workspace}: {error.strerror}"] * (len(waiting) - place)
-                    break
+                    reason = f"{agent.workspace}: {error.strerror}"
+                    break  # a disk that takes no note takes no other one, either
                 except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
-                    reasons.append(str(error))
-            code = ConditionCode.SESSION_NOTES_WAIT
-            if reasons:
-                self._refusing.add(agent.id)
-                self._reporter.report(code, agent=agent.id, notes=len(reasons), reason=reasons[0])
-            elif agent.id in self._refusing:
-                self._refusing.remove(agent.id)
-                self._reporter.resolve(code, agent=agent.id)
+                    reason = str(error)
+            if waiting:
+                self._reporter.report(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id, notes=waiting, reason=reason)
+            else:
+                self._reporter.resolve(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id)
 
     def _read_hook(self, end: SessionEnd) -> None:
         try:
-            kind, paths, *others = json.loads(end.hook)
-            hook = Hook(kind, tuple(paths), *others)
+            hook = Hook(*json.loads(end.hook))
             self.note(event_of(hook, self._settings, agent=hook.meant))
         except EndUnkept:
             return  # until a slot is free
-        except (UnclaimedHook, ValueError, TypeError) as error:
+        except (ValueError, TypeError) as error:  # an unclaimed or damaged hook
             log.info("hook_refused", reason=str(error))
         self._ends.drop(end)
 
