@@ -32,9 +32,6 @@ _MEMORY = "memory"
 #: Hidden name of a note that is being written. The next look or note removes what a killed process left.
 _DRAFT = ".recalld-note"
 
-#: Errors of file systems without hard links.
-_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-
 
 class WriteRefused(Permanent):
     """Write that a turn of the memory may not make: another file than its own, or no regular file."""
@@ -51,15 +48,15 @@ def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> st
     """
     if path.removeprefix("./") != allowed:
         raise WriteRefused(f"this turn may write {allowed} only, and only append to it; write the text there")
-    return _append(workspace, allowed, lambda held: new_text(held, content))
+    return _append(workspace, allowed, lambda note: new_text(note, content))
 
 
 def extend_note(workspace: Path, path: str, content: str) -> None:
     """Append a text to a note, unless the note ends with it. Errors are those of `append_note`."""
-    _append(workspace, path, lambda held: "" if held.endswith(content) else content)
+    _append(workspace, path, lambda note: "" if note.endswith(content) else content)
 
 
-def _append(workspace: Path, path: str, new_for: Callable[[str], str]) -> str:
+def _append(workspace: Path, path: str, addition_to: Callable[[str], str]) -> str:
     """Append a text that depends on those before. All of it is on the disk afterwards, or nothing."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with _folder(workspace) as folder:
@@ -72,15 +69,15 @@ def _append(workspace: Path, path: str, new_for: Callable[[str], str]) -> str:
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             data = file.readall()
-            held = data.decode("utf-8", "replace")
-            new = new_for(held)
+            note = data.decode("utf-8", "replace")
+            addition = addition_to(note)
             try:
-                if new:
-                    _write(file, new if not held or held.endswith("\n") else f"\n{new}")
+                if addition:
+                    _write(file, addition if not note or note.endswith("\n") else f"\n{addition}")
             except OSError:
                 file.truncate(len(data))
                 raise
-            return new
+            return addition
 
 
 def create_note(workspace: Path, name: str, content: str) -> str:
@@ -91,9 +88,7 @@ def create_note(workspace: Path, name: str, content: str) -> str:
     Raises:
         OSError: the file system refuses.
     """
-    with _folder(workspace) as folder, ExitStack() as stack:
-        _remove_draft(folder)
-        stack.callback(_remove_draft, folder)
+    with _folder(workspace) as folder:
         descriptor = os.open(_DRAFT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             _write(file, content)
@@ -114,7 +109,6 @@ def notes_with(workspace: Path, line: str) -> dict[str, str]:
     """
     notes = {}
     with _folder(workspace) as folder:
-        _remove_draft(folder)
         for name in sorted(filter(is_note_name, os.listdir(folder))):  # noqa: PTH208 - a descriptor
             with suppress(OSError):
                 descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -144,22 +138,14 @@ def _write(file: FileIO, text: str) -> None:
     os.fsync(file.fileno())
 
 
-def _remove_draft(folder: int) -> None:
-    """Remove a draft, of which writers make one at a time, where the file system locks folders."""
-    with suppress(OSError):
-        fcntl.flock(folder, fcntl.LOCK_EX)
-    with suppress(OSError):
-        os.unlink(_DRAFT, dir_fd=folder)
-
-
 def _add_name(folder: int, old: str, new: str) -> None:
     """Give a file a name that is free; where a file cannot have two, in place of its old one."""
     try:
         # A link fails where the name is taken, which a rename would replace.
         os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
     except OSError as error:
-        if error.errno not in _WITHOUT_LINKS:
-            raise
         if new in os.listdir(folder):
             raise FileExistsError from error
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
@@ -268,7 +254,7 @@ def _indentation(line: str) -> int:
 
 @contextmanager
 def _folder(workspace: Path) -> Iterator[int]:
-    """Yield a descriptor of the workspace's folder memory/, which is made if it is missing."""
+    """Yield a descriptor of the workspace's folder memory/, locked where folders can be, made if it is missing."""
     folder = workspace / _MEMORY
     with suppress(FileExistsError):
         folder.mkdir(0o700)
@@ -276,7 +262,15 @@ def _folder(workspace: Path) -> Iterator[int]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise WriteRefused(f"{folder} is not a folder of the workspace") from error
-    try:
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _remove_draft(descriptor)
+        stack.callback(_remove_draft, descriptor)
         yield descriptor
-    finally:
-        os.close(descriptor)
+
+
+def _remove_draft(folder: int) -> None:
+    with suppress(OSError):
+        os.unlink(_DRAFT, dir_fd=folder)
