@@ -12,9 +12,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from io import FileIO
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 from memory.documents.roots import is_note_name
@@ -23,10 +22,9 @@ from schemas.errors import Permanent
 #: Bytes of a note that are looked at.
 _NOTE_BYTES = 1 << 22
 
-_HEADING = re.compile(r"#{1,6}\s")
-
-#: Beginning of a fence or of a list item.
-_START = re.compile(r"\s*(?:(?P<fence>`{3,}|~{3,})|(?:[-*+]|[0-9]{1,9}[.)])(?:\s|$))")
+_HEADING = re.compile(r"#{1,6}(?:\s|$)")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_ITEM = re.compile(r"(\s*)(?:[-*+]|[0-9]{1,9}[.)])(?:\s|$)")
 _MEMORY = "memory"
 
 #: Hidden name of a note that is being written. The next look or note removes what a killed process left.
@@ -151,105 +149,70 @@ def _add_name(folder: int, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Paragraph, fence, table or list item below a `heading`. `lead`: paragraph above an item's list.
-
-    A heading by itself is a block without text.
-    """
-
-    heading: str = ""
-    lead: str = ""
-    text: str = ""
-    is_item: bool = False
-
-
-def new_text(held: str, content: str) -> str:
+def new_text(note: str, content: str) -> str:
     """Return the blocks of `content` that a note does not hold yet, ready to be appended. No line is dropped alone.
 
     The note holds a block if a section of the same heading has all its lines, an item of a list below the same
-    paragraph. A block without a heading may stand in any section. Headings, and the paragraph above a list, come again
-    above what is new.
+    paragraph. A block without a heading may stand in any section, an item without a paragraph below any. Headings, and
+    the paragraph above a list, come again above what is new.
     """
-    blocks, open_fence = _blocks(held)
-    headings = {block.heading for block in blocks}
-    held_blocks = {variant for block in blocks for variant in (block, replace(block, lead=""))}
-    # What is appended without a heading stands below the last one.
-    held_blocks |= {replace(block, heading="") for block in held_blocks}
+    blocks, open_fence = _blocks(note)
+    held = {(*above, text) for heading, lead, text in blocks for above in product({heading, ""}, {lead, ""})}
     # A fence that was left open would take in all that follows.
-    new = [open_fence] if open_fence else []
-    heading, lead = "", ""
-    is_apart = not blocks or not blocks[-1].text or not held.splitlines()[-1].strip()
-    for block in _blocks(content)[0]:
-        if block in held_blocks if block.text else block.heading in headings:
+    lines = [open_fence] if open_fence else []
+    is_apart = not blocks or not blocks[-1][-1] or not note.splitlines()[-1].strip()
+    last_heading, last_lead = "", ""
+    for heading, lead, text in _blocks(content)[0]:
+        if (heading, lead, text) in held:
             continue
-        if block.heading != heading:
-            new.append(block.heading)
-            heading, lead, is_apart = block.heading, "", True
-        if block.is_item and block.lead != lead:
-            new += [block.lead] if is_apart else ["", block.lead]
-            lead, is_apart = block.lead, True
-        if block.text:
-            new += [block.text] if is_apart or block.is_item else ["", block.text]
-            lead, is_apart = lead if block.is_item else block.text, False
-    return "\n".join(new) + "\n" if len(new) > bool(open_fence) else ""
+        if heading != last_heading or not text:
+            lines.append(heading)
+            last_heading, last_lead, is_apart = heading, "", True
+        is_item = _ITEM.match(text) is not None
+        paragraph = lead if is_item else text
+        if paragraph and not (is_item and lead == last_lead):
+            lines += [paragraph] if is_apart else ["", paragraph]
+        lines += [text] if is_item else []
+        last_lead, is_apart = paragraph, not text
+    return "\n".join(lines) + "\n" if len(lines) > bool(open_fence) else ""
 
 
-def _blocks(text: str) -> tuple[list[_Block], str]:
-    """Return the blocks of a note, in its order, and the fence that its end leaves open, which its block has closed.
+def _blocks(text: str) -> tuple[list[tuple[str, str, str]], str]:
+    """Return the blocks of a note in its order, and the fence that its end leaves open, which its block has closed.
 
-    White space at the ends of lines and of fences is left out.
+    A block is a paragraph, fence, table or list item: the heading above it, the paragraph above an item's list, and its
+    text. A heading by itself is a block without text. White space at the ends of lines and of fences is left out.
     """
-    blocks: list[_Block] = []
-    heading, lead, fence, gap = "", "", "", 0
+    blocks: list[tuple[str, list[str], list[str]]] = []
+    heading, fence, gap = "", "", 0
+    lead: list[str] = []
     lines: list[str] = []
-    is_item = False
-
-    def close(end_of_fence: str = "") -> None:
-        nonlocal lead, fence, gap
-        if end_of_fence:
-            while not lines[-1]:
-                lines.pop()
-            lines.append(end_of_fence)
-        if lines:
-            indentation = _indentation(lines[0]) if is_item else 0
-            block_text = "\n".join(line[min(indentation, _indentation(line)) :] for line in lines)
-            blocks.append(_Block(heading, lead if is_item else "", block_text, is_item))
-            lead = lead if is_item else block_text
-        lines.clear()
-        fence, gap = "", 0
-
+    item: re.Match[str] | None = None
     for line in map(str.rstrip, text.splitlines()):
-        if fence:
-            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
-                close(line)
-            else:
-                lines.append(line)
-        elif _HEADING.match(f"{line} "):
-            close()
-            heading, lead = line, ""
-            blocks.append(_Block(heading))
-        elif not line:
+        if not line:
             gap += 1
-            if not is_item:
-                close()
-        elif lines and is_item and _indentation(line) > _indentation(lines[0]):
-            # A paragraph below an item, or an item below it.
-            lines += [*[""] * gap, line]
+        elif fence:
+            is_end = line.strip().startswith(fence) and not line.strip().strip(fence[0])
+            lines += [line] if is_end else [*[""] * gap, line]
+            fence, gap = ("", 1) if is_end else (fence, 0)
+        elif _HEADING.match(line):
+            heading, lead, lines = line, [], []
+            blocks.append((heading, lead, lines))
+        # A paragraph below an item, an item below it, or the next line of a block.
+        elif lines and (
+            (item and line[: item.end(1) + 1].isspace()) or not (gap or _ITEM.match(line) or _FENCE.match(line))
+        ):
+            lines += [*[""] * gap, line.removeprefix(item[1] if item else "")]
             gap = 0
-        elif (start := _START.match(line)) or not lines or gap:
-            close()
-            fence, is_item = (start["fence"] or "", not start["fence"]) if start else ("", False)
-            lines.append(line)
         else:
-            lines.append(line)
-    open_fence = fence
-    close(fence)
-    return blocks, open_fence
-
-
-def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip())
+            item, opening = _ITEM.match(line), _FENCE.match(line)
+            fence, gap = opening[1] if opening else "", 0
+            lines = [line.removeprefix(item[1] if item else "")]
+            lead = lead if item else lines
+            blocks.append((heading, lead if item else [], lines))
+    if fence:
+        lines.append(fence)
+    return [(heading, "\n".join(lead), "\n".join(lines)) for heading, lead, lines in blocks], fence
 
 
 @contextmanager
