@@ -71,7 +71,7 @@ class SessionEnds:
     def all(self) -> list[SessionEnd]:
         """Return all ends, the earliest first."""
         with self._locked() as file:
-            return sorted(filter(None, _slots(file)), key=lambda end: end.at)
+            return sorted(_slots(file).values(), key=lambda end: end.at)
 
     def put(self, end: SessionEnd) -> None:
         """Keep an end, on the disk, in place of its earlier record. The oldest noted session gives way if need be.
@@ -84,7 +84,11 @@ class SessionEnds:
         if len(data) > SLOT_BYTES:
             raise ValueError("the names of the session's agent and transcript are too long")
         with self._locked() as file:
-            for place in _places(_slots(file), end):
+            slots, size = _slots(file), os.fstat(file).st_size // SLOT_BYTES
+            earlier = [place for place, other in slots.items() if end.replaces(other)]
+            free = [place for place in range(min(size + 1, MOST_SLOTS)) if place not in slots]
+            noted = sorted((other.at, place) for place, other in slots.items() if other.state == NOTED)
+            for place in (*earlier, *free, *(place for _, place in noted[:1])):
                 with suppress(OSError):
                     return _write(file, data, place * SLOT_BYTES)
         raise EndUnkept(errno.ENOSPC, f"{self._file} has no free slot, and the disk no room for another")
@@ -92,7 +96,7 @@ class SessionEnds:
     def drop(self, *ends: SessionEnd) -> None:
         """Free the slots of ends."""
         with self._locked() as file:
-            for place, end in enumerate(_slots(file)):
+            for place, end in _slots(file).items():
                 if end in ends:
                     _write(file, bytes(SLOT_BYTES), place * SLOT_BYTES)
 
@@ -110,26 +114,14 @@ class SessionEnds:
             os.close(file)
 
 
-def _slots(file: int) -> list[SessionEnd | None]:
-    data = os.pread(file, MOST_SLOTS * SLOT_BYTES, 0)
-    return [_parse(data[start : start + SLOT_BYTES]) for start in range(0, len(data), SLOT_BYTES)]
-
-
-def _parse(slot: bytes) -> SessionEnd | None:
-    try:
-        return SessionEnd(**json.loads(slot.rstrip(b"\0"))) if slot[:1] != b"\0" else None
-    except (ValueError, TypeError):
-        return None  # a process was killed while it wrote
-
-
-def _places(slots: list[SessionEnd | None], end: SessionEnd) -> Iterator[int]:
-    """Yield the places that may take an end, the best first."""
-    yield from (place for place, other in enumerate(slots) if other is not None and end.replaces(other))
-    yield from (place for place, other in enumerate(slots) if other is None)
-    if len(slots) < MOST_SLOTS:
-        yield len(slots)
-    noted = [(other.at, place) for place, other in enumerate(slots) if other is not None and other.state == NOTED]
-    yield from (place for _, place in sorted(noted)[:1])
+def _slots(file: int) -> dict[int, SessionEnd]:
+    """Return the ends in the file, by the places of their slots."""
+    slots, data = {}, os.pread(file, MOST_SLOTS * SLOT_BYTES, 0)
+    for start in range(0, len(data), SLOT_BYTES):
+        # A slot is free, or a process was killed while it wrote.
+        with suppress(ValueError, TypeError):
+            slots[start // SLOT_BYTES] = SessionEnd(**json.loads(data[start : start + SLOT_BYTES].rstrip(b"\0")))
+    return slots
 
 
 def _write(file: int, data: bytes, offset: int) -> None:
