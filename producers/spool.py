@@ -38,10 +38,6 @@ _LONGEST_NAME = 240
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
-class _NotAnEventError(ValueError):
-    """Raised for a file that is no event; the message says why."""
-
-
 def write_event(home: Path, event: Event) -> None:
     """Leave one event for the next `drain`.
 
@@ -102,7 +98,7 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
             found = _read(path)
         except FileNotFoundError:
             continue  # another process drains, too
-        except (_NotAnEventError, OSError) as error:
+        except (ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise  # says nothing of this file
             set_aside.append(_set_aside(path, getattr(error, "strerror", None) or str(error)))
@@ -129,21 +125,22 @@ def _waiting(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Event | Hook:
+    """Return the event or hook of a file. Raise ValueError if it has none; the message says why."""
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _NotAnEventError("it is not a regular file")
+            raise ValueError("it is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_BYTES:
-        raise _NotAnEventError(f"it is larger than {MAX_BYTES} bytes")
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _NotAnEventError(f"it is not JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     return _parse(raw)
 
 
@@ -153,7 +150,7 @@ def _parse(raw: Any) -> Event | Hook:
     hook = raw.get("hook") if isinstance(raw, dict) else None
     entry = raw if hook is None else hook
     if not isinstance(entry, dict):
-        raise _NotAnEventError("it does not hold a JSON object")
+        raise ValueError("it does not hold a JSON object")  # noqa: TRY004 - content of a file
     others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant", "program")]
     kind, agent, session, meant, program = others
     paths, at = entry.get("paths", []), entry.get("at")
@@ -161,7 +158,7 @@ def _parse(raw: Any) -> Event | Hook:
     if not isinstance(paths, list) or not all(
         isinstance(text, str) for text in (*needed, *paths, *(other for other in others if other is not None))
     ):
-        raise _NotAnEventError("its kind, agent, session and paths must be texts")
+        raise ValueError("its kind, agent, session and paths must be texts")
     return (
         Event(kind, agent, tuple(paths))
         if hook is None
