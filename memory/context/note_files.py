@@ -10,8 +10,8 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import count, product
 from pathlib import Path
@@ -46,16 +46,14 @@ def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> st
     """
     if path.removeprefix("./") != allowed:
         raise WriteRefused(f"this turn may write {allowed} only, and only append to it; write the text there")
-    return _append(workspace, allowed, lambda note: new_text(note, content))
+    return extend_note(workspace, allowed, content, by_blocks=True)
 
 
-def extend_note(workspace: Path, path: str, content: str) -> None:
-    """Append a text to a note, unless the note ends with it. Errors are those of `append_note`."""
-    _append(workspace, path, lambda note: "" if note.endswith(content) else content)
+def extend_note(workspace: Path, path: str, content: str, *, by_blocks: bool = False) -> str:
+    """Append a text to a note, unless the note ends with it, or only the blocks of it that the note does not hold.
 
-
-def _append(workspace: Path, path: str, addition_to: Callable[[str], str]) -> str:
-    """Append a text that depends on those before. All of it is on the disk afterwards, or nothing."""
+    All of it is on the disk afterwards, or nothing. Result and errors are those of `append_note`.
+    """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with _folder(workspace) as folder:
         try:
@@ -68,7 +66,8 @@ def _append(workspace: Path, path: str, addition_to: Callable[[str], str]) -> st
             fcntl.flock(file, fcntl.LOCK_EX)
             data = file.readall()
             note = data.decode("utf-8", "replace")
-            addition = addition_to(note)
+            missing = "" if note.endswith(content) else content
+            addition = new_text(note, content) if by_blocks else missing
             try:
                 if addition:
                     _write(file, addition if not note or note.endswith("\n") else f"\n{addition}")
@@ -225,13 +224,14 @@ def _folder(workspace: Path) -> Iterator[int]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise WriteRefused(f"{folder} is not a folder of the workspace") from error
-    with ExitStack() as stack:
-        stack.callback(os.close, descriptor)
+    try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         _remove_draft(descriptor)
-        stack.callback(_remove_draft, descriptor)
         yield descriptor
+    finally:
+        _remove_draft(descriptor)
+        os.close(descriptor)
 
 
 def _remove_draft(folder: int) -> None:
