@@ -127,14 +127,10 @@ def _waiting(folder: Path) -> list[Path]:
 def _read(path: Path) -> Event | Hook:
     """Return the event or hook of a file. Raise ValueError if it has none; the message says why."""
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_BYTES + 1)
-    finally:
-        os.close(descriptor)
+        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     try:
@@ -151,19 +147,15 @@ def _parse(raw: Any) -> Event | Hook:
     entry = raw if hook is None else hook
     if not isinstance(entry, dict):
         raise ValueError("it does not hold a JSON object")  # noqa: TRY004 - content of a file
-    others: list[Any] = [entry.get(name) for name in ("kind", "agent", "session", "meant", "program")]
-    kind, agent, session, meant, program = others
+    texts: dict[str, Any] = {name: entry.get(name) for name in ("kind", "agent", "session", "meant", "program")}
+    needed = ("kind", "agent") if hook is None else ("kind",)
+    given = [text for name, text in texts.items() if text is not None or name in needed]
     paths, at = entry.get("paths", []), entry.get("at")
-    needed = [kind] if hook is not None else [kind, agent]
-    if not isinstance(paths, list) or not all(
-        isinstance(text, str) for text in (*needed, *paths, *(other for other in others if other is not None))
-    ):
+    if not isinstance(paths, list) or not all(isinstance(text, str) for text in (*given, *paths)):
         raise ValueError("its kind, agent, session and paths must be texts")
-    return (
-        Event(kind, agent, tuple(paths))
-        if hook is None
-        else Hook(kind, tuple(paths), session, agent, meant, program, at if isinstance(at, float) else None)
-    )
+    if hook is None:
+        return Event(texts["kind"], texts["agent"], tuple(paths))
+    return Hook(paths=tuple(paths), at=at if isinstance(at, float) else None, **texts)
 
 
 def _set_aside(path: Path, reason: str) -> str:
