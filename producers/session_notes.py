@@ -17,7 +17,6 @@ import structlog
 
 from memory.context.note_files import create_note, extend_note, notes_with, rename_note
 from memory.context.session_notes import (
-    added_words,
     digest_of,
     last_words,
     note_name,
@@ -181,7 +180,7 @@ class SessionNotes:
         path, words = unnoted(said, facts, notes, earlier[-1].last if earlier else "")
         words = words[-agent.context.session_notes.messages :]
         if path is not None and words:
-            extend_note(agent.workspace, path, added_words(words, at=at))
+            extend_note(agent.workspace, path, session_note(words, at=at))
         elif words:
             path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
             self._unnamed.put((agent, path, at, words))

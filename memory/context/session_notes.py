@@ -58,15 +58,14 @@ def last_words(
     return list(deque((one for one in said if not one.text.lstrip().startswith("/")), messages))
 
 
-def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts) -> str:
-    """Return the text of a session's note. `at`: its end, in the user's zone."""
-    heading = f"# Session of {at:%Y-%m-%d %H:%M %Z}".rstrip()
-    return "\n\n".join([heading, str(facts), "## Last messages", *map(_quoted, said)]) + "\n"
+def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts | None = None) -> str:
+    """Return the text of a session's note; without facts, the text that it gets at a later end of its session.
 
-
-def added_words(said: Sequence[Said], *, at: datetime) -> str:
-    """Return the text that a note gets at a later end of its session."""
-    return "\n\n".join([f"\n## Until {at:%Y-%m-%d %H:%M %Z}".rstrip(), *map(_quoted, said)]) + "\n"
+    `at`: the end, in the user's zone.
+    """
+    time = f"{at:%Y-%m-%d %H:%M %Z}".rstrip()
+    above = [f"\n## Until {time}"] if facts is None else [f"# Session of {time}", str(facts), "## Last messages"]
+    return "\n\n".join([*above, *map(_quoted, said)]) + "\n"
 
 
 def unnoted(
