@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import count, product
@@ -54,16 +54,13 @@ def extend_note(workspace: Path, path: str, content: str, *, by_blocks: bool = F
 
     All of it is on the disk afterwards, or nothing. Result and errors are those of `append_note`.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    with _folder(workspace) as folder:
-        try:
-            descriptor = os.open(path.partition("/")[2], flags, 0o600, dir_fd=folder)
-        except OSError as error:
-            if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
-                raise WriteRefused(f"{path} is not a regular file") from error
-            raise
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+    try:
+        with (
+            _folder(workspace) as folder,
+            open(path.partition("/")[2], "a+b", buffering=0, opener=_opener(folder)) as file,
+        ):
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
             data = file.readall()
             note = data.decode("utf-8", "replace")
             missing = "" if note.endswith(content) else content
@@ -75,6 +72,10 @@ def extend_note(workspace: Path, path: str, content: str, *, by_blocks: bool = F
                 file.truncate(len(data))
                 raise
             return addition
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE}:
+            raise WriteRefused(f"{path} is not a regular file") from error
+        raise
 
 
 def create_note(workspace: Path, name: str, content: str) -> str:
@@ -86,8 +87,7 @@ def create_note(workspace: Path, name: str, content: str) -> str:
         OSError: the file system refuses.
     """
     with _folder(workspace) as folder:
-        descriptor = os.open(_DRAFT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+        with open(_DRAFT, "xb", buffering=0, opener=_opener(folder)) as file:
             _write(file, content)
         for number in count(1):
             file_name = f"{name}.md" if number == 1 else f"{name}-{number}.md"
@@ -107,10 +107,8 @@ def notes_with(workspace: Path, line: str) -> dict[str, str]:
     notes = {}
     with _folder(workspace) as folder:
         for name in sorted(filter(is_note_name, os.listdir(folder))):  # noqa: PTH208 - a descriptor
-            with suppress(OSError):
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-                with os.fdopen(descriptor, "rb") as file:
-                    text = file.read(_NOTE_BYTES).decode("utf-8", "replace")
+            with suppress(OSError), open(name, "rb", opener=_opener(folder)) as file:
+                text = file.read(_NOTE_BYTES).decode("utf-8", "replace")
                 if line in map(str.rstrip, text.splitlines()):
                     notes[f"{_MEMORY}/{name}"] = text
     return notes
@@ -125,6 +123,11 @@ def rename_note(workspace: Path, path: str, name: str) -> str:
             os.unlink(old, dir_fd=folder)
         return f"{_MEMORY}/{new}"
     return path
+
+
+def _opener(folder: int) -> Callable[[str, int], int]:
+    """Return an opener of files in a folder that follows no link and waits for no pipe."""
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=folder)
 
 
 def _write(file: FileIO, text: str) -> None:

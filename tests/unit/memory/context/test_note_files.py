@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_no_other_file_is_written(tmp_path: Path, path: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_named_pipe_is_no_note(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    os.mkfifo(tmp_path / TODAY)
+    with pytest.raises(WriteRefused):
+        append_note(tmp_path, TODAY, "- a", allowed=TODAY)
+
+
 @pytest.mark.parametrize("link", [TODAY, "memory"])
 def test_no_link_is_followed(tmp_path: Path, link: str) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
@@ -147,7 +155,9 @@ def test_notes_are_found_by_a_line_and_never_through_a_link(tmp_path: Path) -> N
     create_note(tmp_path, "c", f"{line}b\nquoted: {line}\n")
     (tmp_path / "memory" / "d.md").symlink_to(tmp_path / "memory" / "a.md")
     (tmp_path / "memory" / "e.md").mkdir()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     assert list(notes_with(tmp_path, line)) == ["memory/a.md", "memory/b.md"]
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 def test_a_note_gets_another_name_unless_that_is_taken(tmp_path: Path) -> None:
