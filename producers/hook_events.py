@@ -84,12 +84,12 @@ def read_payload(text: bytes | str) -> dict[str, Any]:
     if len(text) > MAX_PAYLOAD_BYTES:
         raise HookUnreadable(f"the hook's JSON is larger than {MAX_PAYLOAD_BYTES // 1024 // 1024} MB")
     try:
-        found = json.loads(text)
+        payload = json.loads(text)
     except (ValueError, RecursionError):
         raise HookUnreadable("the hook is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(payload, dict):
         raise HookUnreadable("the hook is not a JSON object")
-    return found
+    return payload
 
 
 def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
@@ -112,7 +112,7 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
         paths = _paths(*(entry.get("sessionFile") for entry in entries))
         # A session's id becomes a file name.
         ids = (str(entry.get("sessionId") or "") for entry in entries)
-        session = next((one for one in ids if one.replace("-", "").replace("_", "").isalnum()), None)
+        session = next((text for text in ids if text.replace("-", "").replace("_", "").isalnum()), None)
         # `agent:<id>:...` is how OpenClaw names its sessions.
         agent = key.split(":")[1] if isinstance(key, str) and key.startswith("agent:") else None
     elif payload.get("type") == "agent-turn-complete":

@@ -320,12 +320,10 @@ class EventRouter:
         if set_aside:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
-    def _handle_safely(self, found: Event | Hook) -> None:
+    def _handle_safely(self, event: Event | Hook) -> None:
         """Handle an event or a hook. A failure does not hold up later ones. Raise EndUnkept if it has to come again."""
         try:
-            if isinstance(found, Hook):
-                found = event_of(found, self._settings, agent=found.meant)
-            self.handle(found)
+            self.handle(event_of(event, self._settings, agent=event.meant) if isinstance(event, Hook) else event)
         except EndUnkept:
             raise
         except UnclaimedHook as error:

@@ -37,8 +37,8 @@ class EndUnkept(OSError):
 class SessionEnd:
     """End of the session of the transcript at `path`, at Unix time `at`.
 
-    `last`: digest of the last message in the session's note. `hook`: JSON of a hook that no producer has read yet; it
-    stands for all but the time.
+    `last_digest`: that of the last message in the session's note. `hook`: JSON of a hook that no producer has read yet;
+    it stands for all but the time.
     """
 
     at: float
@@ -46,13 +46,13 @@ class SessionEnd:
     path: str = ""
     program: str = ""
     state: str = ENDED
-    last: str = ""
+    last_digest: str = ""
     hook: str = ""
 
-    def replaces(self, other: SessionEnd) -> bool:
-        """Return True if the other one is an earlier record of this end."""
-        same = (self.agent, self.path, self.hook) == (other.agent, other.path, other.hook)
-        return same and (self.at == other.at or self.state == other.state == OPEN)
+    def replaces(self, record: SessionEnd) -> bool:
+        """Return True for an earlier record of this end."""
+        same = (self.agent, self.path, self.hook) == (record.agent, record.path, record.hook)
+        return same and (self.at == record.at or self.state == record.state == OPEN)
 
 
 class SessionEnds:
@@ -85,9 +85,9 @@ class SessionEnds:
             raise ValueError("the names of the session's agent and transcript are too long")
         with self._locked() as file:
             slots, size = _slots(file), os.fstat(file).st_size // SLOT_BYTES
-            earlier = [place for place, other in slots.items() if end.replaces(other)]
+            earlier = [place for place, record in slots.items() if end.replaces(record)]
             free = [place for place in range(min(size + 1, MOST_SLOTS)) if place not in slots]
-            noted = sorted((other.at, place) for place, other in slots.items() if other.state == NOTED)
+            noted = sorted((record.at, place) for place, record in slots.items() if record.state == NOTED)
             for place in (*earlier, *free, *(place for _, place in noted[:1])):
                 with suppress(OSError):
                     return _write(file, data, place * SLOT_BYTES)

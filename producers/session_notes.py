@@ -177,7 +177,7 @@ class SessionNotes:
         noted = (end.agent, end.path, NOTED)
         earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == noted]
         notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
-        path, words = unnoted(said, facts, notes, earlier[-1].last if earlier else "")
+        path, words = unnoted(said, facts, notes, earlier[-1].last_digest if earlier else "")
         words = words[-agent.context.session_notes.messages :]
         if path is not None and words:
             extend_note(agent.workspace, path, session_note(words, at=at))
@@ -185,7 +185,7 @@ class SessionNotes:
             path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
             self._unnamed.put((agent, path, at, words))
             log.info("session_note_written", agent=agent.id, path=path)
-        self._ends.put(replace(end, state=NOTED, last=digest_of(said[-1])))
+        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(said[-1])))
         self._ends.drop(*earlier)
 
     def _spoken(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Said]] | None:

@@ -95,7 +95,7 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
     set_aside: list[str] = []
     for path in _waiting(home / SPOOL):
         try:
-            found = _read(path)
+            event = _read(path)
         except FileNotFoundError:
             continue  # another process drains, too
         except (ValueError, OSError) as error:
@@ -104,7 +104,7 @@ def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...
             set_aside.append(_set_aside(path, getattr(error, "strerror", None) or str(error)))
         else:
             with suppress(EndUnkept):
-                deliver(found)
+                deliver(event)
                 path.unlink(missing_ok=True)
     return tuple(set_aside)
 

@@ -116,12 +116,12 @@ def notes_with(workspace: Path, line: str) -> dict[str, str]:
 
 def rename_note(workspace: Path, path: str, name: str) -> str:
     """Give a created note another name, if that is free. Return its path in the workspace."""
-    old, new = path.partition("/")[2], f"{name}.md"
+    file_name, new_name = path.partition("/")[2], f"{name}.md"
     with suppress(OSError), _folder(workspace) as folder:
-        _add_name(folder, old, new)
+        _add_name(folder, file_name, new_name)
         with suppress(FileNotFoundError):
-            os.unlink(old, dir_fd=folder)
-        return f"{_MEMORY}/{new}"
+            os.unlink(file_name, dir_fd=folder)
+        return f"{_MEMORY}/{new_name}"
     return path
 
 
@@ -138,17 +138,17 @@ def _write(file: FileIO, text: str) -> None:
     os.fsync(file.fileno())
 
 
-def _add_name(folder: int, old: str, new: str) -> None:
+def _add_name(folder: int, name: str, new_name: str) -> None:
     """Give a file a name that is free; where a file cannot have two, in place of its old one."""
     try:
         # A link fails where the name is taken, which a rename would replace.
-        os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        os.link(name, new_name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         raise
     except OSError as error:
-        if new in os.listdir(folder):
+        if new_name in os.listdir(folder):
             raise FileExistsError from error
-        os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def new_text(note: str, content: str) -> str:
@@ -159,13 +159,13 @@ def new_text(note: str, content: str) -> str:
     the paragraph above a list, come again above what is new.
     """
     blocks, open_fence = _blocks(note)
-    held = {(*above, text) for heading, lead, text in blocks for above in product({heading, ""}, {lead, ""})}
+    held_blocks = {(*above, text) for heading, lead, text in blocks for above in product({heading, ""}, {lead, ""})}
     # A fence that was left open would take in all that follows.
     lines = [open_fence] if open_fence else []
     is_apart = not blocks or not blocks[-1][-1] or not note.splitlines()[-1].strip()
     last_heading, last_lead = "", ""
     for heading, lead, text in _blocks(content)[0]:
-        if (heading, lead, text) in held:
+        if (heading, lead, text) in held_blocks:
             continue
         if heading != last_heading or not text:
             lines.append(heading)

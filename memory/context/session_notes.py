@@ -32,14 +32,13 @@ _SLUG_PROMPT = (
 def last_words(
     lines: Iterable[RawLine],
     *,
-    messages: int | None = None,
     redact: Callable[[str], str],
     format: str | None = None,  # noqa: A002
 ) -> list[Said]:
     """Return messages of user and assistant in a transcript, oldest first, without commands such as /new.
 
-    Only the lines of the last `TAIL_BYTES` are read, and above them those that the format needs. `messages`: how many
-    at most, the last ones. `format`: its name, None to recognise it.
+    Only the lines of the last `TAIL_BYTES` are read, and above them those that the format needs. `format`: its name,
+    None to recognise it.
     """
     interpreter = Interpreter(format, redact=redact)
     tail: deque[bytes] = deque()
@@ -54,8 +53,9 @@ def last_words(
             size -= len(above)
             if interpreter.needs(above):
                 interpreter.read(above)
-    said = (one for one in map(interpreter.read, tail) if isinstance(one, Said) and one.speaker in (USER, ASSISTANT))
-    return list(deque((one for one in said if not one.text.lstrip().startswith("/")), messages))
+    messages = [said for said in map(interpreter.read, tail) if isinstance(said, Said)]
+    spoken = [message for message in messages if message.speaker in (USER, ASSISTANT)]
+    return [message for message in spoken if not message.text.lstrip().startswith("/")]
 
 
 def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts | None = None) -> str:
@@ -69,15 +69,15 @@ def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts | None 
 
 
 def unnoted(
-    said: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last: str
+    said: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
 ) -> tuple[str | None, Sequence[Said]]:
     """Return the path of a conversation's note, None if it has none, and the messages that are to be noted.
 
-    `notes`: those with the line of its session, by path. `last`: digest of the last message that was ever noted.
+    `notes`: those with the line of its session, by path. `last_digest`: that of the last message ever noted.
     Another session may have begun anew under its name, and a person may have edited a note: without a message of that
     digest, a note of this conversation quotes a message. If there is one and no note, a person deleted the note.
     """
-    digested = [number for number, message in enumerate(said, 1) if digest_of(message) == last]
+    digested = [number for number, message in enumerate(said, 1) if digest_of(message) == last_digest]
     # A transcript that became an archive is the same.
     paths = {facts.transcript, archived_path(facts.transcript)}
     quoted = {
@@ -103,7 +103,7 @@ def note_name(at: datetime, slug: str = "") -> str:
 
 def slug_prompt(said: Sequence[Said]) -> str:
     """Return the prompt that asks a chat model to name a conversation."""
-    words = "\n".join(f"{one.speaker}: {one.text}" for one in said)
+    words = "\n".join(f"{message.speaker}: {message.text}" for message in said)
     return marked(f"{_SLUG_PROMPT}\n\n{words[:SLUG_INPUT_CHARACTERS]}", kind="session-note")
 
 

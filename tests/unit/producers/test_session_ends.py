@@ -44,7 +44,7 @@ def test_an_end_takes_the_place_of_its_earlier_record(ends: SessionEnds) -> None
     ends.put(SessionEnd(2, "main", "/s/a.jsonl", "codex", ENDED))
     ends.put(SessionEnd(2, "other", "/s/a.jsonl", "codex", ENDED))
     ends.put(SessionEnd(3, "main", "/s/a.jsonl", "codex", ENDED))
-    ends.put(SessionEnd(2, "main", "/s/a.jsonl", "codex", NOTED, last="x"))
+    ends.put(SessionEnd(2, "main", "/s/a.jsonl", "codex", NOTED, last_digest="x"))
     assert [(end.at, end.agent, end.state) for end in ends.all()] == [
         (2, "main", NOTED),
         (2, "other", ENDED),

@@ -34,8 +34,7 @@ def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
 
 def texts(*messages: tuple[str, str], count: int = 15) -> list[str]:
     return [
-        said.text
-        for said in last_words(lines(*messages), messages=count, redact=lambda text: text.replace("s3cret", "***"))
+        said.text for said in last_words(lines(*messages), redact=lambda text: text.replace("s3cret", "***"))[-count:]
     ]
 
 
