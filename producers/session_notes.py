@@ -110,43 +110,43 @@ class SessionNotes:
 
     def _submit(self) -> None:
         if not self._closing.is_set():
-            self._writing.submit(self._try_to_write)
+            self._writing.submit(self._write_notes)
 
-    def _try_to_write(self) -> None:
+    def _write_notes(self) -> None:
+        """Write all notes that wait, the earliest first, and report ends and notes that cannot be written."""
         try:
             self._ends.reserve()
             self._reporter.resolve(ConditionCode.SESSION_ENDS_UNKEPT)
-            self._write_notes(self._ends.all())
+            ends = self._ends.all()
+            for end in ends:
+                if end.hook:
+                    self._read_hook(end)
+                elif end.state == ENDED and end.agent not in self._agents:
+                    self._ends.drop(end)
+            for agent in self._agents.values():
+                self._write_notes_of(agent, [end for end in ends if (end.agent, end.state) == (agent.id, ENDED)])
         except OSError as error:
             self._reporter.report(ConditionCode.SESSION_ENDS_UNKEPT, error=error.strerror or str(error))
         except Exception:
             log.exception("session_notes_failed")  # tried again
 
-    def _write_notes(self, ends: Sequence[SessionEnd]) -> None:
-        """Write all notes that wait, the earliest first, and report those that cannot be written."""
+    def _write_notes_of(self, agent: AgentSettings, ends: Sequence[SessionEnd]) -> None:
+        waiting, reason = len(ends), ""
         for end in ends:
-            if end.hook:
-                self._read_hook(end)
-            elif end.state == ENDED and end.agent not in self._agents:
-                self._ends.drop(end)
-        for agent in self._agents.values():
-            ended = [end for end in ends if (end.agent, end.state) == (agent.id, ENDED)]
-            waiting, reason = len(ended), ""
-            for end in ended:
-                if self._closing.is_set():
-                    return
-                try:
-                    self._write(agent, end)
-                    waiting -= 1
-                except OSError as error:
-                    reason = f"{agent.workspace}: {error.strerror}"
-                    break  # a disk that takes no note takes no other one, either
-                except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
-                    reason = str(error)
-            if waiting:
-                self._reporter.report(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id, notes=waiting, reason=reason)
-            else:
-                self._reporter.resolve(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id)
+            if self._closing.is_set():
+                return
+            try:
+                self._write(agent, end)
+                waiting -= 1
+            except OSError as error:
+                reason = f"{agent.workspace}: {error.strerror}"
+                break  # a disk that takes no note takes no other one, either
+            except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
+                reason = str(error)
+        if waiting:
+            self._reporter.report(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id, notes=waiting, reason=reason)
+        else:
+            self._reporter.resolve(ConditionCode.SESSION_NOTES_WAIT, agent=agent.id)
 
     def _read_hook(self, end: SessionEnd) -> None:
         try:

@@ -143,10 +143,8 @@ def _add_name(folder: int, name: str, new_name: str) -> None:
     try:
         # A link fails where the name is taken, which a rename would replace.
         os.link(name, new_name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        raise
     except OSError as error:
-        if new_name in os.listdir(folder):
+        if isinstance(error, FileExistsError) or new_name in os.listdir(folder):
             raise FileExistsError from error
         os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
 
