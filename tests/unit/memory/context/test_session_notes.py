@@ -16,6 +16,7 @@ from memory.context.session_notes import (
     session_note,
     slug_of,
     slug_prompt,
+    unnoted,
 )
 from memory.documents.note_facts import NoteFacts
 from memory.transcripts.lines import RawLine
@@ -92,3 +93,14 @@ def test_the_prompt_for_a_name_holds_the_beginning_of_the_conversation() -> None
     prompt = slug_prompt([Said("User", "deploy " * 1_000)])
     assert "deploy" in prompt
     assert len(prompt) < 2_500
+
+
+@pytest.mark.parametrize(
+    ("transcript", "is_of_it"),
+    [("sessions/a.jsonl.reset.2026-03-05T10-00-02.000Z", True), ("sessions/a.jsonl", True), ("others/a.jsonl", False)],
+)
+def test_a_note_is_of_its_transcript_and_of_the_archive_made_of_it(transcript: str, is_of_it: bool) -> None:
+    said = [Said("User", "the vault is blue"), Said("Assistant", "yes")]
+    notes = {"memory/a.md": session_note(said[:1], at=AT, facts=FACTS)}
+    path, words = unnoted(said, NoteFacts("a", "openclaw", transcript), notes, "")
+    assert (path, list(words)) == (("memory/a.md", said[1:]) if is_of_it else (None, said))
