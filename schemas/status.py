@@ -82,9 +82,10 @@ class DiskState(Wire):
 
     `files` is None when the disk was not looked at. `missing` files are on disk and not in the index. `stale` files
     differ in size, times or inode. `vanished` files are in the index, not on disk, and to be forgotten.
-    `growing` transcripts were written to a moment ago: they are neither missing nor stale. `kept` transcripts stay in
-    memory although no configured folder holds them. The user dropped the dead letters of `left_out` files: they are
-    neither missing nor stale until they change.
+    `growing` transcripts were written to a moment ago: they are neither missing nor stale. `settling` notes were
+    changed or deleted a moment ago: they are not missing, stale or vanished yet. `kept` transcripts stay in memory
+    although no configured folder holds them. The user dropped the dead letters of `left_out` files: they are neither
+    missing nor stale until they change.
 
     The settings leave out other files: globs exclude files (`excluded`) and whole folders (`excluded_folders`), and
     session kinds exclude transcripts (`other_sessions`, by kind).
@@ -95,6 +96,7 @@ class DiskState(Wire):
     stale: int = 0
     vanished: int = 0
     growing: int = 0
+    settling: int = 0
     kept: int = 0
     left_out: int = 0
     excluded: int = 0
@@ -322,10 +324,11 @@ class BackendStatus(Wire):
 
 
 class AgentStatus(Wire):
-    """State of one agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
+    """State of one agent. `ok` is True only if there are no `troubles`.
 
     `mode`, `degraded` and `conditions` are those of a search made now; `conditions` are the codes of `degraded`.
-    `troubles` still hold. `advice` names possible improvements of an agent that is well.
+    `troubles` still hold. Documents that failed, or have no job, are among them. `advice` names possible improvements
+    of an agent that is well.
     """
 
     agent: str

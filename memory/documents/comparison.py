@@ -6,7 +6,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
@@ -14,13 +16,14 @@ from memory.documents.roots import Root, archived_path, document_name, is_transc
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.settings import SyncSessions
+from schemas.settings import Sync
 from schemas.status import DiskState
 
-#: A transcript that never rests is enqueued after fewer quiet times (`producers.tailer`) and these spare seconds.
-_QUIET_TIMES = 5
+#: A transcript or note that never rests is enqueued after fewer quiet times (`producers.dispatcher`) and these spare
+#: seconds.
+_QUIET_TIMES, _NOTE_QUIET_TIMES = 5, 15
 _SPARE_SECONDS = 5.0
 
 #: Entry of `meta`: a JSON array of [source, path, state of the file], of the documents that a user left out.
@@ -49,18 +52,30 @@ class Difference:
         places = files.places(key) if not self.scan.complete else ()
         return any(self.scan.hides(Path(root.path, *parts)) for root, parts in places)
 
-    def disk_state(self, *, sessions: SyncSessions, now: float, watched: bool) -> DiskState:
+    def disk_state(
+        self, files: AgentFiles, *, sync: Sync, now: float, watched: bool, held_back: bool = False
+    ) -> DiskState:
         """Count what differs.
 
-        `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`.
+        `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. A
+        note that was changed or deleted a moment ago is settling: for some seconds, and longer while producers hold
+        back changes. A deletion is as old as the last change of its folder.
         """
-        moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
+        moving_seconds = _QUIET_TIMES * sync.sessions.quiet_seconds + _SPARE_SECONDS
+        settling_seconds = _NOTE_QUIET_TIMES * sync.watch_debounce_ms / 1000 * held_back + _SPARE_SECONDS
+        folder_changed_at = cache(_changed_at)
+        settling = sum(
+            watched and abs(now - folder_changed_at(files.path_of(key).parent)) < settling_seconds for key in self.gone
+        )
+        vanished = len(self.gone) - settling
         missing = stale = growing = out = 0
         for key, stat in self.scan.documents.items():
             if key in self.left_out:
                 out += 1
             elif watched and key.is_transcript and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
                 growing += 1
+            elif watched and not key.is_transcript and _age_seconds(stat, now) < settling_seconds:
+                settling += 1
             elif key not in self.known:
                 missing += 1
             else:
@@ -70,14 +85,28 @@ class Difference:
             files=self.scan.count,
             missing=missing,
             stale=stale,
-            vanished=len(self.gone),
+            vanished=vanished,
             growing=growing,
+            settling=settling,
             left_out=out,
             excluded=kinds.pop(EXCLUDED, 0),
             excluded_folders=kinds.pop(EXCLUDED_FOLDERS, 0),
             other_sessions=kinds,
             kept=len({key for key in self.absent if key.is_transcript}.difference(self.gone)),
         )
+
+
+def _age_seconds(stat: FileStat, now: float) -> float:
+    """Return the seconds between Unix time `now` and the last change; a file that was moved keeps its write time."""
+    return min(abs(now - ns / 1e9) for ns in (stat.mtime_ns, stat.ctime_ns))
+
+
+def _changed_at(folder: Path) -> float:
+    """Return the Unix time of the last change of a folder, or of the nearest folder above that is there."""
+    for path in (folder, *folder.parents):
+        with suppress(OSError):
+            return path.stat().st_mtime
+    return 0.0
 
 
 def difference(

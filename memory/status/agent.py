@@ -55,16 +55,16 @@ def agent_status(
 ) -> AgentStatus:
     """Compare disk, index and queue of one agent. Never raises for a broken part: status reports it.
 
-    `ok` is False when a document is missing, stale or vanished and no job for it waits; when one waits for
-    longer than a minute; when vectors wait and none comes in; and when anything failed, is in trouble or
-    could not be looked at.
+    `ok` is False if there is a condition: a document is missing, stale or vanished and no job for it waits; one waits
+    for longer than a minute; vectors wait and none comes in; anything failed, or could not be looked at.
     """
     now, choice, queue = time.time(), sources.choice, sources.pending
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
     watched = watch is not None and watch.mode != "off" and pending is not None
-    index = look_into_index(agent, sources, watched=watched, now=now, deep=deep)
+    held_back = pending is not None and pending.held_back
+    index = look_into_index(agent, sources, watched=watched, held_back=held_back, now=now, deep=deep)
     vector_search = _vector_search(settings, sources, index)
     state, disk, waiting = index.state, index.disk, QueueState.of(pending, now=now)
     if state.building is not None:
@@ -103,15 +103,11 @@ def agent_status(
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
     )
-    healthy = (
-        not (found or index.dead_letters or index.integrity)
-        and disk.missing + disk.stale + disk.vanished <= waiting.pending
-        and (waiting.reachable or not sources.queue_expected)
-    )
+    found += _look_conditions(agent.id, index, waiting, queue_expected=sources.queue_expected)
     advice = [no_prefixes(agent.id, agent, choice, chunks=state.chunks), *mark_conditions(agent, sources.files)]
     return AgentStatus(
         agent=agent.id,
-        ok=healthy,
+        ok=not found,
         workspace=str(agent.workspace),
         provider=choice.name,
         requested_provider=choice.requested,
@@ -226,6 +222,20 @@ def figure_conditions(
             params = {"minutes": round(still / 60), "files": build.files, "of_files": build.of_files}
             params["vectors"] = build.vectors_pending
             yield Condition(ConditionCode.BUILD_STUCK, since=build.last_change_at, params=params)
+
+
+def _look_conditions(agent: str, index: IndexLook, queue: QueueState, *, queue_expected: bool) -> Iterator[Condition]:
+    """Yield the documents that failed or have no job, findings of a deep look, and a queue that is away."""
+    disk, failed = index.disk, len(index.dead_letters)
+    if disk.missing + disk.stale + disk.vanished > queue.pending + failed:
+        params: dict[str, Param] = {"missing": disk.missing, "stale": disk.stale, "vanished": disk.vanished}
+        yield Condition(ConditionCode.DOCUMENTS_UNQUEUED, agent, params=params)
+    if failed:
+        yield Condition(ConditionCode.DOCUMENTS_FAILED, agent, params={"documents": failed})
+    if index.integrity and index.trouble is None:
+        yield Condition(ConditionCode.INDEX_INCONSISTENT, agent, params={"findings": "; ".join(index.integrity)})
+    if queue_expected and not queue.reachable:
+        yield Condition(ConditionCode.QUEUE_UNREACHABLE, agent)
 
 
 def mark_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Condition]:

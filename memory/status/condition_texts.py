@@ -110,6 +110,9 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "index file",
     ),
     _CODE.INDEX_OUTDATED: Text("the index was made with other settings", "`recalld index` builds it anew", "index"),
+    _CODE.INDEX_INCONSISTENT: Text(
+        "the index does not hold together ({findings})", "`recalld doctor --fix` builds it anew", "index"
+    ),
     _CODE.INDEXING_STILL: Text(
         "nothing got on for {minutes} min, with {what} to come", "`recalld status` says what holds it up", "queue"
     ),
@@ -123,6 +126,17 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "{documents:count document} waiting, the oldest for {seconds:duration}",
         "`recalld up` (or `recalld work`) works on them; when it runs, the folder log in the home says more",
         "queue",
+    ),
+    _CODE.DOCUMENTS_UNQUEUED: Text(
+        "{missing:count document} missing in the index, {stale} stale, {vanished} vanished, and nothing is queued for "
+        "them",
+        "`recalld index` brings it up to date",
+        "index",
+    ),
+    _CODE.DOCUMENTS_FAILED: Text(
+        "{documents:count document} failed",
+        "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
+        "dead letters",
     ),
     _CODE.BUILD_ABANDONED: Text(
         "a new index is half built, and nothing runs that goes on with it",

@@ -71,13 +71,16 @@ class IndexLook:
 
 
 def look_into_index(
-    agent: AgentSettings, sources: StatusSources, *, watched: bool, now: float, deep: bool
+    agent: AgentSettings, sources: StatusSources, *, watched: bool, held_back: bool, now: float, deep: bool
 ) -> IndexLook:
     """Look into the answering index and compare it with the disk, which is looked at last.
 
-    A document that is indexed in between looks up to date. `watched`: producers follow the files.
+    A document that is indexed in between looks up to date. `watched`: producers follow the files; `held_back`: they
+    hold back changes.
     """
-    counted = partial(Difference.disk_state, sessions=agent.sync.sessions, now=now, watched=watched)
+    counted = partial(
+        Difference.disk_state, files=sources.files, sync=agent.sync, now=now, watched=watched, held_back=held_back
+    )
     trouble: RecalldError | None = None
     state = IndexState()
     try:

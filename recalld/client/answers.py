@@ -123,6 +123,7 @@ class DiskState(TypedDict):
     stale: int
     vanished: int
     growing: int
+    settling: int
     kept: int
     leftOut: int
     excluded: int

@@ -47,6 +47,12 @@ _OF_ENDPOINTS = {*OF_PROVIDER, ConditionCode.PROVIDER_SILENT}
 _ENDED_BY_AN_ANSWER = _OF_ENDPOINTS - {ConditionCode.DIMENSIONS_CHANGED}
 _OF_PROVIDERS = {*_OF_ENDPOINTS, ConditionCode.PROVIDER_MISSING, ConditionCode.VECTORS_UNAVAILABLE}
 _OF_BUILDS = {ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK}
+#: Conditions that `index_findings` yields, with its remedies.
+_OF_INDEXES = {
+    ConditionCode.INDEX_INCONSISTENT,
+    ConditionCode.DOCUMENTS_UNQUEUED,
+    ConditionCode.DOCUMENTS_FAILED,
+}
 _OF_DAMAGE = {ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}
 
 #: Conditions of processes and broker: one finding, although every agent suffers from them.
@@ -199,7 +205,7 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
             action="`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
             heal=partial(index, agent.agent, fresh=True),
         )
-    elif disk.missing + disk.stale + disk.vanished > len(agent.dead_letters) + agent.queue.pending:
+    elif any(trouble.code == ConditionCode.DOCUMENTS_UNQUEUED for trouble in agent.troubles):
         missing = f"{counted(disk.missing, 'document')} {'is' if disk.missing == 1 else 'are'} missing in the index"
         lacks = f"{missing}, {disk.stale} stale, {disk.vanished} vanished"
         yield problem(
@@ -230,7 +236,7 @@ def condition_findings(
         for condition in map(condition_of, agent.troubles):
             # Asked just now; and what is set aside is built with the present settings.
             over = (_ENDED_BY_AN_ANSWER if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
-            if condition.code in over:
+            if condition.code in over | _OF_INDEXES:
                 continue
             check = "provider" if condition.code in _OF_PROVIDERS else part_of(condition)
             agents = () if condition.code in _SHARED else (agent.agent,)

@@ -11,6 +11,7 @@ import click
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
+from schemas.conditions import ConditionCode
 
 if TYPE_CHECKING:
     from recalld.client import answers
@@ -20,6 +21,9 @@ _LISTED = 5
 
 #: A service's answer is a second old at most.
 _JUST_FOUND_SECONDS = 3.0
+
+#: Conditions that have lines of their own.
+_LISTED_APART = {ConditionCode.DOCUMENTS_FAILED, ConditionCode.INDEX_INCONSISTENT}
 
 #: Providers that run on this machine: what they did is in --json.
 FREE_OF_CHARGE = frozenset({"local"})
@@ -103,6 +107,8 @@ def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
 
 def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
     for trouble in agent.get("troubles", ()):
+        if trouble.get("code") in _LISTED_APART:
+            continue
         # A condition that this very look found is new.
         is_new = time.time() - trouble["since"] < _JUST_FOUND_SECONDS
         since = "" if is_new else f" (for {_since(trouble['since'])})"
@@ -169,7 +175,7 @@ def spent_text(provider: str, model: str, requests: int, failed: int, tokens: in
 
 
 def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
-    words = {name: name for name in ("missing", "stale", "vanished", "growing", "kept")}
+    words = {name: name for name in ("missing", "stale", "vanished", "growing", "settling", "kept")}
     words |= {"leftOut": "left out", "excluded": "excluded", "excludedFolders": "folders excluded"}
     return _joined(
         "not looked at" if disk.get("files") is None else f"{disk['files']} on disk",

@@ -147,4 +147,5 @@ def test_a_folder_full_of_hostile_files_is_survived_and_told(tmp_path: Path) -> 
 def _is_settled(daemon: Daemon) -> bool:
     state = daemon.status()
     disk, letters = state["disk"], state["deadLetters"]
-    return disk["missing"] + disk["stale"] == len(letters) and not disk["growing"] and not state["queue"]["pending"]
+    moving = disk["growing"] + disk["settling"] + state["queue"]["pending"]
+    return disk["missing"] + disk["stale"] == len(letters) and not moving

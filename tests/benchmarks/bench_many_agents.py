@@ -265,7 +265,7 @@ def pending(port: int, agent: str) -> int:
     connection.request("GET", f"/v1/status?agent={agent}")
     state = json.load(connection.getresponse())["agents"][0]
     threading.Event().wait(0.2)
-    return int(state["queue"]["pending"]) + int(state["disk"]["missing"])
+    return int(state["queue"]["pending"]) + int(state["disk"]["missing"] + state["disk"]["settling"])
 
 
 def measure(folder: Path, *, agents: int, notes: int, open_files: int) -> None:

@@ -348,7 +348,7 @@ class Siege:
             self.faults["a document is taken for what kills workers, and retried"] += 1
             recalld("--config", str(self.daemon.config), "dead", "retry", "--all", home=self.home)
             return False
-        differing = sum(state["disk"][name] for name in ("missing", "stale", "vanished", "growing"))
+        differing = sum(state["disk"][name] for name in ("missing", "stale", "vanished", "growing", "settling"))
         lacking = state["index"]["vectorsPending"] + state["queue"].get("pending", 1)
         return not differing and not lacking and not state["deadLetters"] and not self._building()
 

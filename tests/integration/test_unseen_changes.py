@@ -81,7 +81,7 @@ class World(indexing.World):
 
     def disk_state(self, *, watched: bool = False) -> DiskState:
         found = difference(self.files, self.main.target())
-        return found.disk_state(sessions=self.agent().sync.sessions, now=time.time(), watched=watched)
+        return found.disk_state(self.files, sync=self.agent().sync, now=time.time(), watched=watched)
 
 
 def message(text: str) -> bytes:

@@ -111,6 +111,7 @@ function onDisk(disk) {
   ].filter(Boolean);
   const moving = [
     disk.growing && t("diskGrowing", number(disk.growing)),
+    disk.settling && t("diskSettling", number(disk.settling)),
     disk.kept && t("diskKept", number(disk.kept)),
     disk.leftOut && t("diskLeftOut", number(disk.leftOut)),
   ];

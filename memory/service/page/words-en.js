@@ -149,6 +149,7 @@ export const en = {
   diskStale: (n) => `${n} changed`,
   diskVanished: (n) => `${n} deleted`,
   diskGrowing: (n) => `${n} growing`,
+  diskSettling: (n) => `${n} settling`,
   diskKept: (n) => `${n} kept without a file`,
   diskLeftOut: (n) => `${n} left out on purpose`,
   eta: "Vectors ready in",

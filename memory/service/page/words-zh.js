@@ -148,6 +148,7 @@ export const zh = {
   diskStale: (n) => `${n} 个已改动`,
   diskVanished: (n) => `${n} 个已删除`,
   diskGrowing: (n) => `${n} 个正在增长`,
+  diskSettling: (n) => `${n} 个刚刚变更`,
   diskKept: (n) => `${n} 个文件已不在但仍保留`,
   diskLeftOut: (n) => `${n} 个按要求略过`,
   eta: "向量完成还需",
