@@ -235,6 +235,16 @@ user root, password §{L24}§
 | password | §{L24}§ |
 pw: §{P}§
 login: admin, pw: §Summer2024!§
+pw: §geheim-123§
+login: admin, pw: §blue-heron-7§
+my PIN is §{d4}§
+My PIN code is §{d6}§.
+the PIN of the card was changed; the card pin: §{d4}§
+meine PIN lautet §{d4}§
+seed phrase: §abandon ability able about above absent absorb abstract absurd abuse access acid§
+"mnemonic": "§abandon ability able about above absent absorb abstract absurd abuse access acid§"
+The recovery phrase is §abandon ability able about above absent absorb abstract absurd abuse access acid§.
+Seed words (ledger): 1. §abandon, ability, able, about, above, absent, absorb, abstract, absurd, abuse, access, acid§
 user root pw §{P}§
 db_pw=§{P}§
 the pw is §{P}§
@@ -574,6 +584,19 @@ src/main.rs:12:5:error:oops1
 Makefile:1234:all:build:test1
 root:x:0:0:root:/root:/bin/bash
 pw = 1280
+the pass is closed
+the first pass is finished7
+another pass is finished7
+gpio pin 4821
+gpio pin: 4821
+my pin is 12
+our pin is 1024x768
+seed: 42
+seed: the first ones were sown late this year and all others too
+recovery: abandon ability able about above absent
+backup codes: see the vault
+backup codes are 2024-11-05 2024-11-06
+recovery codes: error12345.log, error23456.log
 pw: 12px
 pw, ph = 1280, 720
 pwm: 255x

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
-from memory.redaction.values import Form, Span, is_secret
+from memory.redaction.values import Form, Span, is_placeholder, is_secret
 
 #: Between a label and what joins it to its value: a suffix, a closing quote or bracket, a remark.
 _LABEL_END = r"""
@@ -155,7 +156,12 @@ _ENVIRONMENT_KEY = re.compile(
 
 #: "pass" and "pw" alone are words for other things, too: not before what programs take for no name.
 _SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp"})
-_CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
+_CHOSEN = re.compile(rb"(?!-)(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~-]{6,40}")
+
+#: "the first pass is finished7": a turn of something.
+_TURN = re.compile(
+    rb"\b(?:first|second|third|fourth|next|last|final|another|other|one|each|every|single|[0-9]th)[ -]\Z"
+)
 
 #: "I set the password" before "to hunter2", in English, German and French.
 _SETS = re.compile(
@@ -168,6 +174,69 @@ _SETTING_START = re.compile(
     rb"| (?:-d|-F|--data(?:-[a-z]{3,9})?|--form)[ =]?\\{0,3}[\"']\Z"
 )
 _SETTING_END = re.compile(rb"[\r\n &;\"'`]|\Z")
+
+
+#: Between a name and what it names, and between two of a list.
+_TELLS = (
+    rb"""[ ]? (?: \( [^()\r\n]{1,48} \) )? ["'`*_]{0,3} (?: [ ]? [:=] | [ ](?:is|are|was|ist|lautet|sind|es|est)\b )"""
+)
+_BETWEEN = rb"""(?: [\s,;|*"'`:] | -[ ] | \b[0-9]{1,2}[.)] )"""
+_ENDS = rb"(?![\w.:/-]{0,40}[\w/])"
+_CODE = rb"(?: (?= [a-z-]{0,24}[0-9] ) (?= [a-z0-9-]{6,40} " + _ENDS + rb" ) [a-z0-9]{3,12} (?: -[a-z0-9]{3,12} ){0,4}"
+_CODE += rb" | [0-9]{4}[ ][0-9]{4} " + _ENDS + rb" )"
+
+#: Secrets that nothing but their names tells from numbers and words.
+_PIN = re.compile(rb"(?:[ -]?(?:code|number))?" + _TELLS + rb"\s{0,3} ([0-9]{4,8}) (?![\w.,:/-]{0,8}\w)", re.VERBOSE)
+_SEED = re.compile(
+    rb"(?:[ _-]?(?:phrase|words?|key|mnemonic|list))?"
+    + (
+        _TELLS
+        + _BETWEEN
+        + rb"{0,12} \b ([a-z]{3,8} (?: "
+        + _BETWEEN
+        + rb"{1,8} [a-z]{3,8}\b ){11,24})(?![\s,;|*\"'`:-]{0,8}\0)"
+    ),
+    re.VERBOSE,
+)
+_CODES = re.compile(
+    _TELLS + _BETWEEN + rb"{0,12} (" + _CODE + rb"(?:" + _BETWEEN + rb"{1,8}" + _CODE + rb"){1,31} )", re.VERBOSE
+)
+_EACH_CODE = re.compile(_CODE, re.VERBOSE)
+
+#: Before the name of a PIN that is a person's, and of codes that are; anywhere.
+_OWNED = re.compile(rb"\b(?:my|your|his|her|our|their|sim|card|phone|bank|door|alarm|meine?|mon|mi|la)[ ]\Z")
+_BACKUP = re.compile(rb"(?:backup|recovery|emergency|scratch|2fa)[ _-]?\Z")
+_ANY = re.compile(b"")
+
+#: Words of sentences that no seed phrase has, and the numbers of words that one has (BIP 39).
+_NO_SEED_WORD = re.compile(rb"\b(?:the|and|for|are|was|were|with|from|not|but|has|had|its|our|should|must|can|each)\b")
+_SEED_WORDS = (12, 15, 18, 21, 24)
+
+
+def find_named(lowered: bytes) -> Iterator[Span]:
+    """Yield PINs, seed phrases and lists of backup codes after their names."""
+    for pin in _named(lowered, b"pin", _PIN, after=_OWNED):
+        if not is_placeholder(pin[1]):
+            yield Span(*pin.span(1), "pin")
+    for seed in chain.from_iterable(_named(lowered, name, _SEED) for name in (b"seed", b"recovery", b"mnemonic")):
+        if len(re.findall(rb"[a-z]+", seed[1])) in _SEED_WORDS and not _NO_SEED_WORD.search(seed[1]):
+            yield Span(*seed.span(1), "seed-phrase")
+    for codes in _named(lowered, b"codes", _CODES, after=_BACKUP):
+        yield from (Span(*code.span(), "backup-code") for code in _EACH_CODE.finditer(lowered, *codes.span(1)))
+
+
+def _named(
+    lowered: bytes, name: bytes, pattern: re.Pattern[bytes], *, after: re.Pattern[bytes] = _ANY
+) -> Iterator[re.Match[bytes]]:
+    """Yield the matches of a pattern behind a name that stands `after` another pattern."""
+    position = lowered.find(name)
+    while position >= 0:
+        following = position + len(name)
+        match = pattern.match(lowered, following)
+        if match is not None and after.search(lowered, max(0, position - _BEFORE_BYTES), position):
+            yield match
+            following = match.end()
+        position = lowered.find(name, following)
 
 
 def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
@@ -240,6 +309,8 @@ def _is_label(
     if label.kind == "key":
         return _ENVIRONMENT_KEY.fullmatch(data, start, position) is not None
     is_word = label.needle in _SHORT_WORDS and start == position and not data.startswith(b"PASS", start)
+    # "pass: step-12" is of a test or a build.
+    is_word = is_word and not (label.needle == b"pass" and (b"-" in value or _TURN.search(lowered, *around)))
     return is_word and _CHOSEN.fullmatch(value) is not None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from memory.redaction.assignments import find_assignments
+from memory.redaction.assignments import find_assignments, find_named
 from memory.redaction.credentials import find_credentials
 from memory.redaction.tokens import find_aws_secrets, find_tokens
 from memory.redaction.user_patterns import INDEXING, PatternBudget, UserPatterns
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from schemas.settings import MemorySettings
 
 #: Counted up when a rule changes: indexes are built anew then.
-REDACTION_VERSION = 4
+REDACTION_VERSION = 5
 
 #: A mask that is there already. Rules see NUL in its place: no secret and no label contains NUL.
 _MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
@@ -77,6 +77,7 @@ def _once(text: str, find_patterns: UserPatterns | None) -> str:
         *find_tokens(seen),
         *find_credentials(seen, lowered),
         *find_assignments(seen, lowered),
+        *find_named(lowered),
         *find_aws_secrets(seen),
         *(find_patterns(text, data) if find_patterns is not None else ()),
     ]

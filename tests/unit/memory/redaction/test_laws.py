@@ -31,6 +31,7 @@ _PIECES = st.one_of(
     st.sampled_from(
         ["password", "password=", "my password is ", "token: ", "密码：", "密码", "api_key", "sk-", "ghp_"]
     ),
+    st.sampled_from(["seed: ", "abandon ability able above ", "backup codes: ", "1234-5678 ", "my PIN is ", "4821"]),
     st.sampled_from(["Basic ", "AKIA", "A" * 20, "a1" * 20, "0" * 40, "é", "\x85"]),
 )
 _TEXTS = st.lists(

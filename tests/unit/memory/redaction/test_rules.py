@@ -30,6 +30,35 @@ def test_a_text_without_a_secret_stays_as_it_is(line: str) -> None:
     assert redact(f"见上文：\n{line}\n以及下文。\n") == f"见上文：\n{line}\n以及下文。\n"
 
 
+_WORDS = "abandon ability able about above absent absorb abstract absurd abuse access acid".split()  # noqa: SIM905 - as a wallet shows them
+
+
+@pytest.mark.parametrize("count", [11, 12, 13, 24, 25])
+def test_a_seed_phrase_has_12_or_24_words_on_one_line_or_a_numbered_one_each(count: int) -> None:
+    words = (_WORDS * 3)[:count]
+    is_phrase = count in {12, 24}
+    assert ("abandon" not in redact(f"Seed phrase: {' '.join(words)}\n")) is is_phrase
+    lines = "".join(f"{number}. {word}\n" for number, word in enumerate(words, 1))
+    redacted = redact(f"Recovery words:\n{lines}")
+    assert ("abandon" not in redacted, redacted.count("\n")) == (is_phrase, count + 1)
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        "1234-5678, 2345-6789, 3456-7890",
+        "\n- 8f3a-92bc\n- a1b2-c3d4\n- 11aa-22bb\n",
+        "\n1. 12345678\n2. 23456789\n3. 34567890\n",
+        "1234 5678\n2345 6789\n3456 7890",
+    ],
+)
+@pytest.mark.parametrize("name", ["Backup codes:", "Recovery codes (GitHub):", "My 2FA codes are"])
+def test_every_code_of_a_list_of_backup_codes_is_masked(name: str, codes: str) -> None:
+    redacted = redact(f"{name} {codes}\n")
+    assert len(re.findall(r"\[redacted:backup-code\]", redacted)) == 3
+    assert not re.search(r"[0-9]{4}", redacted)
+
+
 _AROUND = (
     "“§” 「§」 令牌是§，请保密 \"§\" '§' `§` (§) [§] §. a:§ =§ \t§\r x\\n§\\n <§> |§| é§é https://example.com/?x=§&y=1"
 )
