@@ -159,7 +159,8 @@ class BrokerServer:
             log.warning("broker_file_set_aside", moved_to=str(aside))
             if self._wait(self._launch(binary)):
                 return
-        raise UserError(f"the private Valkey server does not start; its log is {self._folder / SERVER_LOG}")
+        path = self._folder / SERVER_LOG
+        raise UserError(f"the private Valkey server does not start{last_warning(path)}; its log is {path}")
 
     def _another_lives(self) -> bool:
         """Wait for a server that runs. Return True once it answers, False if there is none.
@@ -241,6 +242,18 @@ class BrokerServer:
                 f"cannot write {self._folder / name}: {error.strerror}; repair that, or choose another folder with "
                 "--home or RECALLD_HOME"
             ) from None
+
+
+def last_warning(path: Path) -> str:
+    """Return ": " and the last warning in a Valkey log, which tells why it ended; "" without one."""
+    try:
+        with path.open("rb") as log_file:
+            log_file.seek(max(0, log_file.seek(0, os.SEEK_END) - 4096))
+            lines = log_file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    warnings = [line.partition(" # ")[2].strip() for line in lines if " # " in line]
+    return f": {warnings[-1].rstrip('.')}" if warnings else ""
 
 
 def _is_idle(client: Any, keys: Keys) -> bool:
