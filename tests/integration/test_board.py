@@ -50,6 +50,14 @@ def test_what_embedding_costs_adds_up_by_agent_provider_and_model(
     assert board.usage("nobody") == []
 
 
+def test_what_an_indexing_request_cost_is_there_though_its_process_is_killed_at_once(
+    board: HealthStore, settings: Settings, keys: Keys
+) -> None:
+    with connect(settings) as elsewhere:
+        HealthStore(elsewhere, keys).counters.record_usage(spent(tokens=7), agents={"main": spent(tokens=7)})
+    assert board.usage("main") == [spent(tokens=7)]
+
+
 @pytest.mark.parametrize(
     ("set_so", "said"),
     [

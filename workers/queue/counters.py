@@ -67,7 +67,10 @@ class FleetCounters(UsageRecorder):
         )
 
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        """Add one request to the usage of its agents and to the sum of all (agent "*")."""
+        """Add one request to the usage of its agents and to the sum of all (agent "*").
+
+        Requests of indexing are in the broker before their vectors are in the cache, so that a kill loses none of them.
+        """
         counts: Counter[tuple[str, str]] = Counter()
         for agent, share in [*agents.items(), ("*", usage)]:
             for day in (None, today_utc()):
@@ -76,6 +79,8 @@ class FleetCounters(UsageRecorder):
                         field = f"{prefix}{name}|{share.provider}|{share.model}"
                         counts[self._keys.usage(agent, day), field] += getattr(share, name)
         self._add(counts)
+        if not queries:
+            self.flush()
 
     def flush(self) -> None:
         """Add the new counts to the broker's; keep them if it does not answer. A single refused count is lost."""
