@@ -120,7 +120,12 @@ class Freshness:
         return Moment(pending, self._pending.unwatched() if pending is not None else None)
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
-        """Return the number of chunks without a vector, counted once at each revision (`StoreReader.change_token`)."""
+        """Return the number of chunks whose vectors are to come, counted once at each revision.
+
+        A revision is a `StoreReader.change_token`.
+        """
+        if self._agent.provider == "none":
+            return 0
         known = self._vectors
         if known is None or known[0] != revision:
             self._vectors = known = revision, reader.vectors_pending()

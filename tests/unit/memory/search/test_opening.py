@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from memory.search.freshness import Freshness
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import call_tool
@@ -123,6 +124,14 @@ def test_what_is_behind_is_said(settings: Settings, opened: Opening):
     assert unknown.results
     assert ConditionCode.QUEUE_UNREACHABLE in [one.code for one in unknown.conditions]
     assert not unknown.fallback
+
+
+def test_no_vector_is_to_come_where_the_settings_ask_for_none(settings: Settings, notes: Path):
+    store = write_index(settings, vectors=False)
+    agent = settings.agents[0]
+    for provider, pending in (("stub", 3), ("none", 0)):
+        asked = agent.model_copy(update={"provider": provider})
+        assert Freshness(settings, asked, pending=None, inbox=None).vectors_pending(store, "revision") == pending
 
 
 def test_producers_are_asked_only_while_they_hold_something_back(settings: Settings, opened: Opening):
