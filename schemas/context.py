@@ -73,7 +73,7 @@ class ToolCost(Wire):
 
 
 class IndexedDocument(Wire):
-    """Document that searches find. `tokens` is an estimate from its bytes."""
+    """Document that searches find. `tokens` is an estimate from its bytes, or the words of a transcript."""
 
     path: str
     source: str

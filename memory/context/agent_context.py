@@ -231,6 +231,8 @@ def _indexed(reader: StoreReader) -> Iterator[IndexedDocument]:
     chunks = {source: reader.chunks_by_path(source) for source in (MEMORY_SOURCE, SESSIONS_SOURCE)}
     for file in reader.files():
         size, count = file.stat.size, chunks[file.key.source].get(file.key.path, 0)
-        yield IndexedDocument(
-            path=file.key.path, source=file.key.source, bytes=size, chunks=count, tokens=size // _TOKEN_BYTES
-        )
+        tokens = size // _TOKEN_BYTES
+        if file.key.is_transcript:  # most of its bytes are no words
+            rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)])
+            tokens = round(sum(estimate_tokens(row.text) for row in rows.values()))
+        yield IndexedDocument(path=file.key.path, source=file.key.source, bytes=size, chunks=count, tokens=tokens)
