@@ -43,6 +43,7 @@ class ConditionCode(StrEnum):
     INDEX_INCONSISTENT = "index_inconsistent"
     INDEXING_STILL = "indexing_still"
     WORKERS_DIFFER = "workers_differ"
+    WORKERS_OUT_OF_MEMORY = "workers_out_of_memory"
     DOCUMENTS_WAIT = "documents_wait"
     DOCUMENTS_UNQUEUED = "documents_unqueued"
     DOCUMENTS_FAILED = "documents_failed"

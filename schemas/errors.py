@@ -9,6 +9,7 @@ RecalldError
 |   +-- Unusable           an answer that is billed holds no usable vectors; only a person can mend that
 |   +-- Throttled          the provider asks all users of the account to slow down
 |   +-- Paced              a rate limit of the settings is reached for the moment
+|   +-- OutOfMemory        this process is at its memory limit; it ends, and another one goes on
 +-- Permanent              this input will never work; refuse it, go on with the others
 |   +-- TooLarge           smaller pieces of the input would work
 +-- Terminal               the provider refuses all requests (key, quota); stop until a user acts
@@ -75,6 +76,10 @@ class Unusable(Transient):
 
 class Paced(Transient):
     """Refusal to send because a rate limit of the settings is used up; there is room after `retry_after`."""
+
+
+class OutOfMemory(Transient, MemoryError):
+    """Refusal of memory by the system."""
 
 
 class Permanent(RecalldError):

@@ -83,7 +83,8 @@ class Decision:
     `retry_in`: seconds until the next attempt, None for no other one. `condition`: code to report; `news` is False if
     an earlier report says more. `dead_letter`: True if the input is given up; `alone`: True if it is tried without
     others. `fallback_after`: seconds of this failure after which a configured fallback provider takes over, None for
-    never. `rebuild`: True if the index is set aside and made again.
+    never. `rebuild`: True if the index is set aside and made again. `ends`: True if the process ends, and another one
+    goes on.
     """
 
     retry_in: float | None
@@ -93,6 +94,7 @@ class Decision:
     alone: bool = False
     fallback_after: float | None = None
     rebuild: bool = False
+    ends: bool = False
 
 
 def decide(error: BaseException, attempts: int) -> Decision:
@@ -107,6 +109,8 @@ def decide(error: BaseException, attempts: int) -> Decision:
             return Decision(1.0)
         case StoreCorrupt():
             return Decision(None, ConditionCode.INDEX_SET_ASIDE, rebuild=True)
+        case MemoryError() | ProviderFailed(reason=MemoryError()):
+            return Decision(BACKOFF_SECONDS, ends=True)
         case KeywordsUnavailable():
             return Decision(UNABLE_PAUSE_SECONDS, ConditionCode.KEYWORDS_UNAVAILABLE)
         case NoRoom():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import resource
+import threading
 import time
 from contextlib import suppress
 from datetime import date
@@ -34,6 +37,10 @@ _ENDED_BY_INDEXING = (
     ConditionCode.STORE_FULL,
 )
 
+#: Bytes of address space, none of them in use, that a process at its memory limit has for its orderly end: it starts
+#: threads.
+RESERVE_BYTES = 64 * 1024 * 1024
+
 #: Seconds after which a process reports documents that it leaves to others: there may be no others.
 UNTAKEN_SECONDS = 10.0
 
@@ -41,11 +48,16 @@ UNTAKEN_SECONDS = 10.0
 class Failures(dramatiq.Middleware):
     """Turn every failure into a delay and a condition for status.
 
-    While one message of a kind is delayed, other failed ones are dropped: they would do the same work.
+    While one message of a kind is delayed, other failed ones are dropped: they would do the same work. `stop` is set
+    where the process has to end.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, stop: threading.Event) -> None:
         self._runtime = runtime
+        self._stop = stop
+        self._reserve = mmap.mmap(-1, RESERVE_BYTES)
+        #: True after a failure for which this process has to end.
+        self.ends = False
 
     @property
     def actor_options(self) -> set[str]:
@@ -93,6 +105,12 @@ class Failures(dramatiq.Middleware):
             if not isinstance(later, RecalldError):
                 log.exception("recovery_failed", agent=agent)
             error, decision = later, decide(later, attempts)
+        if decision.ends and not self.ends:
+            self.ends = True
+            self._reserve.close()
+            self._stop.set()
+            log.error("out_of_memory", limit=memory_limit(), error=str(error))
+            self._runtime.board.note_out_of_memory(memory_limit())
         if isinstance(error, Postponed):
             self._runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
         self._report(message, decision, error)
@@ -194,6 +212,15 @@ class Failures(dramatiq.Middleware):
         pending = self._runtime.board.pending(agent)
         oldest_at = pending.oldest_at if pending is not None else None
         return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
+
+
+def memory_limit() -> str:
+    """Return the name and size of the limit of this process's memory."""
+    for name, option in (("RLIMIT_AS", "v"), ("RLIMIT_DATA", "d")):
+        limit = resource.getrlimit(getattr(resource, name))[0]
+        if limit != resource.RLIM_INFINITY:
+            return f"{name} (ulimit -{option}), {limit // 1024:,} kB"
+    return "the memory of this machine"
 
 
 def _subject(message: dramatiq.MessageProxy) -> str:

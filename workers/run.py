@@ -19,11 +19,12 @@ from dramatiq.worker import Worker
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer, readiness
+from schemas.errors import UserError
 from schemas.settings import Settings
 from schemas.status import OutdatedState
 from workers.actors import declare_actors
 from workers.coordination import coordinating
-from workers.failures import Failures
+from workers.failures import Failures, memory_limit
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.maintenance import SWEEP_SECONDS, sweep_until
@@ -70,7 +71,7 @@ def run_workers(
     `ProcessState`. The threads report to `pulses`. `first_pause_seconds` is that of a `Breaker`.
 
     Raises:
-        UserError: the port cannot be opened, or workers of another home take from the queue.
+        UserError: the port cannot be opened, workers of another home take from the queue, or memory ran out.
     """
     give_back_large_blocks()
     client = connect(settings)
@@ -94,7 +95,8 @@ def run_workers(
         runtime = Runtime(settings, queue, board, coordinate=coordination)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
         broker.add_middleware(watch, before=TimeLimit)
-        broker.add_middleware(Failures(runtime), before=TimeLimit)
+        failures = Failures(runtime, stop)
+        broker.add_middleware(failures, before=TimeLimit)
         life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
@@ -121,6 +123,8 @@ def run_workers(
     broker.close()
     client.close()
     log.info("workers_stopped")
+    if failures.ends:
+        raise UserError(f"no memory left for this worker ({memory_limit()}): it ends, and another one goes on")
 
 
 def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Worker:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from memory.documents.roots import COMPRESSED
 from memory.documents.scan import file_stat
 from schemas.documents import FileStat
-from schemas.errors import Permanent, RecalldError, Transient
+from schemas.errors import OutOfMemory, Permanent, RecalldError, Transient
 
 if TYPE_CHECKING:
     from memory.transcripts.lines import RawLine
@@ -50,7 +50,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TICK_SECONDS = 0.02
 
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
-_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EAGAIN))
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EAGAIN))
 
 
 class DocumentGone(RecalldError):
@@ -156,6 +156,8 @@ def _translated(name: str) -> Iterator[None]:
             raise DocumentGone(f"{name} is not there") from error
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise DocumentRefused(f"{name} is, or lies behind, a symbolic link, which is never followed") from error
+        if error.errno == errno.ENOMEM:
+            raise OutOfMemory(f"{name} cannot be opened now: {reason}") from error
         if error.errno in _EXHAUSTED:
             raise Transient(f"{name} cannot be opened now: {reason}", retry_after=1.0) from error
         raise DocumentUnreadable(f"{name} cannot be read: {reason}; check its permissions") from error

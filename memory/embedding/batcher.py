@@ -29,7 +29,7 @@ from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
 from schemas.documents import Lane
-from schemas.errors import Terminal, Transient
+from schemas.errors import OutOfMemory, Terminal, Transient
 
 log = structlog.get_logger(__name__)
 
@@ -280,8 +280,13 @@ class EmbeddingBatcher:
             self._changed.notify_all()
         elif any(self._queues.values()) and len(self._threads) < self._senders:
             thread = threading.Thread(target=self._send_until_idle, name="embedding-sender", daemon=True)
-            self._threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # no memory for its stack
+                if not self._threads:
+                    self._fail_waiting(OutOfMemory(f"no request can be sent: {error}"))
+            else:
+                self._threads.add(thread)
 
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
         """Return the lane whose request should leave next, and the time for it (monotonic seconds)."""
@@ -359,7 +364,8 @@ class EmbeddingBatcher:
             except Exception as error:
                 # A defect of ours or of a provider must not let callers wait for ever.
                 log.exception("embedding_batch_failed", provider=self._provider.name)
-                failure = Transient(f"the embedding batch failed: {type(error).__name__}: {error}")
+                made = OutOfMemory if isinstance(error, MemoryError) else Transient
+                failure = made(f"the embedding batch failed: {type(error).__name__}: {error}")
                 self._settle((entry, failure) for entry in batch)
             finally:
                 with self._changed:

@@ -275,7 +275,7 @@ class Indexer:
                 outcomes: list[tuple[DocumentChange, WriteOutcome | None]] = [
                     *zip(changes, store.write(changes), strict=True)
                 ]
-        except RecalldError:
+        except (RecalldError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             if len(changes) == 1:

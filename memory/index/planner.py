@@ -21,7 +21,7 @@ from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite
 from schemas.documents import DocumentKey, FileStat
-from schemas.errors import Permanent, RecalldError, Transient
+from schemas.errors import OutOfMemory, Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
@@ -62,11 +62,11 @@ class Planner:
         try:
             yield from self._steps(key)
         except Transient as error:
-            if isinstance(error, StoreBusy | StoreFull):
+            if isinstance(error, StoreBusy | StoreFull | OutOfMemory):
                 raise
             self._report.again = error
         except Exception as error:
-            if isinstance(error, RecalldError) and not isinstance(error, Permanent):
+            if isinstance(error, RecalldError | MemoryError) and not isinstance(error, Permanent):
                 raise
             self.batch.others.append(failure_of(self._agent.id, key, error))
             self._report.failed += 1

@@ -122,6 +122,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "start it again with the same settings and keys",
         "workers",
     ),
+    _CODE.WORKERS_OUT_OF_MEMORY: Text(
+        "workers ended {ends} times within {minutes} min for want of memory; the limit is {limit}",
+        "raise it, or set workers.threads lower",
+        "workers",
+    ),
     _CODE.DOCUMENTS_WAIT: Text(
         "{documents:count document} waiting, the oldest for {seconds:duration}",
         "`recalld up` (or `recalld work`) works on them; when it runs, the folder log in the home says more",

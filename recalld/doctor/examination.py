@@ -65,6 +65,7 @@ _SHARED = {
     ConditionCode.PROCESS_SILENT,
     ConditionCode.PROCESS_STUCK,
     ConditionCode.PROCESS_MISSING,
+    ConditionCode.WORKERS_OUT_OF_MEMORY,
     ConditionCode.BROKER_READ_ONLY,
 }
 

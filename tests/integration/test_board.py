@@ -58,6 +58,17 @@ def test_what_an_indexing_request_cost_is_there_though_its_process_is_killed_at_
     assert board.usage("main") == [spent(tokens=7)]
 
 
+def test_the_third_worker_within_minutes_that_ends_at_its_memory_limit_is_a_condition(board: HealthStore) -> None:
+    def limits() -> list[str | int | float]:
+        code = ConditionCode.WORKERS_OUT_OF_MEMORY
+        return [one.params["limit"] for one in board.conditions("main") if one.code is code]
+
+    for number in range(3):
+        assert limits() == []
+        board.note_out_of_memory(f"limit {number}")
+    assert limits() == ["limit 2"]
+
+
 @pytest.mark.parametrize(
     ("set_so", "said"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import wraps
@@ -36,6 +36,10 @@ _RATE_SECONDS = 20.0
 
 #: Seconds without a vector after which the rate is measured anew.
 _RATE_PAUSE_SECONDS = 30.0
+
+
+#: Ends of workers at their memory limit that are a condition, if they come within so many seconds.
+MEMORY_ENDS, MEMORY_SECONDS = 3, 600
 
 
 def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
@@ -155,8 +159,21 @@ class HealthStore:
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
         """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
         kept = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
-        found = filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
+        found = [*filter(None, (_read(raw, reported_since=reported_since) for raw in kept)), *self._out_of_memory()]
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
+
+    @_else(None)
+    def note_out_of_memory(self, limit: str) -> None:
+        """Record that a worker ends at its memory limit. Several such ends within minutes are a condition."""
+        self._client.lpush(self._keys.out_of_memory, json.dumps([time.time(), limit]))
+        self._client.ltrim(self._keys.out_of_memory, 0, MEMORY_ENDS - 1)
+        self._client.expire(self._keys.out_of_memory, MEMORY_SECONDS)
+
+    def _out_of_memory(self) -> Iterator[Condition]:
+        ends = [json.loads(raw) for raw in self._client.lrange(self._keys.out_of_memory, 0, MEMORY_ENDS - 1)]
+        if len(ends) == MEMORY_ENDS and time.time() - ends[-1][0] < MEMORY_SECONDS:
+            params: dict[str, Param] = {"ends": MEMORY_ENDS, "minutes": MEMORY_SECONDS // 60, "limit": ends[0][1]}
+            yield Condition(ConditionCode.WORKERS_OUT_OF_MEMORY, since=ends[-1][0], params=params)
 
     @_else(None)
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:

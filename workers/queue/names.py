@@ -50,6 +50,8 @@ class Keys:
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
         self.heard = f"{self.prefix}:heard"
+        #: List: "Unix time limit" of the last workers that ended for want of memory.
+        self.out_of_memory = f"{self.prefix}:out-of-memory"
         #: String: expires `pending.MOVED_KEPT_SECONDS` after the last finished work.
         self.moved = f"{self.prefix}:moved"
 

@@ -14,6 +14,7 @@ from memory.store.options import StoreOptions
 from memory.store.sqlite.rows import schema_number
 from memory.store.sqlite.schema import APPLICATION_ID, OLDEST_READABLE_SCHEMA_NUMBER, SCHEMA_NUMBER
 from memory.store.sqlite_file import open_read_only
+from schemas.errors import OutOfMemory
 
 #: Readers map the first 2 GB of an index into memory: address space, not resident memory.
 READER_PRAGMAS: dict[str, int | str] = {"cache_size": -4_096, "mmap_size": 2_147_483_648, "temp_store": "memory"}
@@ -29,6 +30,9 @@ _WRITE_FAILURES = frozenset(
         apsw.SQLITE_IOERR_DIR_FSYNC,
     }
 )
+
+#: SQLite's codes of memory that the system refuses; mapped memory has no other reason to fail.
+_NO_MEMORY = frozenset({apsw.SQLITE_NOMEM, apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP})
 
 #: Message about an SQLite without full-text search.
 NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which includes it"
@@ -102,6 +106,8 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"{path} is being written by another process; trying again")
+        case apsw.NoMemError() | apsw.IOError() if extended in _NO_MEMORY:
+            return OutOfMemory(f"no memory left for {path} ({error})")
         case apsw.FullError():
             return StoreFull(f"no space left for {path}; free some and indexing goes on")
         case apsw.IOError() if extended in _WRITE_FAILURES:

@@ -18,6 +18,7 @@ from memory.store.errors import (
 from schemas.conditions import ConditionCode
 from schemas.errors import (
     BrokerUnavailable,
+    OutOfMemory,
     Paced,
     Permanent,
     Stopped,
@@ -36,6 +37,9 @@ TABLE = [
     (redis.ConnectionError("away"), 3, Decision(1.0)),
     (BrokerUnavailable("away"), 3, Decision(1.0)),
     (StoreCorrupt("torn"), 0, Decision(None, "index_set_aside", rebuild=True)),
+    (MemoryError(), 5, Decision(2.0, ends=True)),
+    (OutOfMemory("no memory left"), 5, Decision(2.0, ends=True)),
+    (ProviderFailed(OutOfMemory("no memory left")), 5, Decision(2.0, ends=True)),
     (KeywordsUnavailable("no FTS5"), 0, Decision(60.0, "keywords_unavailable")),
     (NoRoom("small"), 0, Decision(60.0, "no_space")),
     (StoreFull("full"), 0, Decision(10.0, "store_full")),
