@@ -166,6 +166,12 @@ def test_every_folder_and_module_that_the_architecture_names_exists() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_readme_names_the_commands_that_run_and_test_everything() -> None:
+    lines = README.splitlines()
+    assert {"make up", "make test"} <= {line.partition("#")[0].strip() for line in lines}
+    assert any("`chromium`" in line for line in lines)
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     assert {page for page in PAGES if page not in {"README.md"}} <= set(re.findall(r"\]\(([^)#]+)", README))
 
