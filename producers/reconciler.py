@@ -15,17 +15,23 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 
+import structlog
+
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import Difference, difference
+from memory.documents.comparison import Difference, difference, missing_of
+from memory.documents.note_folders import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
+from memory.status.run_files import write_derived
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.sqlite.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import RecalldError, backoff
+from schemas.errors import RecalldError, UserError, backoff
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
+
+log = structlog.get_logger(__name__)
 
 #: Seconds after which a comparison that failed is tried again: doubled from the first to the second.
 COMPARISON_RETRY_SECONDS = (1.0, 30.0)
@@ -161,6 +167,35 @@ def _look(
         return None
 
 
+def _record_folders(files: AgentFiles, notes: Mapping[str, int]) -> None:
+    """Record the folders of notes as they are now, and that those are missing of which the index holds notes."""
+    if files.folders is None:
+        return
+    before, missing = read_record(files.folders), missing_of(files, now=time.time())
+    record = next_record(files.note_folders(), before, missing, notes)
+    if record != before:
+        try:
+            write_derived(files.folders, record)
+        except OSError as error:
+            # Notes of missing folders stay meanwhile.
+            log.warning("folders_not_recorded", error=str(error))
+
+
+def forget_missing_folders(files: AgentFiles) -> None:
+    """Let the next comparison forget the notes of folders that are missing now.
+
+    Raises:
+        UserError: that cannot be recorded.
+    """
+    record, missing = read_record(files.folders), missing_of(files, now=time.time())
+    overdue = {folder: record.get(folder, FolderEntry())._replace(missing_since=0.0) for folder in missing}
+    try:
+        if files.folders is not None:
+            write_derived(files.folders, record | overdue)
+    except OSError as error:
+        raise UserError(f"{files.folders} cannot be written ({error.strerror}); free space there") from error
+
+
 def reconcile(
     agent: AgentSettings, files: AgentFiles, indexes: Indexes, queue: JobQueue, *, today: date | None = None
 ) -> ReconcileReport:
@@ -181,6 +216,8 @@ def reconcile(
     live: _Look | None = index
     if complete or known is None:
         live = _look(partial(indexes.answering, agent), files, OtherVersion, imported=True)
+    # Of both generations: the one under construction lacks the notes of a folder that is missing.
+    _record_folders(files, index.found.missing_notes | (live or index).found.missing_notes)
     lacking = index.lacking
     edited = {key for key in (live or index).lacking if key not in index.found.left_out}
     stats = (live or index).found.scan.documents | index.found.scan.documents

@@ -25,6 +25,7 @@ from memory.documents.content import (
     stat_below,
 )
 from memory.documents.imports import ImportedFolder, imported_folders, imports_path, with_import
+from memory.documents.note_folders import folders_path
 from memory.documents.roots import (
     COMPRESSED,
     LONG_TERM_NAMES,
@@ -98,12 +99,19 @@ class AgentFiles:
 
     `imports` names the file that lists imported folders of transcripts (`memory.documents.imports`); it is read again
     when it changes. `drafted` imports count as if they were in it already. An agent whose sources leave out transcripts
-    has none.
+    has none. `folders` names the record of the folders of notes (`memory.documents.note_folders`).
     """
 
     def __init__(
-        self, agent: AgentSettings, *, imports: Path | None = None, drafted: Sequence[ImportedFolder] = ()
+        self,
+        agent: AgentSettings,
+        *,
+        imports: Path | None = None,
+        drafted: Sequence[ImportedFolder] = (),
+        folders: Path | None = None,
     ) -> None:
+        #: The record of the folders of notes; None without one.
+        self.folders = folders
         self._workspace = os.path.normpath(agent.workspace)
         self._globs = compiled(agent.include, agent.exclude)
         extras = [ExtraPath(path=extra) if isinstance(extra, str) else extra for extra in agent.extra_paths]
@@ -122,7 +130,8 @@ class AgentFiles:
     @classmethod
     def of(cls, settings: Settings, agent: AgentSettings, *, drafted: Sequence[ImportedFolder] = ()) -> Self:
         """Return the files of an agent of this home, with imported folders and `drafted` ones."""
-        return cls(agent, imports=imports_path(settings.home, agent.id), drafted=drafted)
+        imports, folders = imports_path(settings.home, agent.id), folders_path(settings.home, agent.id)
+        return cls(agent, imports=imports, drafted=drafted, folders=folders)
 
     # The documents on the disk
 
@@ -454,14 +463,10 @@ class AgentFiles:
         """
         return all(os.path.isdir(root.folder) for root, _ in self.places(key))  # noqa: PTH112 - Path may raise
 
-    def note_folders(self) -> dict[str, bool]:
-        """Return the folders that hold notes, as they were configured, and whether each is the workspace."""
+    def note_folders(self) -> list[str]:
+        """Return the folders that hold notes, as they were configured: the workspace, its `memory/`, extra folders."""
         extras = (root.folder for root in self._note_roots() if root.names is None and not root.below)
-        return {self._workspace: True} | {folder: folder == self._workspace for folder in extras}
-
-    def folder_of(self, key: DocumentKey) -> str | None:
-        """Return the one of `note_folders` that may hold a note; None for what is no note of them."""
-        return next((root.folder for root, _ in self.places(key) if not key.is_transcript), None)
+        return [*dict.fromkeys((self._workspace, join(self._workspace, "memory"), *extras))]
 
     def watch_roots(self) -> list[WatchRoot]:
         """Return what to watch, so that no change of a document, and no root that comes or goes, is missed."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.note_folders import folder_above, missing_folders, read_record
 from memory.documents.roots import Root, archived_path, document_name, is_transcript_name, join
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
 from memory.store.sqlite.reader import StoreReader
@@ -29,8 +31,8 @@ _SPARE_SECONDS = 5.0
 #: Entry of `meta`: a JSON array of [source, path, state of the file], of the documents that a user left out.
 NOTED = "left_out"
 
-#: Notes of an extra folder that count as deleted, though nothing else is left in it. A workspace is never empty.
-FEW_NOTES = 10
+#: Conditions of the scan that a missing folder with notes in the index replaces.
+_OF_MISSING = (ConditionCode.FOLDER_MISSING, ConditionCode.EXTRA_PATH_MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Difference:
     """Difference between an agent's files and an index, by stat.
 
     `scan` holds the documents that are not as `known`. Of the `absent`, known to the index and not found,
-    the index must forget the `gone` ones. Those that a user `left_out` are not to be indexed.
+    the index must forget the `gone` ones. Those that a user `left_out` are not to be indexed. `missing_notes`: missing
+    folder -> number of its notes in the index.
     """
 
     scan: Scan
@@ -46,6 +49,7 @@ class Difference:
     absent: Sequence[DocumentKey] = ()
     gone: Sequence[DocumentKey] = ()
     left_out: Collection[DocumentKey] = ()
+    missing_notes: dict[str, int] = field(default_factory=dict)
 
     def hides(self, files: AgentFiles, key: DocumentKey) -> bool:
         """Return True if the scan could not look where the document may be."""
@@ -124,14 +128,11 @@ def difference(
     out = left_out(reader, files)
     scan = files.scan(imported=imported, but=known)
     absent = known.absent(reader.files()) if known.absentees else []
-    if folders := emptied(files, absent):
-        conditions = (
-            Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
-            for folder, notes in folders.items()
-        )
-        # Nothing in an emptied folder is known to be gone.
-        scan = replace(scan, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *folders))
-    found = Difference(scan, known, absent, left_out=out)
+    now = time.time()
+    missing = missing_of(files, now=now) if absent else {}
+    notes = Counter(folder for key in absent if (folder := _folder_of(files, missing, key)) is not None)
+    scan = _with_missing(scan, {folder: (missing[folder], count) for folder, count in notes.items()}, now=now)
+    found = Difference(scan, known, absent, left_out=out, missing_notes=notes)
     excluded = files.left_out(key for key in absent if key.is_transcript)
     # Only an archive or the settings make an index forget a transcript: `forgets` looks at the disk for each.
     archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
@@ -149,12 +150,15 @@ def difference(
 def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:
     """Return True if the index must forget an absent document. Without a `reader` of the index True may be wrong.
 
-    A note, as long as its folder is there. A transcript that the settings leave out, or ask to forget
+    A note, unless its folder is missing for less than a day. A transcript that the settings leave out, or ask to forget
     (`sync.sessions.forget_deleted`), or of which the index has an archive, whole and with all that it has of the
     transcript; without a `reader` any archive will do. An imported transcript stays.
     """
     if not key.is_transcript:
-        return files.root_is_there(key)
+        now = time.time()
+        missing = missing_of(files, now=now)
+        folder = _folder_of(files, missing, key)
+        return missing[folder] <= now if folder is not None else files.root_is_there(key)
     if files.left_out([key]):
         return True
     places = files.places(key)
@@ -211,29 +215,30 @@ def file_state(files: AgentFiles, key: DocumentKey) -> list[int] | None:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]:
-    """Return the configured folders that were emptied, and the number of notes that the index holds of each.
-
-    `indexed`: all that the index holds, or only what of it is absent, as all of an emptied folder is.
-
-    A mount point without its disk is an empty folder, and a whole memory must not go with it. A user who deleted all
-    notes confirms it by putting any file there. Cheap while no folder is empty.
-    """
-    empty = {folder: workspace for folder, workspace in files.note_folders().items() if _is_empty(folder)}
-    if not empty:
-        return {}
-    held = Counter(files.folder_of(key) for key in indexed)
-    return {
-        folder: held[folder] for folder, workspace in empty.items() if held[folder] > (0 if workspace else FEW_NOTES)
-    }
+def missing_of(files: AgentFiles, *, now: float) -> dict[str, float]:
+    """Return the missing folders of an agent's notes, and the Unix time until which the notes of each stay."""
+    return missing_folders(files.note_folders(), read_record(files.folders), now=now)
 
 
-def _is_empty(folder: str) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return all(entry.name == "lost+found" for entry in entries)
-    except OSError:
-        return False  # the scan has a condition of it
+def _folder_of(files: AgentFiles, missing: Mapping[str, float], key: DocumentKey) -> str | None:
+    """Return the missing folder that holds a note."""
+    places = files.places(key) if missing and not key.is_transcript else ()
+    return next((folder_above(join(root.path, *parts), missing) for root, parts in places), None)
+
+
+def _with_missing(scan: Scan, missing: Mapping[str, tuple[float, int]], *, now: float) -> Scan:
+    """Return a scan that hides the notes of missing folders, each with its time and notes, until their time comes."""
+    if not missing:
+        return scan
+    kept = {folder: place for folder, place in missing.items() if place[0] > now}
+    conditions = (
+        Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes, "until": until})
+        for folder, (until, notes) in kept.items()
+    )
+    named = {printable(folder) for folder in kept}
+    others = (one for one in scan.problems if one.code not in _OF_MISSING or one.subject not in named)
+    unlisted = dict.fromkeys((*(folder for folder in scan.unlisted if folder not in missing), *kept))
+    return replace(scan, problems=(*others, *conditions), unlisted=tuple(unlisted))
 
 
 def _archives(files: AgentFiles, key: DocumentKey) -> list[DocumentKey]:

@@ -9,7 +9,7 @@ import structlog
 from memory.chunking.chunker import CutChunk
 from memory.chunking.curated import CURATED_FILES, curated_blocks
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.comparison import emptied, forgets
+from memory.documents.comparison import forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
@@ -51,7 +51,6 @@ class Planner:
         self._files = files
         self._provider = provider
         self._report = report
-        self._emptied: dict[str, int] | None = None
 
     def plan(self, key: DocumentKey) -> Generator[None]:
         """Add the changes of one document to the batch; yield after each part.
@@ -175,7 +174,7 @@ class Planner:
             self.commits_first = True
             yield
             self.commits_first = False
-        if revision > 0 and forgets(self._files, key, store) and not self._is_emptied(store, key):
+        if revision > 0 and forgets(self._files, key, store):
             self.batch.others.append(DocumentDelete(key, revision))
             self._report.deleted += 1
         elif revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
@@ -183,15 +182,6 @@ class Planner:
             self.batch.others.append(DocumentDelete(key, revision))
         else:
             self.batch.done.append(key)
-
-    def _is_emptied(self, store: StoreReader, key: DocumentKey) -> bool:
-        """Return True if the folder of an absent note is empty, as when its disk is not mounted."""
-        if key.is_transcript:
-            return False
-        if self._emptied is None:
-            # Computed once for all documents of a job: it lists every file of the index.
-            self._emptied = emptied(self._files, (file.key for file in store.files()))
-        return self._files.folder_of(key) in self._emptied
 
 
 def failure_of(agent: str, key: DocumentKey, error: Exception) -> DocumentFailure:

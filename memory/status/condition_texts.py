@@ -188,8 +188,8 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.FOLDER_UNLISTABLE: Text("{subject} cannot be listed: {error}", "check its permissions", "files"),
     _CODE.FOLDER_MISSING: Text("the folder {subject} is not there", "create it", "files"),
     _CODE.FOLDER_EMPTIED: Text(
-        "the folder {subject} is empty, while the index holds {notes:count note} of it",
-        "mount its disk; until then they are kept. If you deleted them, put any file there, and they are forgotten",
+        "the folder {subject} is gone or empty, while the index holds {notes:count note} of it",
+        "mount its disk or put it back; they stay for a day, and `recalld index --forget-missing` forgets them now",
         "files",
     ),
     _CODE.EXTRA_PATH_INVALID: Text(

@@ -20,16 +20,17 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would 
 @click.command("index")
 @workspace_option
 @click.option("--force", is_flag=True, help="Build a new index beside the present one, from the files and the cache.")
+@click.option("--forget-missing", is_flag=True, help="Forget now the notes of folders that are gone or were emptied.")
 @_dry_run
 @json_option
 @pass_invocation
-def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
+def index(invocation: Invocation, *, force: bool, forget_missing: bool, dry_run: bool, as_json: bool) -> int:
     """Compare files and index, index what differs, and wait until it is done.
 
     Uses the running daemon's workers. Without a daemon a few documents are indexed at once, and more of them by
     workers that run as long as the command. With --dry-run nothing is written and nothing is paid.
     """
-    return _run(invocation, fresh=force, dry_run=dry_run, as_json=as_json)
+    return _run(invocation, fresh=force, dry_run=dry_run, as_json=as_json, forget_missing=forget_missing)
 
 
 @click.command("rebuild")
@@ -48,14 +49,14 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
     return _run(invocation, fresh=True, dry_run=dry_run, as_json=as_json, force=force)
 
 
-def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, force: bool = False) -> int:
+def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, **options: bool) -> int:
     if dry_run:
         from recalld.runs.estimate import run_estimate
 
         return run_estimate(invocation, fresh=fresh, as_json=as_json)
     from recalld.runs.index import run_index
 
-    return run_index(invocation, fresh=fresh, force=force, as_json=as_json)
+    return run_index(invocation, fresh=fresh, as_json=as_json, **options)
 
 
 @click.command("backfill")

@@ -34,18 +34,26 @@ IN_PROCESS_SECONDS = 3.0
 OWNER_SECONDS = 10.0
 
 
-def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False) -> int:
+def run_index(
+    invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False, forget_missing: bool = False
+) -> int:
     """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Return the exit code.
 
-    An unfinished build for the same settings goes on, unless `force` begins it anew.
+    An unfinished build for the same settings goes on, unless `force` begins it anew. `forget_missing`: the notes of
+    missing folders do not stay for their day.
     """
+    from memory.documents.agent_files import AgentFiles
+    from producers.reconciler import forget_missing_folders
     from recalld.logs import configure_logs
 
     settings, agents = invocation.settings, invocation.agents()
     for agent in agents:
-        check_workspace(agent)
+        if not forget_missing:
+            check_workspace(agent)
     invocation.remember()
     configure_logs(level=40)
+    for agent in agents if forget_missing else ():
+        forget_missing_folders(AgentFiles.of(settings, agent))
     report = None if fresh else _in_process(settings, agents)
     if report is None:
         from recalld.runs.run import running

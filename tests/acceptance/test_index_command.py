@@ -102,3 +102,26 @@ def test_index_beside_a_daemon_uses_its_workers(home: Path, workspace: Path) -> 
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["agents"][0]["files"] == 1
         assert daemon.found("serval", "memory/x.md")
+
+
+@pytest.mark.parametrize("which", ["memory", "workspace"])
+def test_notes_of_a_folder_moved_away_stay_until_a_command_forgets_them(
+    home: Path, workspace: Path, which: str
+) -> None:
+    (workspace / "MEMORY.md").write_text("The lynx hides.\n")
+    (workspace / "memory" / "other.md").write_text("The margay climbs.\n")
+    index(home, workspace)
+    folder = workspace / "memory" if which == "memory" else workspace
+    folder.rename(folder.with_name("aside"))
+    if which == "memory":
+        folder.mkdir()
+        assert index(home, workspace)["files"] == 2
+    status = recalld("status", "--json", home=home, environment=STUB)
+    [agent] = json.loads(status.stdout)["agents"]
+    assert (status.returncode, agent["disk"]["vanished"]) == (4, 0)
+    [trouble] = [one for one in agent["troubles"] if one["code"] == "folder_emptied"]
+    assert (trouble["subject"], trouble["params"]["notes"]) == (str(folder), 1 if which == "memory" else 2)
+    assert index(home, workspace, "--forget-missing")["files"] == (1 if which == "memory" else 0)
+    status = recalld("status", "--json", home=home, environment=STUB)
+    troubles = [one["code"] for one in json.loads(status.stdout)["agents"][0]["troubles"]]
+    assert troubles == ([] if which == "memory" else ["folder_missing"])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.note_folders import KEPT_SECONDS, read_record
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import (
@@ -15,6 +18,7 @@ from producers.reconciler import (
     Indexes,
     ReconcileReport,
     ReconcileSchedule,
+    forget_missing_folders,
     reconcile,
 )
 from schemas.conditions import Condition, ConditionCode
@@ -31,7 +35,8 @@ class Bench:
         self.workspace = workspace
         (workspace / "memory").mkdir(parents=True)
         self.agent = AgentSettings(id="main", workspace=workspace)
-        self.files = AgentFiles(self.agent)
+        self.record = workspace.parent / "folders.json"
+        self.files = AgentFiles(self.agent, folders=self.record)
         self.queue = RecordingQueue()
         self.index: RememberedFiles | None = RememberedFiles({})
         self.answering: RememberedFiles | None = None
@@ -161,29 +166,101 @@ def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_
     assert bench.queue.marked("main") == []
     assert report.vanished == 0
     [problem] = report.problems
-    assert (problem.code, problem.params) == (ConditionCode.FOLDER_EMPTIED, {"notes": 1000})
-    # Its owner did delete them.
-    (bench.workspace / ".keep").touch()
-    assert bench.reconcile().vanished == 1000
-    (bench.workspace / ".keep").unlink()
+    assert (problem.code, problem.params["notes"]) == (ConditionCode.FOLDER_EMPTIED, 1000)
     (bench.workspace / "lost+found").rmdir()
     bench.workspace.rmdir()
     disk.rename(bench.workspace)
     assert (bench.reconcile().problems, bench.reconcile().marked) == ((), 0)
 
 
-@pytest.mark.parametrize(("notes", "vanished"), [(10, 10), (11, 0)])
-def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(
-    bench: Bench, tmp_path: Path, notes: int, vanished: int
-) -> None:
-    bench.agent = bench.agent.model_copy(update={"extra_paths": (str(tmp_path / "extra"),)})
-    bench.files = AgentFiles(bench.agent)
-    for number in range(notes):
-        bench.write(f"../extra/{number}.md")
+def use_extra(bench: Bench, folder: Path) -> None:
+    """Make the folder one of the agent's extra paths."""
+    bench.agent = bench.agent.model_copy(update={"extra_paths": (str(folder),)})
+    bench.files = AgentFiles(bench.agent, folders=bench.record)
+
+
+@pytest.fixture(params=["memory", "extra"])
+def folder(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder with notes that the index knows, beside a MEMORY.md, compared once."""
+    path = bench.workspace / "memory" if request.param == "memory" else tmp_path / "extra"
+    use_extra(bench, tmp_path / "extra")
+    bench.write("MEMORY.md")
+    (tmp_path / "extra").mkdir()
+    for number in range(3):
+        (path / "below").mkdir(parents=True, exist_ok=True)
+        (path / f"{number}.md").write_text("text")
+    (path / "below" / "deep.md").write_text("text")
     bench.remember()
-    for note in (tmp_path / "extra").iterdir():
-        note.unlink()
-    assert bench.reconcile().vanished == vanished
+    assert bench.reconcile().marked == 0
+    return path
+
+
+@pytest.mark.parametrize("comes_back", ["never", "empty"])
+def test_notes_of_a_folder_that_is_gone_or_an_empty_mount_stay_for_a_day(
+    bench: Bench, folder: Path, comes_back: str
+) -> None:
+    folder.rename(folder.with_name("aside"))
+    if comes_back == "empty":
+        folder.mkdir()
+    [problem] = bench.reconcile().problems
+    assert (problem.code, problem.subject) == (ConditionCode.FOLDER_EMPTIED, str(folder))
+    assert problem.params["notes"] == 4
+    assert bench.reconcile().marked == 0
+    make_earlier(bench, KEPT_SECONDS - 60)
+    assert bench.reconcile().marked == 0
+    make_earlier(bench, 61)
+    report = bench.reconcile()
+    assert (report.vanished, ConditionCode.FOLDER_EMPTIED in [one.code for one in report.problems]) == (4, False)
+
+
+def make_earlier(bench: Bench, seconds: float) -> None:
+    """Let the folders of the record be missing for longer."""
+    record = {
+        path: entry._replace(missing_since=entry.missing_since - seconds) if entry.missing_since else entry
+        for path, entry in read_record(bench.record).items()
+    }
+    bench.record.write_text(json.dumps(record))
+
+
+def test_a_folder_that_is_missing_since_tomorrow_is_missing_since_now(bench: Bench, folder: Path) -> None:
+    """The clock was set back."""
+    folder.rename(folder.with_name("aside"))
+    bench.reconcile()
+    make_earlier(bench, -365 * 86_400)
+    bench.reconcile()
+    make_earlier(bench, KEPT_SECONDS + 1)
+    assert bench.reconcile().vanished == 4
+
+
+def test_notes_of_a_missing_folder_are_forgotten_on_demand(bench: Bench, folder: Path) -> None:
+    folder.rename(folder.with_name("aside"))
+    assert bench.reconcile().vanished == 0
+    forget_missing_folders(bench.files)
+    assert bench.reconcile().vanished == 4
+    # The next folder of that name begins anew.
+    folder.mkdir()
+    (folder / "0.md").write_text("text")
+    assert bench.reconcile().vanished == 3
+    folder.rename(folder.with_name("aside as well"))
+    assert bench.reconcile().vanished == 0
+
+
+@pytest.mark.parametrize("deleted", ["everything", "a folder below", "all but another folder"])
+def test_notes_deleted_in_a_folder_that_is_still_there_are_forgotten_at_once(
+    bench: Bench, folder: Path, deleted: str
+) -> None:
+    if deleted == "all but another folder":
+        folder.rename(folder.with_name("aside"))
+        folder.mkdir()
+        (folder / "new.md").write_text("text")
+    else:
+        shutil.rmtree(folder / "below")
+    if deleted == "everything":
+        for note in folder.iterdir():
+            note.unlink()
+    report = bench.reconcile()
+    assert report.vanished == (1 if deleted == "a folder below" else 4)
+    assert ConditionCode.FOLDER_EMPTIED not in [one.code for one in report.problems]
 
 
 # Transcripts -------------------------------------------------------------------------------------------

@@ -104,3 +104,16 @@ def test_what_is_not_to_be_seen_is_kept_and_what_is_deleted_goes_with_its_letter
     report, done = index(indexer, known, failed)
     assert (report.deleted, sorted(done)) == (1, [known, failed])
     assert (store.counts().chunks, store.dead_letters()) == (1, [])
+
+
+def test_a_note_that_vanished_with_its_folder_stays_and_a_deleted_one_goes(world: World):
+    indexer = world.indexer()
+    gone, other = world.write("memory/gone.md", "The lynx hides.\n"), world.write("memory/other.md", "An ocelot.\n")
+    index(indexer, gone, other)
+    (world.workspace / gone.path).unlink()
+    (world.workspace / "memory").rename(world.workspace / "aside")
+    report, done = index(indexer, gone, other)
+    assert (report.deleted, done, indexer.target().counts().files) == (0, [gone, other], 2)
+    (world.workspace / "aside").rename(world.workspace / "memory")
+    assert index(indexer, gone, other)[0].deleted == 1
+    assert indexer.target().file(gone) is None

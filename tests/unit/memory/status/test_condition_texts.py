@@ -56,7 +56,7 @@ def test_the_sentence_shows_the_params() -> None:
         (condition(ConditionCode.VECTORS_STUCK, chunks=1200, minutes=5), "1,200 chunks wait for their vectors"),
         (
             condition(ConditionCode.FOLDER_EMPTIED, "/n", notes=1),
-            "/n is empty, while the index holds 1 note of it",
+            "/n is gone or empty, while the index holds 1 note of it",
         ),
         (condition(ConditionCode.MORE_FILES, count=1080, kind="file_is_link"), "and 1,080 more symbolic links"),
         (condition(ConditionCode.QUERY_CUT, characters=5000, searched=2000), "has 5,000 characters: its first 2,000"),
