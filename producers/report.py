@@ -34,6 +34,7 @@ REFUSAL_SECONDS = 600.0
 _SHOWN_CHARS = 200
 
 _OF_AGENTS = (
+    ConditionCode.WATCH_MOVED,
     ConditionCode.WATCH_OVERFLOWED,
     ConditionCode.WATCH_POLLS,
     ConditionCode.EVENT_PATHS_REFUSED,
@@ -64,11 +65,15 @@ _OFF = WatchState(WatchMode.OFF)
 
 @dataclass(slots=True)
 class _Entry:
-    """Record of one agent. `files` are the conditions of its last comparison, None before the first one."""
+    """Record of one agent. `files` are the conditions of its last comparison, None before the first one.
+
+    `moved`: a watched path that leads to another folder since then.
+    """
 
     state: WatchState = _OFF
     overflows: int = 0
     overflow_open: bool = False
+    moved: Path | None = None
     last_event_at: float | None = None
     last_reconcile_at: float | None = None
     files: Sequence[Condition] | None = None
@@ -78,6 +83,8 @@ class _Entry:
 
     def conditions(self) -> Iterator[Condition]:
         state = self.state
+        if self.moved is not None:
+            yield Condition(ConditionCode.WATCH_MOVED, printable(str(self.moved)))
         if self.overflow_open:
             yield Condition(ConditionCode.WATCH_OVERFLOWED)
         elif state.mode is not WatchMode.OFF and state.reason is not None and not state.wanted:
@@ -123,11 +130,16 @@ class FilesReport:
             entry.overflows += 1
             entry.overflow_open = True
 
+    def moved(self, agent: str, path: Path) -> None:
+        """Record that a watched path leads to another folder, until the agent's next comparison."""
+        with self._changing(agent) as entry:
+            entry.moved, self._next_at = path, 0.0  # the comparison is near
+
     def compared(self, agent: str, conditions: Sequence[Condition]) -> None:
         """Record a comparison of the agent's files and index, which finds the lost changes, and what it found."""
         with self._changing(agent) as entry:
             entry.last_reconcile_at = time.time()
-            entry.overflow_open = False
+            entry.overflow_open, entry.moved = False, None
             entry.files = conditions
 
     def not_compared(self, agent: str, **params: str | float) -> None:

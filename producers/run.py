@@ -48,7 +48,7 @@ SECOND_LOOK_SECONDS = 30.0
 #: Seconds that the dispatcher gets to finish a flush.
 SETTLED_WITHIN_SECONDS = 1.0
 
-#: Seconds between two checks of the broker's epoch.
+#: Seconds between two checks of the broker's epoch and of the folders behind the watched paths.
 EPOCH_SECONDS = 5.0
 
 #: Seconds between two looks of the loop at `stop` and at the spool.
@@ -260,6 +260,10 @@ class EventRouter:
             if now >= self._next_epoch:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
+                for agent, root in self._watcher.follow_moved():
+                    log.warning("folder_replaced", agent=agent)
+                    self._report.moved(agent, root)
+                    self.on_uncertain(agent)
             self._report.publish(now=now)
             if not self._compare_next():
                 self._pulse.idle()

@@ -113,12 +113,16 @@ class ChangeSource(ABC):
 
 @dataclass(slots=True)
 class _Watched:
-    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them."""
+    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them.
+
+    `targets`: device and inode of each of the `roots`.
+    """
 
     files: AgentFiles
     lock: threading.RLock = field(default_factory=threading.RLock)
     state: WatchState = _EVENTS
     roots: Sequence[WatchRoot] = ()
+    targets: Sequence[tuple[int, int] | None] = ()
     folders: set[str] = field(default_factory=set)
     flat: set[str] = field(default_factory=set)
     seen: dict[int, bytes] = field(default_factory=dict)
@@ -208,6 +212,25 @@ class Watcher:
                 self._look(agent, watched)
         return True
 
+    def follow_moved(self) -> Iterator[tuple[str, Path]]:
+        """Look again where a root is another folder than at the last look. Yield the agent and the root.
+
+        A link that leads elsewhere, a renamed folder further up and a mount cause no event.
+        """
+        for agent, watched in list(self._agents.items()):
+            with watched.lock:
+                targets = zip(watched.roots, watched.targets, strict=False)
+                moved = [root.path for root, target in targets if _target(root) != target]
+                if not moved or watched.is_polled or self._stop.is_set():
+                    continue
+                try:
+                    for folder in watched.folders:
+                        self._started_source().unwatch(folder)  # its name may be that of another folder now
+                    self._look(agent, watched)
+                except Exception as error:  # noqa: BLE001 - the comparison that follows reports it
+                    log.warning("moved_folder_not_watched", agent=agent, error=str(error))
+            yield agent, moved[0]
+
     def state(self, agent: str) -> WatchState:
         """Return the watch state of an agent."""
         return self._agents[agent].state
@@ -276,6 +299,7 @@ class Watcher:
             # Twice: a root that appears before the folder above it has its watch causes no event.
             for _ in range(2):
                 watched.roots = watched.files.watch_roots()
+                watched.targets = [_target(root) for root in watched.roots]
                 for root in watched.roots:
                     watch(existing_folder(str(root.path)), recursive=root.recursive, enters=root.recursive)
             scan = watched.files.scan(but=look, entering=None if source.recursive else watch)
@@ -379,6 +403,14 @@ class Watcher:
                         log.warning("polling_failed", agent=agent, error=str(error))
                         self._listener.on_uncertain(agent)
             pause = max(self._interval, (time.thread_time() - began) / MAX_CPU_SHARE)
+
+
+def _target(root: WatchRoot) -> tuple[int, int] | None:
+    try:
+        found = root.path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _polling(reason: str, *, wanted: bool = False) -> WatchState:

@@ -77,6 +77,7 @@ class ConditionCode(StrEnum):
     PROJECT_MARK_UNREADABLE = "project_mark_unreadable"
     FILES_NOT_COMPARED = "files_not_compared"
     EVENT_PATHS_REFUSED = "event_paths_refused"
+    WATCH_MOVED = "watch_moved"
     WATCH_OVERFLOWED = "watch_overflowed"
     WATCH_POLLS = "watch_polls"
     WATCH_STATE_UNWRITABLE = "watch_state_unwritable"

@@ -223,6 +223,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "correct what sends it, or add its folder to the agent's sessions",
         "events",
     ),
+    _CODE.WATCH_MOVED: Text("{subject} is another folder now", "all files are being compared with the index", "watch"),
     _CODE.WATCH_OVERFLOWED: Text(
         "the system's queue of file events overflowed", "all files are being compared with the index", "watch"
     ),

@@ -161,6 +161,33 @@ def test_a_workspace_that_went_away_asks_for_a_comparison_and_calls_nothing_dele
     desk.wait_for("memory/deep/kept.md")
 
 
+def swap_the_link(desk: Desk) -> None:
+    link = desk.root / "current.new"
+    link.symlink_to(desk.root / "release")
+    link.rename(desk.root / "current")
+
+
+def swap_a_folder_above(desk: Desk) -> None:
+    (desk.root / "above").rename(desk.root / "before")
+    (desk.root / "restored").rename(desk.root / "above")
+
+
+@pytest.mark.parametrize("swap", [swap_the_link, swap_a_folder_above])
+def test_watches_follow_a_path_that_leads_to_another_folder(desk: Desk, swap: Callable[[Desk], None]) -> None:
+    (desk.root / "current").symlink_to(desk.workspace)
+    for folder in ("release", "above/ws", "restored/ws"):
+        write(desk.root / folder / "memory" / "deep" / "a.md")
+    workspace = desk.root / ("current" if swap is swap_the_link else "above/ws")
+    desk.watch(workspace=workspace)
+    assert list(desk.watcher.follow_moved()) == []
+    swap(desk)
+    assert [agent for agent, _ in desk.watcher.follow_moved()] == ["main"]
+    assert list(desk.watcher.follow_moved()) == []
+    desk.heard.changes.clear()
+    write(workspace / "memory/deep/new.md")
+    desk.wait_for("memory/deep/new.md")
+
+
 def test_extra_folders_and_files_are_heard_present_and_to_come(desk: Desk) -> None:
     write(desk.workspace / "notes/deep/a.md")
     desk.watch("notes", "single.md", "later")

@@ -56,3 +56,16 @@ def test_a_folder_moved_in_or_out_is_heard(tmp_path: Path, heard: Heard, watcher
     heard.changes.clear()
     (tmp_path / "memory/project").rename(tmp_path / "aside")
     wait_until(lambda: ("main", "memory/project/a.md") in heard.changes or "main" in heard.uncertain)
+
+
+def test_watches_follow_a_link_that_leads_to_another_folder(tmp_path: Path, heard: Heard, watcher: Watcher) -> None:
+    for name in ("first", "second"):
+        agent_files(tmp_path / name)
+    link = tmp_path / "current"
+    link.symlink_to(tmp_path / "first")
+    watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=link)))
+    (tmp_path / "new").symlink_to(tmp_path / "second")
+    (tmp_path / "new").rename(link)
+    assert list(watcher.follow_moved()) == [("main", link)]
+    (link / "memory/a.md").write_text("text")
+    wait_until(lambda: ("main", "memory/a.md") in heard.changes)

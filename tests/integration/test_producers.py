@@ -223,6 +223,23 @@ def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) 
     house.wait_for("main", "sessions/a.jsonl")
 
 
+def test_a_workspace_swapped_behind_its_link_is_compared_watched_and_said(house: House) -> None:
+    for release in ("first", "second"):
+        house.write(f"{release}/memory/{release}.md")
+    (house.root / "main").symlink_to(house.root / "first")
+    house.agent(interval_minutes=0)
+    house.remember()
+    house.start()
+    link = house.root / "new"
+    link.symlink_to(house.root / "second")
+    link.rename(house.root / "main")
+    house.wait_for("main", "memory/first.md", "memory/second.md")
+    wait_until(lambda: ConditionCode.WATCH_MOVED in [one.code for _, one in house.troubles.told])
+    wait_until(lambda: (ConditionCode.WATCH_MOVED, "main") not in house.troubles.open)
+    house.write("second/memory/later.md")
+    house.wait_for("main", "memory/later.md")
+
+
 def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lies(house: House) -> None:
     house.agent("main", folders=("mine",), sessions=PATIENT, watch=False)
     house.agent("other", folders=("sessions",), sessions=PATIENT, watch=False)
