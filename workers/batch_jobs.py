@@ -24,6 +24,7 @@ from memory.embedding.batch_jobs.batch_step import JobRules, step
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.breaker import Permit
 from memory.embedding.coordination import believed
+from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS
 from memory.embedding.vectors import round_rows
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
@@ -34,6 +35,7 @@ from schemas.errors import Unusable
 from schemas.metrics import VECTORS
 from schemas.ports import Usage
 from workers.middleware import got_on
+from workers.queue.job_queue import SKEW_SECONDS
 from workers.queue.names import POLL_BATCH_JOBS
 from workers.runtime import Runtime
 
@@ -61,6 +63,9 @@ MOST_SILENT_FAILURES = 3
 
 #: Seconds of one turn spent on storing results; the next turn stores the rest.
 STORING_SECONDS = 240.0
+
+#: Unix time by a clock that is never set, at its zero.
+_STEADY_ZERO = time.time() - time.monotonic()
 
 #: Conditions under which texts are embedded the normal way although the settings ask for jobs.
 _OF_JOBS = (
@@ -161,11 +166,11 @@ class AgentJobs:
                 for job in due if alone else ():
                     # Read again under the lock: another process may have changed it.
                     current = self.ledger.job(job.reference) if job.agent == owner else None
-                    if current is not None and current.followed and current.look_at <= time.time():
+                    if current is not None and current.followed and not self._seconds_until(current):
                         self._step(current)
         jobs = self._report()
         is_open = any(job.open for job in jobs)
-        return max(min(job.look_at for job in jobs) - time.time(), pause) if is_open else None
+        return max(min(map(self._seconds_until, jobs)), pause) if is_open else None
 
     def _followed(self) -> list[BatchJob]:
         agents = {agent.id for agent in self._runtime.settings.agents}
@@ -173,7 +178,12 @@ class AgentJobs:
         return [job for job in jobs if job.agent == self._agent or job.agent not in agents]
 
     def _due(self) -> list[BatchJob]:
-        return [job for job in self._followed() if job.look_at <= time.time()]
+        return [job for job in self._followed() if not self._seconds_until(job)]
+
+    def _seconds_until(self, job: BatchJob) -> float:
+        """Return the seconds until the next look at a job. A time that no rule gives is one of a clock set back."""
+        seconds = job.look_at - time.time()
+        return seconds if 0.0 < seconds <= max(self._poll_seconds, LONGEST_WAIT_SECONDS) + SKEW_SECONDS else 0.0
 
     # Conditions
 
@@ -197,10 +207,12 @@ class AgentJobs:
             return Condition(ConditionCode.BATCH_API_MISSING, self._provider.name)
         if self._supply.cache is None:
             return Condition(ConditionCode.BATCH_NEEDS_CACHE)
-        ended = [job for job in self.ledger.jobs() if job.identity == self._supply.identity and not job.open]
+        now, ours = time.time(), [job for job in self.ledger.jobs() if job.identity == self._supply.identity]
+        # A job that ended in the future did so while the clock was ahead.
+        ended = [job for job in ours if not job.open and (job.ended_at or 0.0) <= now + SKEW_SECONDS]
         last = max(ended, key=lambda job: job.ended_at or 0.0, default=None)
         until = (last.ended_at or 0.0) + PAUSE_SECONDS if last is not None else 0.0
-        if last is None or not last.came_to_nothing or until <= time.time():
+        if last is None or not last.came_to_nothing or until <= now:
             return None
         message = last.message or stop_text(last.stop_reason)
         reason = f"the last batch job at {last.provider} came to nothing ({last.stage.value}: {message})"
@@ -215,7 +227,7 @@ class AgentJobs:
         if not waiting.backfill and not waiting.running:
             return False
         oldest = marks.pending(self._agent).oldest_at
-        return oldest is not None and time.time() - oldest < GATHERING_SECONDS
+        return oldest is not None and abs(time.time() - oldest) < GATHERING_SECONDS
 
     def _noted(self, waiting: list[str], most: int) -> list[str]:
         """Note jobs of texts. Return the texts that wait until another job may be open."""
@@ -247,7 +259,7 @@ class AgentJobs:
         at = (self._provider.account, self._provider.name) if self._provider is not None else None
         api = self._api if at == (job.account, job.provider) else None
         got_on(waits_for=f"the Batch API of {job.provider}")
-        after = step(job, api, self, rules, now=time.time())
+        after = step(job, api, self, rules, now=time.time(), steady=_STEADY_ZERO + time.monotonic())
         ended = not after.open and after.stage is not Stage.LOST
         freed = self.ledger.hashes_in(job.reference) if ended and after.stop_reason in _FREEING else ()
         self.ledger.save(after, without=freed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import batch_jobs, failure_policy
 from workers.queue import broker
+from workers.queue.names import POLL_BATCH_JOBS
 from workers.queue.private_server import BrokerServer
 
 NOTES = 40
@@ -463,3 +466,31 @@ def test_an_unknown_state_is_named_and_no_text_of_it_counts_as_done(
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
+
+
+def test_a_job_whose_times_are_those_of_another_clock_is_looked_at_and_stops_no_other(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    """The clock was ahead while the last job failed and this one was looked at."""
+    settings = make()
+
+    def move(column: str) -> None:
+        with closing(sqlite3.connect(ledger_path(settings.home))) as ledger, ledger:
+            ledger.execute(f"UPDATE jobs SET {column} = {column} + 365 * 86400.0")
+
+    server.script(JobScript(ends="failed"))
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+    move("ended_at")
+    server.open.clear()
+    with Workers(settings) as workers:
+        texts += _backfill(workers, first=NOTES)
+        wait_until(_at_provider(server, 2))
+        wait_until(workers.settled)
+    move("look_at")
+    server.open.set()
+    with Workers(settings) as workers:
+        workers.queue.request(POLL_BATCH_JOBS, "main")
+        wait_until(workers.complete)
+        assert server.paid == texts

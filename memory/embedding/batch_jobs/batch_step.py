@@ -6,6 +6,7 @@ done again: a job that may have been submitted is looked for by its reference fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -59,9 +60,15 @@ class JobRules:
     stop: StopReason | None = None
 
 
-def step(job: BatchJob, api: BatchApi | None, desk: JobDesk, rules: JobRules, *, now: float) -> BatchJob:
-    """Return an open or lost job after its next calls. `api` is None if the settings do not lead to its provider."""
-    overdue = now - job.made_at > rules.timeout_seconds
+def step(
+    job: BatchJob, api: BatchApi | None, desk: JobDesk, rules: JobRules, *, now: float, steady: float = math.inf
+) -> BatchJob:
+    """Return an open or lost job after its next calls. `api` is None if the settings do not lead to its provider.
+
+    `steady` is the Unix time of a clock that is never set: a job is overdue by both. An attempt ahead counts as now.
+    """
+    job = replace(job, tried_at=min(job.tried_at, now))
+    overdue = min(now, steady) - job.made_at > rules.timeout_seconds
     if api is None:
         gone = f"it is at {job.provider}, which the settings do not lead to any more"
         return _later(job, gone, rules, now) if job.open and not overdue else _over(job, Stage.LOST, gone, now)

@@ -271,3 +271,17 @@ def test_an_unknown_state_is_named_and_runs_until_the_job_is_overdue() -> None:
         assert "quarantined" in job.message
     job = step(replace(job, made_at=OVERDUE.made_at), provider, Desk(), RULES, now=NOW)
     assert (job.stage, job.stop_reason, provider.calls[-2]) == (Stage.STOPPING, StopReason.TOO_LONG, "cancel")
+
+
+def test_a_clock_that_is_ahead_for_a_moment_makes_no_job_overdue() -> None:
+    year = 365 * 86_400.0
+    provider = Provider()
+    after = step(RUNNING, provider, Desk(), RULES, now=NOW + year, steady=NOW + 5.0)
+    assert (after.stage, after.stop_reason, provider.calls) == (Stage.RUNNING, "", ["look"])
+    assert step(RUNNING, provider, Desk(), RULES, now=NOW + year, steady=NOW + year).stop_reason == StopReason.TOO_LONG
+
+
+def test_an_attempt_to_submit_that_is_ahead_counts_as_now() -> None:
+    after = step(replace(INTERRUPTED, tried_at=NOW + 86_400.0), Provider(), Desk(), RULES, now=NOW)
+    assert after.look_at == NOW + UNSEEN_SECONDS
+    assert step(after, Provider(), Desk(), RULES, now=after.look_at).stage is Stage.RUNNING
