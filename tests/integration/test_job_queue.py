@@ -13,8 +13,9 @@ import redis
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
+from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import INDEX_PENDING, Keys
+from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, POLL_BATCH_JOBS, Keys
 from workers.queue.pending import LIVE_DOCUMENTS, Waiting
 from workers.queue.private_server import BrokerServer
 
@@ -115,3 +116,43 @@ def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client:
     client.delete(flag)  # as when that time is over
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1
+
+
+@pytest.mark.parametrize(
+    ("actor", "name"),
+    [
+        (INDEX_PENDING, "live"),
+        (INDEX_PENDING, "backfill"),
+        (EMBED_PENDING, "vectors"),
+        (POLL_BATCH_JOBS, "vectors"),
+        (COMPLETE_GENERATION, "backfill"),
+    ],
+)
+def test_a_message_of_any_kind_delayed_before_the_clock_was_set_back_is_replaced(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys, actor: str, name: str
+) -> None:
+    broker = make_broker(client, keys)
+    arguments = ["main", name] if actor == INDEX_PENDING else ["main"]
+    broker.enqueue(message(actor, name, *arguments), delay=60_000)
+    assert queue.may_retry(actor, "main", name, job="old", seconds=60.0)
+    assert queue.sweep() == 0
+    [(message_id, raw)] = client.hgetall(keys.delayed_messages(name)).items()
+    body = json.loads(raw)
+    body["options"]["delayed_at"] += 86_400_000
+    client.hset(keys.delayed_messages(name), message_id, json.dumps(body))
+    assert queue.sweep() == 1
+    [new] = messages(client, keys, name)
+    assert (new["actor_name"], new["args"]) == (actor, arguments)
+    assert queue.may_retry(actor, "main", name, job="new", seconds=60.0)
+    assert queue.sweep() == 0
+
+
+def test_a_sweep_is_due_though_the_servers_clock_was_set_back(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    assert queue.sweep(every_seconds=5.0) == 0
+    client.delete(keys.messages("live"), f"{keys.dramatiq}:live")
+    assert queue.sweep(every_seconds=5.0) == 0, "it was swept a moment ago"
+    client.expire(keys.sweeper, 86_400)
+    assert queue.sweep(every_seconds=5.0) == 1

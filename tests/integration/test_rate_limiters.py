@@ -220,6 +220,16 @@ def test_limits_a_minute_are_shared_and_each_process_applies_its_own(shared: Sha
     assert paced.value.retry_after > 0.3, "what the others sent counts against the narrow limit, too"
 
 
+@pytest.mark.parametrize("error", [Throttled("slow down", retry_after=600), QUOTA])
+def test_a_cool_down_ends_when_the_servers_clock_is_set_back(shared: Shared, error: RecalldError) -> None:
+    day = 86_400.0
+    before = shared(clock=lambda: day + 1000.0)
+    before.report(error)
+    with pytest.raises((Transient, Terminal)):
+        acquire(before)
+    acquire(shared(clock=standing))
+
+
 def test_while_the_broker_is_away_each_process_goes_by_its_own_answers(
     shared: Shared, broker_server: BrokerServer
 ) -> None:

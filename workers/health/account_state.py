@@ -24,6 +24,10 @@ from workers.queue.names import account_key
 #: Seconds after which an unused account is forgotten.
 KEPT_SECONDS: Final = 86_400
 
+#: Seconds that no time of an account is ahead: the longest wait that a provider may name
+#: (`memory.embedding.providers.endpoint`), and a minute by which clocks may differ.
+LONGEST_SECONDS: Final = 3_660
+
 #: Seconds for which status shows a passing failure without later requests.
 FAILED_LATELY_SECONDS: Final = 30
 
@@ -35,11 +39,16 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] + time[2] / 1000000
 end
+-- A time ahead of the longest that its rule allows counts as now: the clock was set back.
+local function time_of(field, longest)
+  local seconds = tonumber(field or 0)
+  return seconds - now > longest and now or seconds
+end
 local found = redis.call('HMGET', key, 'cool', 'until:' .. model, 'failures:' .. model, 'failed:' .. model,
   'requests', 'tokens', 'error:' .. model)
 local cool, own, failures, failed, requests, tokens =
-  tonumber(found[1] or 0), tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0),
-  tonumber(found[5] or 0), tonumber(found[6] or 0)
+  time_of(found[1], {LONGEST_SECONDS}), time_of(found[2], {LONGEST_SECONDS}), tonumber(found[3] or 0),
+  time_of(found[4], 0), time_of(found[5], {LONGEST_SECONDS}), time_of(found[6], {LONGEST_SECONDS})
 local refusal, wait, changes = found[7], 0, {{}}
 local hold = math.max(cool, own) - now
 local function set(field, value)

@@ -189,21 +189,22 @@ class BrokerJobQueue:
         """Repair what crashed processes left: flags without a message, documents held by jobs that are gone.
 
         One process of all does it in each period of `every_seconds`. Return the number of repairs. A job is alive while
-        its message waits, runs or is delayed in the broker, but not if it was delayed before the clock was set back.
+        its message waits, runs or is delayed in the broker. A message of any kind that was delayed before the clock was
+        set back is replaced.
         """
         turn_ms = int(every_seconds * 900)  # a little less: its next round comes in time
         with _broker_errors():
             if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
-                return 0
+                if self._client.pttl(self._keys.sweeper) <= turn_ms:
+                    return 0
+                self._client.set(self._keys.sweeper, "1", px=turn_ms)  # the server's clock was set back
             self._mend_heartbeats()
+            put_right = self._replace_late()
             marked = {agent: self.marks.waiting(agent) for agent in self.marks.agents()}
             # Later than the marks: a message without a flag is not taken for a lost one.
-            living = [
-                job for job in _messages(self._client, self._keys) if job.delayed_at <= time.time() + SKEW_SECONDS
-            ]
+            living = list(_messages(self._client, self._keys))
             jobs = sorted({job.id for job in living})
             queued = {(job.actor, *job.arguments) for job in living}
-            put_right = 0
             for agent, waiting in marked.items():
                 back = self.marks.recover(agent, alive=jobs, now=time.time())
                 put_right += back
@@ -213,6 +214,24 @@ class BrokerJobQueue:
                         self.request(INDEX_PENDING, agent, lane)
                         put_right += 1
             return put_right
+
+    def _replace_late(self) -> int:
+        """Queue anew the messages that were delayed before the clock was set back. Return their number.
+
+        A worker may deliver the old one as well, when its time comes: it finds nothing to do.
+        """
+        replaced = 0
+        for queue in QUEUES:
+            delayed = self._keys.delayed_messages(queue)
+            for message_id, raw in self._client.hgetall(delayed).items():
+                job = _job(raw, JobState.DELAYED)
+                if job.delayed_at > time.time() + SKEW_SECONDS:
+                    flags = self._keys.queued, self._keys.retrying
+                    self._client.delete(*(flag(job.actor, job.agent, queue) for flag in flags))
+                    self.request(job.actor, job.agent, Lane.LIVE if queue == Lane.LIVE else Lane.BACKFILL)
+                    self._client.hdel(delayed, message_id)
+                    replaced += 1
+        return replaced
 
     def _mend_heartbeats(self) -> None:
         """Move heartbeats of the future to the present: else a worker that died before the clock was set back lives."""
