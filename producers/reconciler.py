@@ -197,9 +197,17 @@ def forget_missing_folders(files: AgentFiles) -> None:
 
 
 def reconcile(
-    agent: AgentSettings, files: AgentFiles, indexes: Indexes, queue: JobQueue, *, today: date | None = None
+    agent: AgentSettings,
+    files: AgentFiles,
+    indexes: Indexes,
+    queue: JobQueue,
+    *,
+    today: date | None = None,
+    records_folders: bool = True,
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
+
+    The folders of notes are recorded in the home, unless nothing may be written there.
 
     Without an index, or if it is damaged, everything on disk is queued. While a generation is under construction, its
     completion is requested, since it may be whole now, and the edits that the answering one lacks come first.
@@ -217,7 +225,8 @@ def reconcile(
     if complete or known is None:
         live = _look(partial(indexes.answering, agent), files, OtherVersion, imported=True)
     # Of both generations: the one under construction lacks the notes of a folder that is missing.
-    _record_folders(files, index.found.missing_notes | (live or index).found.missing_notes)
+    if records_folders:
+        _record_folders(files, index.found.missing_notes | (live or index).found.missing_notes)
     lacking = index.lacking
     edited = {key for key in (live or index).lacking if key not in index.found.left_out}
     stats = (live or index).found.scan.documents | index.found.scan.documents

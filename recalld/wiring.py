@@ -95,9 +95,10 @@ def indexes_of(settings: Settings) -> Indexes:
     )
 
 
-def compare(settings: Settings, agent: AgentSettings, queue: JobQueue) -> None:
-    """Enqueue what differs between an agent's disk and index."""
-    reconcile(agent, AgentFiles.of(settings, agent), indexes_of(settings), queue)
+def compare(settings: Settings, agent: AgentSettings, queue: JobQueue, *, records_folders: bool = True) -> None:
+    """Enqueue the documents that differ between an agent's disk and index."""
+    files = AgentFiles.of(settings, agent)
+    reconcile(agent, files, indexes_of(settings), queue, records_folders=records_folders)
 
 
 class Differences:

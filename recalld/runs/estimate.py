@@ -44,7 +44,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     with estimates(settings, fresh=fresh) as estimate_for:
         for agent in agents:
             files, differing = AgentFiles.of(settings, agent), Differences()
-            compare(settings, agent, differing)
+            compare(settings, agent, differing, records_folders=False)
             choice, found = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
             body = {"documents": found.documents, "vanished": found.vanished, **cost_body(found)}
             bodies.append({"agent": agent.id, **provider_body(choice), **body})
