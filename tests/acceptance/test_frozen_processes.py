@@ -73,6 +73,8 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
         if name == "watch":
             assert wait_until(lambda: mode_when_told(daemon, pid), what="a search tells") == "hybrid"
             daemon.write("memory/unseen.md", "Meanwhile the okapi was fed.\n")
+            # Until then the note may be settling.
+            wait_until(lambda: "1 document is missing" in daemon.run("doctor").stdout)
         found = daemon.run("doctor").stdout
         assert f"`kill -CONT {pid}`" in found
         assert ("1 document is missing" in found) == (name == "watch")
