@@ -169,7 +169,12 @@ def slow_text(use: Use) -> str:
             for size in SIZES:
                 if (spent := seconds(run, make(size))) > PATIENCE_SECONDS * size:
                     break
-            if spent > CHEAP_SECONDS * size and is_superlinear(run, make, size):
+            # A step of the allocator looks like growth; at four times the size it is over.
+            if (
+                spent > CHEAP_SECONDS * size
+                and is_superlinear(run, make, size)
+                and (size < SIZES[3] or is_superlinear(run, make, 4 * size, factor=32))
+            ):
                 return f"{method} {make(60)[:60]!r}"
             slowest = max(slowest, (spent, run, make), key=lambda timed: timed[0])
     _, run, make = slowest
