@@ -52,6 +52,9 @@ MEGABYTE = 1 << 20
 #: A text that takes less for each character is cheap: its growth is not measured.
 CHEAP_SECONDS = 1e-7
 
+#: Seconds that no step of the allocator takes.
+SLOW_SECONDS = 0.1
+
 
 class Use(NamedTuple):
     """A pattern and the methods that the product calls; without a call by its name, all of them."""
@@ -173,7 +176,7 @@ def slow_text(use: Use) -> str:
             if (
                 spent > CHEAP_SECONDS * size
                 and is_superlinear(run, make, size)
-                and (size < SIZES[3] or is_superlinear(run, make, 4 * size, factor=32))
+                and (size < SIZES[3] or spent > SLOW_SECONDS or is_superlinear(run, make, 4 * size, factor=32))
             ):
                 return f"{method} {make(60)[:60]!r}"
             slowest = max(slowest, (spent, run, make), key=lambda timed: timed[0])
