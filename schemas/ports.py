@@ -131,35 +131,52 @@ class ProducerQueue(JobQueue, Protocol):
         """Return a name of the queue's data, another one after a loss; None while the queue does not answer."""
 
 
-class PendingReader(Protocol):
-    """Reader of the state that processes publish in the broker. Never raises: an absent broker is an answer."""
+class PendingReader:
+    """Reader of the state that processes publish in the broker. Never raises: an absent broker is an answer.
+
+    This class is the reader without a broker, and gives the answers for an unknown state.
+    """
 
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's backlog; None when the broker does not answer."""
+        return None
 
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate at which vectors come in."""
+        return VectorProgress()
 
     def conditions(self, agent: str) -> Sequence[Condition]:
-        """Return what was reported about this agent, or about all of them, newest first."""
+        """Return the conditions reported about this agent, or about all of them, newest first."""
+        return ()
 
     def processes(self) -> Sequence[ProcessState]:
         """Return the state of each process that should run; none when the broker does not answer."""
+        return ()
 
     def broker(self) -> BrokerState | None:
         """Return the server of the queue, or its refusal; None when it does not answer."""
+        return None
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """Return the cost of embedding for this agent, by provider and model: on one day (UTC), else in total.
 
         Agent "*" is all agents together: there a request with texts of two agents counts once.
         """
+        return ()
 
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of the endpoint of a provider's account and model; None when it is not known."""
+        return None
 
     def fleet(self) -> FleetNumbers | None:
         """Return the numbers of all processes together; None when the broker does not answer."""
+        return None
+
+
+def refusal_of(queue: PendingReader) -> str | None:
+    """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
+    facts = queue.broker()
+    return None if facts is None or facts.writable else facts.warning or "the broker takes nothing new"
 
 
 @dataclass(frozen=True, slots=True)

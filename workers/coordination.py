@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,50 +25,15 @@ from memory.embedding.coordination import Claims, Coordination, InFlightRequests
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import write_derived
-from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from workers.health.account_state import Account
-from workers.queue.connection import IMPATIENT_SECONDS, connect, in_words, namespace, refusal
+from workers.queue.connection import IMPATIENT_SECONDS, broker_errors, connect, namespace
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: Seconds without requests after the broker did not answer: each request may take a second to fail.
-REST_SECONDS = 2.0
-
-
-class CircuitBreaker:
-    """Circuit breaker of one process: after a failure, requests to the broker fail at once for a while. Thread-safe."""
-
-    def __init__(self, *, rest_seconds: float = REST_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rest_seconds = rest_seconds
-        self._clock = clock
-        self._away_until: float | None = None
-
-    def ask(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which asks the broker.
-
-        Raises:
-            BrokerUnavailable: the broker did not answer, now or a moment ago.
-        """
-        if self._away_until is not None and self._clock() < self._away_until:
-            raise BrokerUnavailable("the broker did not answer a moment ago")
-        try:
-            answer = work()
-        except redis.RedisError as error:
-            first, self._away_until = self._away_until is None, self._clock() + self._rest_seconds
-            # Status shows a server that is away. A server that answers with an error needs the operator.
-            if first and (isinstance(error, redis.ResponseError) or refusal(error) is not None):
-                log.warning("broker_refuses", error=str(error))
-            elif first:
-                log.debug("broker_away", error=str(error))
-            raise BrokerUnavailable(in_words(error)) from error
-        self._away_until = None
-        return answer
-
 
 #: Seconds after which a claim ends in any case, for frozen processes and lost machines. A request takes at most 120.
 KEPT_SECONDS: Final = 180
@@ -131,11 +96,8 @@ class BrokerClaims(Claims):
     A text that this process holds is granted again: its batcher sends a text only once.
     """
 
-    def __init__(
-        self, client: redis.Redis, breaker: CircuitBreaker, keys: Keys, presence: Presence, *, scope: str
-    ) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, presence: Presence, *, scope: str) -> None:
         self._client: Any = client
-        self._breaker = breaker
         self._keys = keys
         self._presence = presence
         self._scope = scope
@@ -145,17 +107,15 @@ class BrokerClaims(Claims):
     def take(self, hashes: Collection[str]) -> set[str]:
         wanted = list(hashes)
         try:
-            denied = self._breaker.ask(lambda: self._take(wanted)) if wanted else ()
-        except BrokerUnavailable:
-            denied = ()  # `CircuitBreaker` logs it once
+            denied = self._take(wanted) if wanted else ()
+        except redis.RedisError:
+            denied = ()
         return set(wanted).difference(wanted[place] for place in denied)
 
     def release(self, hashes: Collection[str]) -> None:
         if hashes:
-            try:
-                self._breaker.ask(lambda: self._client.delete(*map(self._key, hashes)))
-            except BrokerUnavailable:
-                return  # they end with this process, or after `KEPT_SECONDS`
+            with suppress(redis.RedisError):  # they end with this process, or after `KEPT_SECONDS`
+                self._client.delete(*map(self._key, hashes))
 
     def _take(self, hashes: Sequence[str]) -> Sequence[int]:
         try:
@@ -184,7 +144,6 @@ class BrokerClaims(Claims):
 
 def shared_limiter(
     client: redis.Redis,
-    breaker: CircuitBreaker,
     *,
     account: str,
     model: str,
@@ -199,8 +158,8 @@ def shared_limiter(
     `clock` replaces the server's clock, for tests.
     """
     state = Account(client, account, model, clock=clock)
-    clock = clock or time.monotonic
-    return RateLimiter(limits, shared=lambda *step: breaker.ask(lambda: state.step(*step)), breaker=waste, clock=clock)
+    shared = broker_errors()(state.step)
+    return RateLimiter(limits, shared=shared, breaker=waste, clock=clock or time.monotonic)
 
 
 def _keep_waste(path: Path, facts: object) -> None:
@@ -225,7 +184,6 @@ class BrokerCoordination:
         keys: Keys,
         *,
         cache_scope: str | None,
-        breaker: CircuitBreaker | None = None,
         breaker_of: Callable[[EmbeddingProvider], Breaker] = lambda _provider: Breaker(),
     ) -> None:
         self._client = client
@@ -233,7 +191,6 @@ class BrokerCoordination:
         self._cache_scope = cache_scope
         #: Requests of this process in flight.
         self.asking = InFlightRequests()
-        self._breaker = breaker or CircuitBreaker()
         #: Counts of this process; its owner flushes them at intervals.
         self.counters = FleetCounters(client, keys)
         self._presence = Presence(client, keys)
@@ -252,7 +209,6 @@ class BrokerCoordination:
             else:
                 limiter = self._limiters[key] = shared_limiter(
                     self._client,
-                    self._breaker,
                     account=provider.account,
                     model=provider.model,
                     limits=provider.limits,
@@ -261,7 +217,7 @@ class BrokerCoordination:
         if self._cache_scope is None:
             return Coordination(limiter, NoClaims(), self.counters, self.asking)
         scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
-        claims = BrokerClaims(self._client, self._breaker, self._keys, self._presence, scope=scope)
+        claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
         return Coordination(limiter, claims, self.counters, self.asking)
 
     def close(self) -> None:

@@ -1,24 +1,22 @@
-"""Freshness of an agent's index: the documents that wait, waiting for them, and the queue behind a circuit breaker."""
+"""Freshness of an agent's index: the documents that wait, waiting for them, and the processes that watch."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date
 from typing import ParamSpec, TypeVar
 
 from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import Event, EventInbox, FleetNumbers, Pending, PendingReader, Usage, VectorProgress
+from schemas.ports import Event, EventInbox, Pending, PendingReader, refusal_of
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import BrokerState, EndpointStatus, ProcessState
 
 #: Seconds between two looks of a search that waits for pending documents.
 _PENDING_POLL_SECONDS = 0.01
@@ -29,6 +27,8 @@ DEFAULT_WAIT_MS = 500
 #: More pending documents are a backlog.
 _BACKLOG_DOCUMENTS = 20
 
+#: Seconds for which searches keep the state of the watching processes: heartbeats come every three.
+_SIGNS_KEPT_SECONDS = 3.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Freshness:
         settings: Settings,
         agent: AgentSettings,
         *,
-        pending: GuardedPendingReader | None,
+        pending: PendingReader | None,
         inbox: EventInbox | None,
     ) -> None:
         self._home = settings.home
@@ -87,6 +87,7 @@ class Freshness:
         self._pending = pending
         self._inbox = inbox
         self._vectors: tuple[object, int] | None = None
+        self._unwatched: tuple[float, Condition | None] = (0.0, None)
 
     def look(self, wait_ms: int | None, deadline: float) -> Moment:
         """Have earlier changes queued by the deadline (monotonic time), and return what is pending then.
@@ -117,7 +118,17 @@ class Freshness:
         if self._pending is None:
             return Moment()
         pending = self._pending.pending(self._agent.id)
-        return Moment(pending, self._pending.unwatched() if pending is not None else None)
+        return Moment(pending, self._not_noticed(self._pending) if pending is not None else None)
+
+    def _not_noticed(self, queue: PendingReader) -> Condition | None:
+        """Return the reason why changed files are not noticed, kept for some seconds."""
+        if time.monotonic() >= self._unwatched[0]:
+            if (refusal := refusal_of(queue)) is not None:
+                reason: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
+            else:
+                reason = not_watched(known_processes(queue, wait=None))
+            self._unwatched = time.monotonic() + _SIGNS_KEPT_SECONDS, reason
+        return self._unwatched[1]
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
         """Return the number of chunks whose vectors are to come, counted once at each revision.
@@ -130,80 +141,3 @@ class Freshness:
         if known is None or known[0] != revision:
             self._vectors = known = revision, reader.vectors_pending()
         return known[1]
-
-
-#: Seconds for which the circuit stays open after a queue that did not answer.
-OPEN_SECONDS = 2.0
-
-#: Seconds for which searches keep the state of the watching processes: heartbeats come every three.
-SIGNS_KEPT_SECONDS = 3.0
-
-
-class GuardedPendingReader:
-    """`PendingReader` with a circuit breaker in front of another one; without another one it knows nothing.
-
-    A request to a broker that does not answer takes a tenth of a second or more. While the circuit is open, requests
-    get the answer for "unknown" at once.
-    """
-
-    def __init__(self, reader: PendingReader | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._guarded = reader
-        self._clock = clock
-        self._open_until = 0.0
-        self._unwatched: tuple[float, Condition | None] = (0.0, None)
-
-    @property
-    def _reader(self) -> PendingReader | None:
-        """Return the guarded reader; None while the circuit is open."""
-        return self._guarded if self._clock() >= self._open_until else None
-
-    def pending(self, agent: str) -> Pending | None:
-        """Return the agent's pending documents; None while the queue does not answer, which opens the circuit."""
-        found = reader.pending(agent) if (reader := self._reader) else None
-        if found is None and reader is not None:
-            self._open_until = self._clock() + OPEN_SECONDS
-        return found
-
-    def vector_progress(self, agent: str) -> VectorProgress:
-        """Return the progress of embeddings."""
-        return reader.vector_progress(agent) if (reader := self._reader) else VectorProgress()
-
-    def conditions(self, agent: str) -> Sequence[Condition]:
-        """Return the reported conditions."""
-        return reader.conditions(agent) if (reader := self._reader) else ()
-
-    def processes(self) -> Sequence[ProcessState]:
-        """Return the states of the processes."""
-        return reader.processes() if (reader := self._reader) else ()
-
-    def broker(self) -> BrokerState | None:
-        """Return the server's facts. They are read in spite of an open circuit."""
-        return self._guarded.broker() if self._guarded else None
-
-    def refusal(self) -> str | None:
-        """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
-        facts = reader.broker() if (reader := self._reader) else None
-        return None if facts is None or facts.writable else facts.warning or "the broker takes nothing new"
-
-    def unwatched(self) -> Condition | None:
-        """Return the reason why changed files are not noticed, kept for some seconds."""
-        now = self._clock()
-        if now >= self._unwatched[0]:
-            if (refusal := self.refusal()) is not None:
-                found: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
-            else:
-                found = not_watched(known_processes(self, wait=None))
-            self._unwatched = now + SIGNS_KEPT_SECONDS, found
-        return self._unwatched[1]
-
-    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
-        """Return the usage of embeddings."""
-        return reader.usage(agent, day=day) if (reader := self._reader) else ()
-
-    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
-        """Return the state of an endpoint."""
-        return reader.endpoint(account, model) if (reader := self._reader) else None
-
-    def fleet(self) -> FleetNumbers | None:
-        """Return the counts of all processes."""
-        return reader.fleet() if (reader := self._reader) else None

@@ -18,7 +18,7 @@ from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
-from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, GuardedPendingReader, Moment, on_thread, pending_state
+from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, Moment, on_thread, pending_state
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
 from memory.search.ranking.ranker import Wanted
@@ -101,8 +101,6 @@ class SearchManager(SearchableMemory):
         self.agent = agent
         self._own = resources is None
         self.resources = resources or SearchResources(settings)
-        if pending is not None and not isinstance(pending, GuardedPendingReader):
-            pending = GuardedPendingReader(pending)
         self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
@@ -167,7 +165,7 @@ class SearchManager(SearchableMemory):
                 files=self.files,
                 generations=self.generations,
                 lease=self.reader.visit,
-                pending=self._pending or GuardedPendingReader(None),
+                pending=self._pending or PendingReader(),
                 queue_expected=self._pending is not None,
                 choice=embedder.chosen,
                 queries=embedder.choice,

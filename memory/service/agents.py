@@ -14,7 +14,6 @@ from memory.backends.backend import BUILTIN
 from memory.backends.fallback import BackendSlots, FallbackMemory
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
-from memory.search.freshness import GuardedPendingReader
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
@@ -23,7 +22,7 @@ from memory.status.processes import known_processes, outdated_conditions, proces
 from memory.store.reader import IndexCounts
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
-from schemas.ports import EventInbox, PendingReader
+from schemas.ports import EventInbox, PendingReader, refusal_of
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
 from schemas.version import recalld_version
@@ -117,14 +116,12 @@ class ServedAgents:
         coordinate: Coordinate = alone,
     ) -> None:
         self._settings = settings
-        #: The queue, behind the only circuit breaker of the service.
-        self.queue = GuardedPendingReader(pending)
+        self.queue = pending or PendingReader()
         self.resources = SearchResources(settings, coordinate=coordinate)
-        board = self.queue if pending is not None else None
         #: By agent id, in the order of the settings.
         self.served = {
             agent.id: ServedAgent(
-                agent, *get_search_manager(settings, agent.id, resources=self.resources, pending=board, inbox=inbox)
+                agent, *get_search_manager(settings, agent.id, resources=self.resources, pending=pending, inbox=inbox)
             )
             for agent in settings.agents
         }
@@ -210,7 +207,7 @@ class ServedAgents:
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return what is wrong with the queue and the processes that work for all agents."""
-        refusal = self.queue.refusal()
+        refusal = refusal_of(self.queue)
         if refusal is not None:
             return (read_only_broker(refusal),)
         states = known_processes(self.queue, wait=None)

@@ -18,7 +18,7 @@ from memory.service.overview import queue_view
 from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.conditions import ConditionCode
-from schemas.ports import FleetNumbers
+from schemas.ports import FleetNumbers, refusal_of
 from schemas.service import AgentQueue
 from schemas.status import EndpointCondition
 from schemas.version import recalld_version
@@ -76,7 +76,7 @@ def _of_process(agents: ServedAgents) -> Iterator[Metric]:
     yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
     yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
     yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_readers)})
-    takes = fleet is not None and agents.queue.refusal() is None
+    takes = fleet is not None and refusal_of(agents.queue) is None
     yield prometheus.family(metrics.BROKER_UP, {(): float(takes)})
     if fleet is not None:
         yield from _fleet(fleet)

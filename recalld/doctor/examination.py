@@ -15,7 +15,6 @@ from memory.embedding.selection import ProviderChoice
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
-from memory.search.freshness import GuardedPendingReader
 from memory.status.agent import condition_of
 from memory.status.condition_texts import counted, duration, part_of
 from memory.status.home import build_status
@@ -98,7 +97,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield machine.clock(broker_seconds_ahead=machine.seconds_ahead(side))
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         # Before anything is healed: the findings below are of this state.
-        status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
+        status = build_status(chosen, side.board, deep=True)
         yield from broker_findings(settings, status)
         yield from process_findings(settings, status)
         choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}

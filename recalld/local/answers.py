@@ -204,12 +204,11 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
-    from memory.search.freshness import GuardedPendingReader
     from memory.status.home import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
     with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
-        answer = build_status(settings, GuardedPendingReader(broker.board), deep=deep)
+        answer = build_status(settings, broker.board, deep=deep)
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -31,7 +31,6 @@ from tests.waiting import wait_until
 from workers.coordination import (
     BrokerClaims,
     BrokerCoordination,
-    CircuitBreaker,
     Presence,
     coordinating,
 )
@@ -120,7 +119,7 @@ class Process:
 
     def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache") -> None:
         self.presence = Presence(client, keys)
-        self.claims = BrokerClaims(client, CircuitBreaker(rest_seconds=0.05), keys, self.presence, scope=scope)
+        self.claims = BrokerClaims(client, keys, self.presence, scope=scope)
 
 
 @pytest.fixture

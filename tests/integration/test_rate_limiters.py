@@ -14,7 +14,7 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
-from workers.coordination import CircuitBreaker, shared_limiter
+from workers.coordination import shared_limiter
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 
@@ -52,9 +52,7 @@ def clock() -> Clock:
 
 def made_by(client: redis.Redis, clock: Clock) -> Make:
     account = secrets.token_hex(8)
-    return lambda wanted=None: shared_limiter(
-        client, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
-    )
+    return lambda wanted=None: shared_limiter(client, account=account, model="model", limits=wanted, clock=clock)
 
 
 @pytest.fixture(params=["local", "broker"])
@@ -200,7 +198,7 @@ def shared(settings: Settings, broker_server: BrokerServer) -> Iterator[Shared]:
 
         def made(account: str = "account", model: str = "model", **more: object) -> RateLimiter:
             client = clients.enter_context(connect(settings))
-            return shared_limiter(client, CircuitBreaker(rest_seconds=0.05), account=account, model=model, **more)  # type: ignore[arg-type]
+            return shared_limiter(client, account=account, model=model, **more)  # type: ignore[arg-type]
 
         yield made
 

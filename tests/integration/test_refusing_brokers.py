@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from memory.search.freshness import GuardedPendingReader
 from memory.status.home import broker_state, build_status
 from recalld.doctor.examination import broker_findings
 from recalld.wiring import open_broker
@@ -70,7 +69,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 ) -> None:
     refused = at(settings, WRONG.format(guarded))
     side = open_broker(refused, answer_seconds=IMPATIENT_SECONDS)
-    reader = GuardedPendingReader(side.board)
+    reader = side.board
     assert reader.pending("main") is None
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)

@@ -29,7 +29,7 @@ from tests.transcript_files import transcript
 from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
-from workers.coordination import CircuitBreaker, shared_limiter
+from workers.coordination import shared_limiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 
@@ -213,9 +213,7 @@ def endure_an_outage(home: Path) -> None:
     with running_broker(settings):
         side = open_broker(settings)
         now = [time.time()]
-        limiter = shared_limiter(
-            side.client, CircuitBreaker(), account=provider.account, model=provider.model, clock=lambda: now[0]
-        )
+        limiter = shared_limiter(side.client, account=provider.account, model=provider.model, clock=lambda: now[0])
         for _ in range(10):
             limiter.report(Transient("Connection refused"))
             hold = limiter.hold()

@@ -16,7 +16,7 @@ import structlog
 
 from memory.redaction import redact
 from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
-from schemas.ports import FleetNumbers, Pending, Usage, VectorProgress
+from schemas.ports import FleetNumbers, Pending, PendingReader, Usage, VectorProgress
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
@@ -58,7 +58,7 @@ def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
     return decorate
 
 
-class HealthStore:
+class HealthStore(PendingReader):
     """`PendingReader` and `ConditionReporter` over the broker.
 
     Without the broker, writes are dropped and reads return None or nothing.

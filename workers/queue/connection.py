@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import secrets
 import ssl
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -19,6 +21,8 @@ from memory.status.run_files import socket_path
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import BrokerState
+
+T = TypeVar("T")
 
 #: A word made once for a home. Homes with an empty word would share one namespace.
 _WORD = re.compile(r"[!-~]{1,200}")
@@ -37,12 +41,49 @@ PATIENT_SECONDS = 30.0
 #: Seconds that a caller which can go on without the broker waits for an answer, retries included.
 IMPATIENT_SECONDS = 1.0
 
+#: Seconds without requests of an impatient client after the broker did not answer: each may take a second to fail.
+REST_SECONDS = 2.0
 
-def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> redis.Redis:
+
+class CircuitBreaker(Retry):
+    """Retry policy of a client, with a circuit breaker that all its connections share. Thread-safe.
+
+    After a failure of the connection, requests fail at once for `rest_seconds`, with the same error.
+    """
+
+    def __init__(
+        self, *, rest_seconds: float = REST_SECONDS, retries: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(ExponentialBackoff(cap=0.2, base=0.02), retries)
+        self._rest_seconds = rest_seconds
+        self._clock = clock
+        self._open: tuple[float, Exception] | None = None
+
+    def __deepcopy__(self, memo: object) -> CircuitBreaker:
+        """Return the policy itself: redis-py copies it for each connection."""
+        return self
+
+    def call_with_retry(self, do: Callable[[], T], fail: Callable[..., Any], *more: Any, **options: Any) -> T:
+        """See `Retry.call_with_retry`. Errors that a server answers with leave the circuit closed."""
+        failure = self._open
+        if failure is not None and self._clock() < failure[0]:
+            raise copy.copy(failure[1])
+        try:
+            answer = super().call_with_retry(do, fail, *more, **options)
+        except (redis.ConnectionError, redis.TimeoutError, TlsFailed, OSError) as error:
+            self._open = self._clock() + self._rest_seconds, error.with_traceback(None)
+            raise
+        self._open = None
+        return answer
+
+
+def connect(
+    settings: Settings, *, answer_seconds: float = PATIENT_SECONDS, circuit: CircuitBreaker | None = None
+) -> redis.Redis:
     """Return a client of the configured server, else of the private one. Does not connect yet.
 
     The client retries a broken connection at once, and a second time with a long `answer_seconds`. Then it raises
-    `redis.ConnectionError`.
+    `redis.ConnectionError`. A client with a short one has a `circuit` breaker.
     """
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
@@ -51,7 +92,7 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2) if patient else circuit or CircuitBreaker(),
         )
     except ValueError as error:
         raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None
@@ -153,6 +194,15 @@ def in_words(error: Exception) -> str:
     if isinstance(error, BrokerUnavailable):
         return str(error)
     return refusal(error) or f"the broker does not answer: {error}"
+
+
+@contextmanager
+def broker_errors() -> Iterator[None]:
+    """Raise BrokerUnavailable for the client's errors in the block."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BrokerUnavailable(in_words(error)) from error
 
 
 def broker_facts(client: redis.Redis) -> BrokerState:

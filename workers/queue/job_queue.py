@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -20,7 +20,7 @@ from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import message
-from workers.queue.connection import in_words
+from workers.queue.connection import broker_errors
 from workers.queue.counters import field_of
 from workers.queue.dramatiq_fixes import DELAYED_AT
 from workers.queue.names import (
@@ -78,7 +78,7 @@ class BrokerJobQueue:
         """Mark documents as pending and queue a job for them."""
         if not documents:
             return
-        with _broker_errors():
+        with broker_errors():
             trace = tracing.traceparent()
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
@@ -97,7 +97,7 @@ class BrokerJobQueue:
 
     def request_vectors_now(self, agent: str) -> None:
         """Queue a job for chunks without vectors now, also while another one is delayed."""
-        with _broker_errors():
+        with broker_errors():
             self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
         self.request(EMBED_PENDING, agent)
 
@@ -107,7 +107,7 @@ class BrokerJobQueue:
 
     def request(self, actor: str, agent: str, lane: Lane = Lane.BACKFILL) -> None:
         """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
-        with _broker_errors():
+        with broker_errors():
             self.marks.post(agent, self._post(actor, agent, lane))
 
     def _post(self, actor: str, agent: str, lane: Lane) -> Post:
@@ -193,7 +193,7 @@ class BrokerJobQueue:
         set back is replaced.
         """
         turn_ms = int(every_seconds * 900)  # a little less: its next round comes in time
-        with _broker_errors():
+        with broker_errors():
             if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
                 if self._client.pttl(self._keys.sweeper) <= turn_ms:
                     return 0
@@ -241,14 +241,6 @@ class BrokerJobQueue:
             self._client.zadd(self._keys.heartbeats, dict.fromkeys(ahead, int(now * 1000)), xx=True)
 
 
-@contextmanager
-def _broker_errors() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise BrokerUnavailable(in_words(error)) from error
-
-
 class EventQueue:
     """`schemas.ports.EventInbox` as a list in the broker."""
 
@@ -259,7 +251,7 @@ class EventQueue:
     def put(self, event: Event) -> None:
         """Append one event. Raises BrokerUnavailable."""
         body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
-        with _broker_errors(), self._client.pipeline() as pipe:
+        with broker_errors(), self._client.pipeline() as pipe:
             pipe.rpush(self._key, body)
             pipe.ltrim(self._key, -MAX_WAITING, -1)
             pipe.execute()

@@ -1,0 +1,78 @@
+"""A broker that is away costs one request, not every request."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from schemas.settings import Settings
+from workers.health.health_store import HealthStore
+from workers.queue.connection import CircuitBreaker, connect
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
+
+
+@contextmanager
+def silent_server(path: Path) -> Iterator[socket.socket]:
+    """Yield the listener of a server that never answers; it does not block."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        listener.setblocking(False)
+        yield listener
+
+
+def connections(listener: socket.socket) -> int:
+    """Return the number of connections made since the last look, and close them."""
+    count = 0
+    try:
+        while True:
+            listener.accept()[0].close()
+            count += 1
+    except BlockingIOError:
+        return count
+
+
+def test_a_broker_that_is_away_is_asked_again_only_after_a_rest(settings: Settings, tmp_path: Path) -> None:
+    now = [100.0]
+    path = tmp_path / "silent.sock"
+    circuit = CircuitBreaker(rest_seconds=2.0, clock=lambda: now[0])
+    at_server = settings.model_copy(
+        update={"broker": settings.broker.model_validate({"url": f"unix://{path}", "namespace": "team"})}
+    )
+    with silent_server(path) as listener, connect(at_server, answer_seconds=0.1, circuit=circuit) as client:
+        board = HealthStore(client, Keys("team"))
+        assert board.pending("main") is None
+        assert connections(listener) > 0
+
+        assert (board.pending("other"), board.broker(), board.fleet()) == (None, None, None)
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        assert connections(listener) == 0
+
+        now[0] += 2.0
+        assert board.pending("main") is None
+        assert connections(listener) > 0
+
+
+def test_an_answer_closes_the_circuit_and_a_refused_command_leaves_it_closed(
+    settings: Settings, broker_server: BrokerServer
+) -> None:
+    now = [100.0]
+    with connect(settings, answer_seconds=1.0, circuit=CircuitBreaker(clock=lambda: now[0])) as client:
+        broker_server.stop()
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        broker_server.ensure()
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        now[0] += 2.0
+        assert client.ping()
+        with pytest.raises(redis.ResponseError):
+            client.execute_command("NO-SUCH-COMMAND")
+        assert client.ping()
