@@ -22,7 +22,6 @@ from schemas.conditions import ConditionCode
 from schemas.errors import (
     BrokerUnavailable,
     Paced,
-    Permanent,
     RecalldError,
     Stopped,
     Terminal,
@@ -32,7 +31,6 @@ from schemas.errors import (
     Waiting,
     backoff,
 )
-from workers.queue.pending import ALONE_FROM
 
 #: Seconds until the second attempt after an unexpected error, doubled each time up to the maximum.
 BACKOFF_SECONDS = 2.0
@@ -49,13 +47,6 @@ UNABLE_PAUSE_SECONDS = 60.0
 
 #: Seconds of passing failures without a success after which a configured fallback provider takes over.
 LOST_AFTER_SECONDS = 300.0
-
-#: Crashes after which a document becomes a dead letter, and a text is refused.
-MOST_CRASHES = 5
-
-
-class WorkerDied(Permanent):
-    """Crash of a worker, once more, while it worked on a document. Counted with the claim, never raised."""
 
 
 class Postponed(RecalldError):
@@ -81,28 +72,22 @@ class Decision:
     """Consequence of a failure.
 
     `retry_in`: seconds until the next attempt, None for no other one. `condition`: code to report; `news` is False if
-    an earlier report says more. `dead_letter`: True if the input is given up; `alone`: True if it is tried without
-    others. `fallback_after`: seconds of this failure after which a configured fallback provider takes over, None for
-    never. `rebuild`: True if the index is set aside and made again. `ends`: True if the process ends, and another one
-    goes on.
+    an earlier report says more. `fallback_after`: seconds of this failure after which a configured fallback provider
+    takes over, None for never. `rebuild`: True if the index is set aside and made again. `ends`: True if the process
+    ends, and another one goes on.
     """
 
     retry_in: float | None
     condition: ConditionCode | None = None
     news: bool = True
-    dead_letter: bool = False
-    alone: bool = False
     fallback_after: float | None = None
     rebuild: bool = False
     ends: bool = False
 
 
 def decide(error: BaseException, attempts: int) -> Decision:
-    """Return the consequence of a job's error after `attempts` earlier failures in a row, or of a number of crashes."""
+    """Return the consequence of a job's error after `attempts` earlier failures in a row."""
     match error:
-        case WorkerDied():
-            given_up = attempts >= MOST_CRASHES
-            return Decision(None if given_up else 0.0, dead_letter=given_up, alone=attempts >= ALONE_FROM)
         case Postponed():
             return Decision(error.retry_in, error.condition)
         case Interrupt() | redis.RedisError() | BrokerUnavailable():

@@ -19,9 +19,10 @@ from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
-from workers.failure_policy import Postponed, WorkerDied, decide
+from workers.failure_policy import Postponed
 from workers.middleware import got_on
-from workers.queue.pending import ALONE_FROM, Claim
+from workers.queue.pending import Claim
+from workers.queue.quarantine import WORKER_DIED, Verdict, reason
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -100,6 +101,7 @@ class _Turn:
         self._lane = lane
         self._job = job
         self._marks = runtime.queue.marks
+        self._quarantine = self._marks.quarantine
         self._first: Claim | None = first
         self._taken = dict.fromkeys(first.documents)
         self._claimed = False  # a turn in which nothing was claimed would come again and again
@@ -133,7 +135,7 @@ class _Turn:
             try:
                 _add(report, self._try_alone(indexer, claim))
             finally:
-                self._marks.end_alone(self._job)
+                self._quarantine.end_trial(self._job)
             _add(report, self._run(indexer, self._claims()))
         return report
 
@@ -159,7 +161,7 @@ class _Turn:
     def give_back(self) -> None:
         """Let the claimed documents that are not done wait again."""
         if self._first is not None and self._first.rest == "alone":
-            self._marks.end_alone(self._job)
+            self._quarantine.end_trial(self._job)
         if self._taken:
             self._again = True
             self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
@@ -203,30 +205,18 @@ class _Turn:
     def _try_alone(self, indexer: Indexer, claim: Claim) -> IndexReport:
         """Index a document that was there at several crashes, or give it up; leave an unchanged dead letter alone."""
         [key] = claim.documents
-        if claim.crashes.isdecimal():
+        state = _look(indexer, key)
+        is_dead = indexer.has_letter(key, error_class=WORKER_DIED)
+        verdict = self._quarantine.verdict(self._agent, key, crashes=claim.crashes, state=state, is_dead=is_dead)
+        if verdict is Verdict.TRY:
+            return self._run(indexer, iter([key]))
+        if verdict is Verdict.GIVE_UP:
             crashes = int(claim.crashes)
-        elif claim.crashes == _look(indexer, key) and indexer.has_letter(key, error_class=WorkerDied.__name__):
-            self._leave_alone(indexer, key, claim.crashes)
-            return IndexReport(unchanged=1)
-        else:
-            # It changed: its next crash is one of several again.
-            crashes = ALONE_FROM
-            self._marks.note_crashes(self._agent, key.encode(), crashes)
-        reason = (
-            f"the worker died {crashes} times while it worked on this document, as when memory runs out or a library "
-            "crashes; it is tried again when the file, the settings or recalld change"
-        )
-        if decide(WorkerDied(reason), crashes).dead_letter:
-            indexer.give_up(key, reason=reason, error_class=WorkerDied.__name__, attempts=crashes)
+            indexer.give_up(key, reason=reason(crashes), error_class=WORKER_DIED, attempts=crashes)
             log.error("document_given_up", agent=self._agent, path=key.path, crashes=crashes)
-            self._leave_alone(indexer, key, _look(indexer, key))
-            return IndexReport(failed=1)
-        return self._run(indexer, iter([key]))
-
-    def _leave_alone(self, indexer: Indexer, key: DocumentKey, look: str) -> None:
-        """Remove the mark of a dead letter, and leave it unread while it looks like this."""
         self.done(indexer, [key])
-        self._marks.note_crashes(self._agent, key.encode(), look)
+        self._quarantine.leave(self._agent, key, state=state)
+        return IndexReport(failed=1) if verdict is Verdict.GIVE_UP else IndexReport(unchanged=1)
 
 
 def _add(report: IndexReport, other: IndexReport) -> None:

@@ -17,10 +17,10 @@ from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
 from workers.batch_jobs import BatchTurn, batch_jobs
-from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
+from workers.failure_policy import UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
 from workers.middleware import got_on
-from workers.queue.pending import ALONE_FROM, PendingSet
+from workers.queue.quarantine import ALONE_FROM, MOST_CRASHES, Quarantine, reason
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         with batch_jobs(runtime, indexer) as jobs:
             turn = jobs.note() if jobs is not None else BatchTurn()
         got_on(waits_for=wanted)
-        with CrashSafeRounds(runtime.queue.marks, agent, job) as rounds:
+        with CrashSafeRounds(runtime.queue.marks.quarantine, agent, job) as rounds:
             rounds.refuse(target)
             report = fill_vectors(
                 target,
@@ -121,31 +121,30 @@ class CrashSafeRounds(Rounds):
     refused.
     """
 
-    def __init__(self, marks: PendingSet, agent: str, job: str) -> None:
-        self._marks = marks
+    def __init__(self, quarantine: Quarantine, agent: str, job: str) -> None:
+        self._quarantine = quarantine
         self._agent = agent
         self._job = job
-        self._count, self._text = f"job {job}", f"text of job {job}"
-        self._crashes = marks.count_crash(agent, self._count) - 1
+        self._crashes = quarantine.begin_job(agent, job)
         self.most = MOST if self._crashes < ALONE_FROM else 1
-        if self.most == 1 and not marks.begin_alone(job):
-            marks.note_crashes(agent, self._count, self._crashes)
+        if self.most == 1 and not quarantine.begin_trial(job):
+            quarantine.set_crashes(agent, job, self._crashes)
             raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
 
     def begins(self, chunks: Sequence[PendingChunk]) -> None:
         """Record a text before it is embedded alone."""
         if self.most == 1:
-            self._marks.note_crashes(self._agent, self._text, chunks[0].text_hash)
+            self._quarantine.begin_text(self._agent, self._job, chunks[0].text_hash)
 
     def refuse(self, store: Store) -> None:
         """Refuse the text that crashed this job, embedded alone, if it crashed too often."""
         if self._crashes < MOST_CRASHES:
             return
-        reason = f"the worker died {self._crashes} times while it embedded this, at last alone"
-        for chunk in store.pending_chunks(1, among=[self._marks.crashes(self._agent, self._text)]):
-            store.write_vectors({chunk.id: (chunk.text_hash, Refusal(reason))})
+        refusal = Refusal(reason(self._crashes, of_text=True))
+        for chunk in store.pending_chunks(1, among=[self._quarantine.last_text(self._agent, self._job)]):
+            store.write_vectors({chunk.id: (chunk.text_hash, refusal)})
             log.error("text_given_up", agent=self._agent, chunk=chunk.id, crashes=self._crashes)
-        self._marks.note_crashes(self._agent, self._count, 1)
+        self._quarantine.set_crashes(self._agent, self._job, 1)
         self.most = MOST
 
     def __enter__(self) -> Self:
@@ -153,6 +152,6 @@ class CrashSafeRounds(Rounds):
 
     def __exit__(self, *_: object) -> None:
         """Forget the crashes: the job ends without one."""
-        self._marks.survived(self._agent, [self._count, self._text])
+        self._quarantine.survived(self._agent, self._job)
         if self._crashes >= ALONE_FROM:
-            self._marks.end_alone(self._job)
+            self._quarantine.end_trial(self._job)

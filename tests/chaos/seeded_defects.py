@@ -115,10 +115,10 @@ DEFECTS = (
     ),
     Defect(
         name="a document that may crash workers for ever",
-        file="workers/failure_policy.py",
-        right="given_up = attempts >= MOST_CRASHES",
-        wrong="given_up = False",
-        caught_by=("tests/unit/workers/test_failure_policy.py",),
+        file="workers/queue/quarantine.py",
+        right="Verdict.TRY if int(crashes) < MOST_CRASHES else Verdict.GIVE_UP",
+        wrong="Verdict.TRY",
+        caught_by=("tests/integration/test_marks.py",),
     ),
     Defect(
         name="a search that does not ask what was saved just before it",

@@ -12,10 +12,11 @@ from memory.store.reader import PendingChunk
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.working import Workers
-from workers.failure_policy import MOST_CRASHES, Postponed
+from workers.failure_policy import Postponed
 from workers.queue.names import Keys
-from workers.queue.pending import ALONE_FROM, PendingSet
+from workers.queue.pending import PendingSet
 from workers.queue.private_server import BrokerServer
+from workers.queue.quarantine import ALONE_FROM, MOST_CRASHES, Quarantine, Verdict
 from workers.vectors_job import CrashSafeRounds
 
 A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
@@ -114,7 +115,7 @@ def test_after_three_crashes_a_document_is_claimed_alone_and_by_one_job_at_a_tim
     marks.finish("main", [C], job="other", now=time.time())
     assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).rest == "busy"
     marks.finish("main", [A], job="j", now=time.time())
-    marks.end_alone("j")
+    marks.quarantine.end_trial("j")
     assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10).documents == (B,)
     marks.recover_crashed("main", job="other")
     assert marks.claim("main", lane=Lane.LIVE, job="third", limit=10).crashes == str(ALONE_FROM + 1)
@@ -126,6 +127,24 @@ def test_a_document_that_is_indexed_has_no_crashes_any_more(marks: PendingSet) -
         crash(marks, "j", ALONE_FROM - 1)
         assert taken(marks, "main", Lane.LIVE, "j") == [A]
         marks.finish("main", [A], job="j", now=time.time())
+
+
+@pytest.mark.parametrize(
+    ("crashes", "state", "is_dead", "verdict"),
+    [
+        (str(ALONE_FROM), "as now", False, Verdict.TRY),
+        (str(MOST_CRASHES - 1), "as now", False, Verdict.TRY),
+        (str(MOST_CRASHES), "as now", False, Verdict.GIVE_UP),
+        ("as now", "as now", True, Verdict.LEAVE),
+        ("as now", "as now", False, Verdict.TRY),
+        ("before", "as now", True, Verdict.TRY),
+    ],
+)
+def test_a_document_of_several_crashes_is_tried_given_up_or_left(
+    client: redis.Redis, keys: Keys, crashes: str, state: str, *, is_dead: bool, verdict: Verdict
+) -> None:
+    quarantine = Quarantine(client, keys)
+    assert quarantine.verdict("main", A, crashes=crashes, state=state, is_dead=is_dead) is verdict
 
 
 # Crashes while texts are embedded
@@ -140,19 +159,19 @@ def workers(settings: Settings, broker_server: BrokerServer) -> Iterator[Workers
 def test_texts_of_a_job_that_crashed_three_times_are_embedded_alone_and_the_culprit_is_refused_after_five(
     client: redis.Redis, keys: Keys
 ) -> None:
-    marks = PendingSet(client, keys)
+    quarantine = Quarantine(client, keys)
     chunks = [PendingChunk(number, f"hash {number}", "text") for number in range(100)]
     sizes = []
     for _ in range(MOST_CRASHES):  # each time the process dies in its first round
-        rounds = CrashSafeRounds(marks, "main", "job")
+        rounds = CrashSafeRounds(quarantine, "main", "job")
         sizes.append(min(rounds.most, len(chunks)))
         rounds.begins(chunks[: sizes[-1]])
     assert sizes == [100, 100, 100, 1, 1]
-    marks.note_crashes("main", "job another", ALONE_FROM)
+    quarantine.set_crashes("main", "another", ALONE_FROM)
     with pytest.raises(Postponed):  # one job at a time
-        CrashSafeRounds(marks, "main", "another")
-    assert marks.crashes("main", "job another") == str(ALONE_FROM)
-    assert marks.crashes("main", "text of job job") == "hash 0"
-    with CrashSafeRounds(marks, "main", "job"):
+        CrashSafeRounds(quarantine, "main", "another")
+    assert quarantine.begin_job("main", "another") == ALONE_FROM
+    assert quarantine.last_text("main", "job") == "hash 0"
+    with CrashSafeRounds(quarantine, "main", "job"):
         pass
     assert not client.hget(keys.crashes("main"), "job job")

@@ -28,7 +28,7 @@ from schemas.errors import (
     Unusable,
     Waiting,
 )
-from workers.failure_policy import Decision, Postponed, ProviderFailed, WorkerDied, decide
+from workers.failure_policy import Decision, Postponed, ProviderFailed, decide
 
 TABLE = [
     (Postponed("", retry_in=7.0), 9, Decision(7.0)),
@@ -64,9 +64,6 @@ TABLE = [
     (ZeroDivisionError(), 0, Decision(2.0, "job_failed")),
     (ZeroDivisionError(), 3, Decision(16.0, "job_failed")),
     (ZeroDivisionError(), 99, Decision(300.0, "job_failed")),
-    (WorkerDied("crash"), 2, Decision(0.0)),
-    (WorkerDied("crash"), 3, Decision(0.0, alone=True)),
-    (WorkerDied("crash"), 5, Decision(None, dead_letter=True, alone=True)),
 ]
 
 
