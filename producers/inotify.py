@@ -26,7 +26,7 @@ from watchdog.observers.inotify_c import (
 )
 
 from memory.documents.roots import may_be_document
-from producers.watcher import ChangeSet, ChangeSource, WatchLimitReached
+from producers.change_source import ChangeSet, ChangeSource, WatchLimitReached
 
 _GONE = InotifyConstants.IN_DELETE | InotifyConstants.IN_MOVED_FROM
 

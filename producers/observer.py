@@ -12,7 +12,7 @@ from watchdog.events import FileClosedNoWriteEvent, FileOpenedEvent, FileSystemE
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from producers.watcher import ChangeSet, ChangeSource, WatchLimitReached
+from producers.change_source import ChangeSet, ChangeSource, WatchLimitReached
 
 
 class ObserverSource(ChangeSource, FileSystemEventHandler):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,9 +22,10 @@ import structlog
 from memory.documents.roots import existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
 from memory.status.processes import Pulse
+from producers.change_source import ChangeSet, ChangeSource, WatchLimitReached
 from producers.report import WatchMode, WatchState
 from schemas.documents import DocumentKey, FileStat
-from schemas.errors import RecalldError, Transient
+from schemas.errors import RecalldError
 
 if TYPE_CHECKING:
     from memory.documents.agent_files import AgentFiles, Scan, WatchRoot
@@ -57,10 +57,6 @@ _BLIND = (
 _EVENTS = WatchState(WatchMode.EVENTS)
 
 
-class WatchLimitReached(Transient):
-    """Raised when the system grants no further watch. The message names the limit and what to set."""
-
-
 class WatchListener(Protocol):
     """Receiver of changes, called from the watcher's threads. It never blocks for long and never raises."""
 
@@ -69,46 +65,6 @@ class WatchListener(Protocol):
 
     def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
         """Compare the agent's files with its index: events were `lost`, or documents vanished, or roots changed."""
-
-
-@dataclass(slots=True)
-class ChangeSet:
-    """Changes that a source reported together.
-
-    Each has a folder and a name in it. `documents` may be some. `folders` are folders and links that came, went or
-    changed; without a name, the watched folder itself did.
-    """
-
-    documents: dict[tuple[str, str], None] = field(default_factory=dict)
-    folders: dict[tuple[str, str], None] = field(default_factory=dict)
-    overflowed: bool = False
-
-
-class ChangeSource(ABC):
-    """Changes in watched folders, as a system reports them. The constructor may raise `WatchLimitReached`."""
-
-    #: True if a watch covers all that is below a folder.
-    recursive: bool
-
-    @abstractmethod
-    def watch(self, folder: str, *, recursive: bool = False) -> None:
-        """Watch a folder, unless it is gone, or may not be listed and is a condition of the scan.
-
-        Raises:
-            WatchLimitReached: the system grants no further watch.
-        """
-
-    @abstractmethod
-    def unwatch(self, folder: str) -> None:
-        """Stop watching a folder."""
-
-    @abstractmethod
-    def changes(self) -> Iterator[ChangeSet]:
-        """Yield the changes until `close`. For one thread."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End `changes` and release all watches."""
 
 
 @dataclass(slots=True)

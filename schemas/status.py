@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from schemas.search import ConditionState, Mode, Wire
-
-if TYPE_CHECKING:
-    from schemas.ports import Pending
 
 
 class EndpointCondition(StrEnum):
@@ -165,14 +161,6 @@ class QueueState(Wire):
     pending: int = 0
     running: int = 0
     oldest_seconds: float | None = None
-
-    @classmethod
-    def of(cls, pending: Pending | None, *, now: float) -> QueueState:
-        """Return what waits at Unix time `now`; `pending` is None while the broker does not answer."""
-        if pending is None:
-            return cls(reachable=False)
-        oldest = round(max(0.0, now - pending.oldest_at), 3) if pending.oldest_at is not None else None
-        return cls(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
 
 
 class VectorState(Wire):

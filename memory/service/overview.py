@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
 from memory.service.agents import Probe, ServedAgent, ServedAgents
-from memory.status.agent import endpoint_conditions, trouble_of
+from memory.status.agent import endpoint_conditions, queue_state, trouble_of
 from memory.status.index import dead_letter
 from memory.status.vectors import no_vectors
 from memory.store.reader import IndexCounts
@@ -28,7 +28,7 @@ from schemas.service import (
     TimelineAnswer,
     Year,
 )
-from schemas.status import Counts, QueueState, TroubleState
+from schemas.status import Counts, TroubleState
 from schemas.version import recalld_version
 
 #: Dead letters that are listed; the others are counted.
@@ -103,7 +103,7 @@ def timeline_of(agent: str, chunks: Mapping[str, int], *, year: int | None) -> T
 
 def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
     agent, manager = served.agent, served.manager
-    state = QueueState.of(agents.queue.pending(agent), now=now)
+    state = queue_state(agents.queue.pending(agent), now=now)
     if manager is None:
         return AgentQueue(agent=agent, queue=state, troubles=shared, error=served.reason)
     provider = manager.provider

@@ -25,7 +25,7 @@ from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors,
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import PendingReader, Usage, VectorProgress
+from schemas.ports import Pending, PendingReader, Usage, VectorProgress
 from schemas.search import ConditionState, Mode
 from schemas.settings import AgentSettings, MemorySettings, Settings
 from schemas.status import (
@@ -66,7 +66,7 @@ def agent_status(
     held_back = pending is not None and pending.held_back
     index = look_into_index(agent, sources, watched=watched, held_back=held_back, now=now, deep=deep)
     vector_search = _vector_search(settings, sources, index)
-    state, disk, waiting = index.state, index.disk, QueueState.of(pending, now=now)
+    state, disk, waiting = index.state, index.disk, queue_state(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
             # Imported transcripts are not in the scan, but in the generation that answers.
@@ -133,6 +133,14 @@ def agent_status(
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )
+
+
+def queue_state(pending: Pending | None, *, now: float) -> QueueState:
+    """Return an agent's backlog at Unix time `now`; `pending` is None while the broker does not answer."""
+    if pending is None:
+        return QueueState(reachable=False)
+    oldest = round(max(0.0, now - pending.oldest_at), 3) if pending.oldest_at is not None else None
+    return QueueState(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
 
 
 def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:

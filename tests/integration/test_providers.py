@@ -14,8 +14,9 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.presets import PRESETS
-from memory.embedding.providers.remote import Oversized, RemoteProvider
+from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import choose_provider
 from memory.index.provider_fallback import provider_of
 from memory.status.vectors import no_prefixes

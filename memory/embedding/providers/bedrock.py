@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memory.embedding.providers.endpoint import Endpoint
+from memory.embedding.providers.exchange import Oversized, current
 from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
-from memory.embedding.providers.remote import Oversized, RemoteProvider, current
+from memory.embedding.providers.remote import RemoteProvider
 from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0

@@ -15,7 +15,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from memory.embedding.providers.remote import Exchange, current
+from memory.embedding.providers.exchange import Exchange, current
 from schemas.errors import Terminal
 
 #: Seconds until a connection stands.

@@ -19,8 +19,9 @@ from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.breaker import ANSWER_SECONDS, Breaker, read_waste
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.endpoint import Endpoint
+from memory.embedding.providers.exchange import current
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.providers.remote import RemoteProvider, current
+from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.rate_limit import RateLimiter
 from memory.store.writer import Refusal
 from schemas.documents import Lane
