@@ -6,7 +6,8 @@ import asyncio
 import time
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
@@ -38,7 +39,7 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, RecalldError
 from schemas.ports import Event, EventInbox, Pending, PendingReader
 from schemas.search import ConditionState, GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest
-from schemas.settings import AgentSettings, Limits, Settings
+from schemas.settings import AgentSettings, Hybrid, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
@@ -145,7 +146,7 @@ class SearchManager(SearchableMemory):
             lacking = unavailable("transcripts are no part of this memory", warning=warning, action=action)
             return SearchAnswer(**lacking)
         try:
-            return await _Search(self, request, session, deadline).answer()
+            return await _answered(self, request, session, deadline)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log keeps the reason
             return self._failed(error, deadline)
 
@@ -271,181 +272,175 @@ class Deadline:
         return max(0.0, self.started + (1 - keeping) * self.seconds - time.monotonic())
 
 
-class _Search:
-    """One search from its arrival to its answer: wait for changes, look into the cache, embed, retrieve, answer.
+#: Parameters of a search before its first step.
+_UNPREPARED = Wanted(query="", max_results=0, min_score=0.0, sources=(), hybrid=Hybrid())
 
-    Whatever blocks runs on the threads of `SearchResources`, and at the deadline there is an answer in any case: a
-    thread that still hangs is abandoned. While a slow provider embeds the query, the search holds no thread, and its
-    keywords are searched already.
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """State of a search after one of its steps: the `search`, with its running work, or with its answer.
+
+    `vector` is that of the query, None with keywords only. `words` are the hits of the keywords.
     """
 
-    _wanted: Wanted
+    search: _Search
+    vector: Future[Vector] | None = None
+    words: Future[Candidates | None] | None = None
+    answer: SearchAnswer | None = None
 
-    def __init__(self, on: SearchManager, request: SearchRequest, session: Session, deadline: Deadline) -> None:
-        self._on = on
-        self._request = request
-        self._session = session
-        self._deadline = deadline
-        self._embedder = on.last_embedder
-        self._cut: Condition | None = None
-        self._withheld: Withheld | None = None
-        #: Key of the kept answer; None for an answer that is not kept.
-        self._question: Question | None = None
-        self._begun: Future[Vector] | None = None
-        self._words: Future[Candidates | None] | None = None
-        self._moment = Moment()
-        # Until then the search waits for changes.
-        wait_ms = DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms
-        self._until = deadline.started + min(wait_ms / 1000, _WAIT_SHARE * deadline.seconds)
 
-    async def answer(self) -> SearchAnswer:
-        """Return the answer within the deadline, with the results found by then.
+async def _answered(on: SearchManager, request: SearchRequest, session: Session, deadline: Deadline) -> SearchAnswer:
+    """Return the answer within the deadline, with the results found by then.
 
-        Raises what the store raises, and RuntimeError while the resources are being closed.
-        """
-        limit = asyncio.timeout(self._deadline.left(keeping=_LATE_SHARE))
-        try:
-            async with limit:
-                return await self._run()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return await self._late()
+    Blocking work runs on the threads of `SearchResources`: a thread that still hangs at the deadline is abandoned.
+    While a slow provider embeds the query, the search holds no thread, and its keywords are searched already.
 
-    async def _run(self) -> SearchAnswer:
-        reading, asking = self._on.resources.reading, self._on.resources.asking
-        known = await on_thread(asking, self._prepare)
-        if known is None and self._words is None:
-            # The provider embeds while the search waits for changes.
-            freshness, wait_ms = self._on.freshness, self._request.wait_ms
-            self._moment = await freshness.settled(self._moment, wait_ms, self._until, asking)
-            known = await on_thread(asking, self._start)
-        if known is not None:
-            return known
-        side = await self._side()
-        return await on_thread(reading, self._retrieved, side)
+    Raises the errors of the store, and RuntimeError while the resources are being closed.
+    """
+    reading, asking = on.resources.reading, on.resources.asking
+    step = _Step(_Search(on, request, session, deadline, on.last_embedder))
+    limit = asyncio.timeout(deadline.left(keeping=_LATE_SHARE))
+    try:
+        async with limit:
+            step = await on_thread(asking, step.search.prepare)
+            if step.answer is None and step.words is None:
+                # The provider embeds while the search waits for changes.
+                search = step.search
+                moment = await on.freshness.settled(search.moment, request.wait_ms, search.wait_until, asking)
+                step = await on_thread(asking, replace(search, moment=moment).start, step.vector)
+            if step.answer is not None:
+                return step.answer
+            side = await step.search.query_side(step.vector)
+            return await on_thread(reading, step.search.retrieved, side, step.words)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return await step.search.late(step.words)
 
-    async def _late(self) -> SearchAnswer:
-        """Return the answer at the deadline: by keywords, or empty."""
-        params = {"seconds": self._deadline.seconds}
-        if self._words is not None and self._words.done():
-            try:
-                async with asyncio.timeout(self._deadline.left()):
-                    found = await on_thread(self._on.resources.reading, self._by_words, self._words)
-            except TimeoutError:
-                pass
-            except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
-                _log.warning("late_search_failed", agent=self._on.agent.id, exc_info=True)
-            else:
-                late = (Condition(ConditionCode.SEARCH_LATE_KEYWORDS, params=params),)
-                return self._answer(found, "keyword", late, look=False)
-        return self._answer((), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
 
-    def _prepare(self) -> SearchAnswer | None:
-        """Mask the query's secrets, choose the provider, begin to embed, look for changes that wait, and `_start`."""
-        agent, request = self._on.agent, self._request
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search: its request, and from `prepare` on its query and the conditions of its moment."""
+
+    on: SearchManager
+    request: SearchRequest
+    session: Session
+    deadline: Deadline
+    embedder: QueryEmbedder
+    wanted: Wanted = _UNPREPARED
+    #: Reason why a part of the query was not searched for.
+    cut: Condition | None = None
+    withheld: Withheld | None = None
+    #: Key of the kept answer; None for an answer that is not kept.
+    question: Question | None = None
+    moment: Moment = field(default_factory=Moment)
+
+    @property
+    def wait_until(self) -> float:
+        """Monotonic time until which the search waits for changes."""
+        wait_ms = DEFAULT_WAIT_MS if self.request.wait_ms is None else self.request.wait_ms
+        return self.deadline.started + min(wait_ms / 1000, _WAIT_SHARE * self.deadline.seconds)
+
+    def prepare(self) -> _Step:
+        """Mask the query's secrets, choose the provider, begin to embed, look for changes that wait, and `start`."""
+        agent, request = self.on.agent, self.request
         # The index holds masks where secrets were, and a provider gets to see none.
         searched = searched_query(request.query, redactor_for(agent, "memory", "sessions", budget=ASKING))
-        self._cut = searched.cut
-        self._withheld = withheld_from(self._session, self._on.files)
+        withheld = withheld_from(self.session, self.on.files)
         sources = request.searched(agent.sources)
-        if SESSIONS_SOURCE in sources and self._withheld is not None and self._withheld.transcripts is not None:
+        if SESSIONS_SOURCE in sources and withheld is not None and withheld.transcripts is not None:
             notes = tuple(source for source in sources if source != SESSIONS_SOURCE)
-            sources = (*notes, *sorted(self._withheld.transcripts))
-        self._wanted = wanted = Wanted(
+            sources = (*notes, *sorted(withheld.transcripts))
+        wanted = Wanted(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,
             min_score=request.min_score if request.min_score is not None else agent.query.min_score,
             sources=sources,
             hybrid=agent.query.hybrid,
-            withheld=self._withheld,
+            withheld=withheld,
         )
-        self._embedder = self._on.embedder
-        if not wanted.query:
-            return self._answer((), "none", ())
-        answers = self._on.resources.answers
-        if self._embedder.lack is None:
-            provider = self._embedder.choice.provider
+        embedder, question = self.on.embedder, None
+        if wanted.query and embedder.lack is None:
+            provider = embedder.choice.provider
             embedding = (provider.identity, provider.model) if provider is not None else None
-            self._question = question_of(
-                agent.id, wanted, max_snippet_chars=agent.limits.max_snippet_chars, embedding=embedding
-            )
-        if self._question is None or not answers.knows(self._question):
-            self._begin()
-        self._moment = self._on.freshness.look(request.wait_ms, self._until)
-        return None if self._moment.waits(request.wait_ms, self._until) else self._start()
+            limit = agent.limits.max_snippet_chars
+            question = question_of(agent.id, wanted, max_snippet_chars=limit, embedding=embedding)
+        search = replace(self, wanted=wanted, cut=searched.cut, withheld=withheld, embedder=embedder, question=question)
+        if not wanted.query:
+            return _Step(search, answer=search.answer((), "none", ()))
+        is_kept = question is not None and self.on.resources.answers.knows(question)
+        vector = None if is_kept else search.embed()
+        search = replace(search, moment=self.on.freshness.look(request.wait_ms, self.wait_until))
+        if search.moment.waits(request.wait_ms, self.wait_until):
+            return _Step(search, vector)
+        return search.start(vector)
 
-    def _start(self) -> SearchAnswer | None:
+    def start(self, vector: Future[Vector] | None) -> _Step:
         """Return the kept answer, if the index has not changed since; else begin to embed and to search keywords."""
-        if self._begun is None and self._question is not None:
-            with self._on.reader.lease() as reader:
+        if vector is None and self.question is not None:
+            with self.on.reader.lease() as reader:
                 token = reader.change_token() if reader is not None else None
-            kept = self._on.resources.answers.get(self._question, token)
+            kept = self.on.resources.answers.get(self.question, token)
             if kept is not None:
-                return self._answer(kept.passages, kept.mode, (), vectors=kept.vectors_pending)
-            self._begin()
+                return _Step(self, answer=self.answer(kept.passages, kept.mode, (), vectors=kept.vectors_pending))
+            vector = self.embed()
         # Queued before the thread that waits for it, so the two never wait for each other.
-        self._words = self._on.resources.reading.submit(self._search_words)
-        return None
+        return _Step(self, vector, self.on.resources.reading.submit(self._search_words))
 
-    def _begin(self) -> None:
-        if (vectors := self._embedder.vectors) is not None:
-            seconds = self._deadline.left(keeping=_STORE_SHARE)
-            self._begun = vectors.begin(self._wanted.query, seconds=seconds, agent=self._on.agent.id)
+    def embed(self) -> Future[Vector] | None:
+        """Begin to embed the query; None with keywords only."""
+        if (vectors := self.embedder.vectors) is None:
+            return None
+        seconds = self.deadline.left(keeping=_STORE_SHARE)
+        return vectors.begin(self.wanted.query, seconds=seconds, agent=self.on.agent.id)
 
-    def _search_words(self) -> Candidates | None:
-        with self._on.reader.lease() as reader:
-            if reader is None:
-                return None
-            return by_keywords(reader, self._wanted, needed=self._embedder.vectors is None)
-
-    async def _side(self) -> QuerySide | None:
+    async def query_side(self, vector: Future[Vector] | None) -> QuerySide | None:
         """Wait for the query's vector; None with keywords only."""
-        vectors, begun = self._embedder.vectors, self._begun
-        if vectors is None or begun is None:
+        vectors = self.embedder.vectors
+        if vectors is None or vector is None:
             return None
         identity, model = vectors.provider.identity, vectors.provider.model
         try:
-            return QuerySide(identity, model, await vectors.result(begun, self._deadline.left(keeping=_STORE_SHARE)))
+            return QuerySide(identity, model, await vectors.result(vector, self.deadline.left(keeping=_STORE_SHARE)))
         except Unavailable as error:
             lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": str(error)})
             return QuerySide(identity, model, None, lack)
 
-    def _retrieved(self, side: QuerySide | None) -> SearchAnswer:
-        with self._on.reader.lease() as reader:
+    def retrieved(self, side: QuerySide | None, words: Future[Candidates | None] | None) -> SearchAnswer:
+        """Return the answer by both sides, and keep it if it is complete."""
+        with self.on.reader.lease() as reader:
             if reader is None:
-                return self._answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
+                return self.answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
-            if (vectors := self._embedder.vectors) is not None and side is not None:
+            if (vectors := self.embedder.vectors) is not None and side is not None:
                 width = reader.meta("dimensions")
                 if width and embedding_of(reader.meta("identity")) == side.identity:
                     vectors.dimensions = int(width)
-            pending = self._on.freshness.vectors_pending(reader, token)
-            found = retrieve(reader, self._wanted, side, self._found_words)
+            pending = self.on.freshness.vectors_pending(reader, token)
+            found = retrieve(reader, self.wanted, side, partial(self._hits_of, words))
             passed = self._shown(reader, found)
-            complete = not found.lacks and self._deadline.left() > 0
-            if self._question is not None and complete and reader.change_token() == token:
-                self._on.resources.answers.put(self._question, token, KeptAnswer(passed, found.mode, pending))
-        return self._answer(passed, found.mode, found.lacks, vectors=pending)
+            complete = not found.lacks and self.deadline.left() > 0
+            if self.question is not None and complete and reader.change_token() == token:
+                self.on.resources.answers.put(self.question, token, KeptAnswer(passed, found.mode, pending))
+        return self.answer(passed, found.mode, found.lacks, vectors=pending)
 
-    def _found_words(self) -> Candidates | None:
-        # At the deadline this thread stops waiting for a hanging read of keywords.
-        return self._words.result(self._deadline.left()) if self._words is not None else None
+    async def late(self, words: Future[Candidates | None] | None) -> SearchAnswer:
+        """Return the answer at the deadline: by keywords, or empty."""
+        params = {"seconds": self.deadline.seconds}
+        if words is not None and words.done():
+            try:
+                async with asyncio.timeout(self.deadline.left()):
+                    passed = await on_thread(self.on.resources.reading, self._by_words, words)
+            except TimeoutError:
+                pass
+            except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
+                _log.warning("late_search_failed", agent=self.on.agent.id, exc_info=True)
+            else:
+                late = (Condition(ConditionCode.SEARCH_LATE_KEYWORDS, params=params),)
+                return self.answer(passed, "keyword", late, look=False)
+        return self.answer((), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
 
-    def _by_words(self, words: Future[Candidates | None]) -> tuple[Passage, ...]:
-        """Return the passages by keywords of a search that is late."""
-        with self._on.reader.lease() as reader:
-            if reader is None:
-                return ()
-            return self._shown(reader, retrieve(reader, self._wanted, None, words.result))
-
-    def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
-        if (redact := late_redactor(reader, self._on.agent)) is not None:
-            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in found.hits]
-            found = replace(found, hits=tuple(hits))
-        return tuple(passages(found, max_snippet_chars=self._on.agent.limits.max_snippet_chars))
-
-    def _answer(
+    def answer(
         self,
         found: tuple[Passage, ...],
         mode: Mode,
@@ -455,17 +450,17 @@ class _Search:
         look: bool = True,
     ) -> SearchAnswer:
         """Return the answer with the conditions of this moment; `look` at the disk for the best copy of a passage."""
-        lacking = [*lacks, *([self._embedder.lack] if self._embedder.lack is not None else [])]
+        lacking = [*lacks, *([self.embedder.lack] if self.embedder.lack is not None else [])]
         fallback = text_of(lacking[0]) if lacking and mode != "none" else None
-        pending, unwatched = self._moment.pending, self._moment.unwatched
+        pending, unwatched = self.moment.pending, self.moment.unwatched
         if pending is None:
             lacking.append(Condition(ConditionCode.QUEUE_UNREACHABLE))
         elif unwatched is not None:
             lacking.append(unwatched)
-        if self._cut is not None:
-            lacking.append(self._cut)
-        cited = is_cited(self._on.agent.citations, self._session)
-        choice = self._embedder.choice
+        if self.cut is not None:
+            lacking.append(self.cut)
+        cited = is_cited(self.on.agent.citations, self.session)
+        choice = self.embedder.choice
         return SearchAnswer(
             results=tuple(
                 shown(passage, self._is_there if look else None, cited=cited)
@@ -479,22 +474,45 @@ class _Search:
             fallback_reason=fallback,
             citations=cited,
             degraded=tuple(map(text_of, lacking)),
-            conditions=tuple(ConditionState(**one.body()) for one in lacking),
+            conditions=tuple(ConditionState(**condition.body()) for condition in lacking),
             pending=pending_state(pending or Pending(), vectors=vectors),
             stale=True if pending is not None and pending.documents else None,
-            took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
+            took_ms=round((time.monotonic() - self.deadline.started) * 1000, 2),
         )
+
+    def _search_words(self) -> Candidates | None:
+        with self.on.reader.lease() as reader:
+            if reader is None:
+                return None
+            return by_keywords(reader, self.wanted, needed=self.embedder.vectors is None)
+
+    def _hits_of(self, words: Future[Candidates | None] | None) -> Candidates | None:
+        # At the deadline this thread stops waiting for a hanging read of keywords.
+        return words.result(self.deadline.left()) if words is not None else None
+
+    def _by_words(self, words: Future[Candidates | None]) -> tuple[Passage, ...]:
+        """Return the passages by keywords of a search that is late."""
+        with self.on.reader.lease() as reader:
+            if reader is None:
+                return ()
+            return self._shown(reader, retrieve(reader, self.wanted, None, words.result))
+
+    def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
+        if (redact := late_redactor(reader, self.on.agent)) is not None:
+            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in found.hits]
+            found = replace(found, hits=tuple(hits))
+        return tuple(passages(found, max_snippet_chars=self.on.agent.limits.max_snippet_chars))
 
     def _permitted(self, passage: Passage) -> Passage:
         """Return the places of a passage without those that are withheld by the files of this moment."""
-        if (withheld := self._withheld) is None:
+        if (withheld := self.withheld) is None:
             return passage
         keys = [DocumentKey(place.source, place.path) for place in passage]
-        hidden = {key for key in keys if withheld.withholds_file(self._on.files, key)}
+        hidden = {key for key in keys if withheld.withholds_file(self.on.files, key)}
         return tuple(place for place, key in zip(passage, keys, strict=True) if key not in hidden)
 
     def _is_there(self, key: DocumentKey) -> bool:
         try:
-            return self._on.files.stat(key) is not None
+            return self.on.files.stat(key) is not None
         except RecalldError:
             return True  # the disk does not say
