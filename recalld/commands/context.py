@@ -1,4 +1,4 @@
-"""`recalld context`: what a session's prompt gets of the memory, and what it costs."""
+"""`recalld context`: the parts of a session's prompt that come from memory, and their cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LISTED = 10
 
 @click.group("context")
 def context() -> None:
-    """Show what a session's prompt gets: files, standing instructions and tools, with characters and tokens."""
+    """Show a session's files, standing instructions and tools, with their characters and tokens."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -36,9 +36,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @context.command("list")
 @_options
 @pass_invocation
-def list_(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
+def list_(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
     """List files and tools with their share of the prompt, and the largest indexed documents."""
-    answer = answers.context(invocation, **asked)
+    answer = answers.context(invocation, **options)
     if as_json:
         print_json(answer)
     else:
@@ -48,9 +48,9 @@ def list_(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
 @context.command("detail")
 @_options
 @pass_invocation
-def detail(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
+def detail(invocation: Invocation, *, as_json: bool, **options: Any) -> None:
     """Print the text of each file as a prompt gets it, and list all indexed documents."""
-    answer = answers.context(invocation, texts=True, **asked)
+    answer = answers.context(invocation, texts=True, **options)
     if as_json:
         print_json(answer)
         return
@@ -63,7 +63,7 @@ def detail(invocation: Invocation, *, as_json: bool, **asked: Any) -> None:
 
 def _show(answer: Answer, *, most: int | None) -> None:
     missing = [file["path"] for file in answer["files"] if file.get("problem") == "missing"]
-    largest = sorted(answer["indexed"], key=lambda one: -one["tokens"])
+    largest = sorted(answer["indexed"], key=lambda document: -document["tokens"])
     _table("Files of the workspace", [file for file in answer["files"] if file["path"] not in missing])
     _table("Standing instructions", answer["standing"])
     _table("Tools", answer["tools"])

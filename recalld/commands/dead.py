@@ -52,12 +52,13 @@ def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     """List the documents that failed, with the reason. Exit code 0 also when there is none."""
     failed = _failed_documents(invocation.settings, invocation.agents())
     if as_json:
-        print_json({"deadLetters": [_body(one) for one in failed]})
+        print_json({"deadLetters": [_body(failure) for failure in failed]})
         return
     if not failed:
         click.echo("nothing failed")
-    for one in failed:
-        click.echo(f"{_title(one)}{_history(one)}\n    {printable_name(one.letter.reason) if one.letter else ''}")
+    for failure in failed:
+        reason = printable_name(failure.letter.reason) if failure.letter else ""
+        click.echo(f"{_title(failure)}{_history(failure)}\n    {reason}")
 
 
 @dead.command("show")
@@ -65,33 +66,33 @@ def list_letters(invocation: Invocation, *, as_json: bool) -> None:
 @json_option
 @pass_invocation
 def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
-    """Say all that is known about one document that failed: which lines, why, how often, and what is indexed of it.
+    """Show one document that failed: its lines, reason and attempts, and its part in the index.
 
     Leaves with exit code 3 when nothing failed there.
     """
-    [one] = _chosen(invocation.settings, invocation.agents(), [path])
+    [failure] = _chosen(invocation.settings, invocation.agents(), [path])
     if as_json:
-        file = one.file
-        refused = [fields(chunk, "start_line", "end_line", "reason") for chunk in one.refused]
+        file = failure.file
+        refused = [fields(chunk, "start_line", "end_line", "reason") for chunk in failure.refused]
         indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}
-        print_json({**_body(one), "refused": refused, "indexed": indexed})
+        print_json({**_body(failure), "refused": refused, "indexed": indexed})
         return
-    click.echo(f"{_title(one)}{_history(one)}")
-    for name, text in _facts(one):
+    click.echo(f"{_title(failure)}{_history(failure)}")
+    for name, text in _facts(failure):
         click.echo(f"    {name:<9}{printable_name(text)}")
 
 
-def _facts(one: Failed) -> Iterator[tuple[str, str]]:
-    dropped = "its dead letter was dropped" + ("; it is left out until it changes" if one.left_out else "")
-    yield "reason", one.letter.reason if one.letter else dropped
-    for chunk in one.refused:
+def _facts(failure: Failed) -> Iterator[tuple[str, str]]:
+    dropped = "its dead letter was dropped" + ("; it is left out until it changes" if failure.left_out else "")
+    yield "reason", failure.letter.reason if failure.letter else dropped
+    for chunk in failure.refused:
         yield "refused", f"lines {chunk.start_line}-{chunk.end_line}: {chunk.reason}"
-    if one.file is None:
+    if failure.file is None:
         yield "indexed", "nothing of it"
         return
-    what = "all of it by keywords" if one.refused else "an older version"
-    yield "indexed", f"{what}, {_when(one.file.indexed_at)}"
-    yield from (("note", note) for note in one.file.notes)
+    searchable = "all of it by keywords" if failure.refused else "an older version"
+    yield "indexed", f"{searchable}, {_when(failure.file.indexed_at)}"
+    yield from (("note", note) for note in failure.file.notes)
 
 
 @dead.command("retry")
@@ -109,21 +110,21 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
     settings, agents = invocation.settings, invocation.agents()
     failed = _failed_documents(settings, agents) if everything else _chosen(settings, agents, paths)
     with open_broker(settings) as broker:
-        asked, queued = _retry(settings, failed, broker)
+        retries, queued = _retry(settings, failed, broker)
     working = queued and daemon_pid(settings.home) is not None
     if as_json:
-        retried = [{**_name(one), "chunks": chunks} for one, chunks in asked]
+        retried = [{**_name(failure), "chunks": chunks} for failure, chunks in retries]
         print_json({"retried": retried, "queued": queued, "working": working})
         return
-    for one, chunks in asked:
+    for failure, chunks in retries:
         again = f"{counted(chunks, 'refused chunk')} will be embedded again" if chunks else "will be read again"
-        click.echo(f"{_title(one)}: {again}")
-    then = "no daemon is running: the next `recalld up` or `recalld index` tries again"
+        click.echo(f"{_title(failure)}: {again}")
+    consequence = "no daemon is running: the next `recalld up` or `recalld index` tries again"
     if queued:
-        then = "queued: the next worker of this queue tries again"
+        consequence = "queued: the next worker of this queue tries again"
     if working:
-        then = "the running daemon tries again now; `recalld dead list` says what failed once more"
-    click.echo(to_type(then if asked else "nothing failed, so there is nothing to retry"))
+        consequence = "the running daemon tries again now; `recalld dead list` says what failed once more"
+    click.echo(to_type(consequence if retries else "nothing failed, so there is nothing to retry"))
 
 
 @dead.command("drop")
@@ -139,18 +140,18 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     failed = _chosen(invocation.settings, invocation.agents(), paths)
     dropped = _drop(invocation.settings, failed)
     if as_json:
-        print_json({"dropped": [_name(one) | {"leftOut": one.left_out} for one in dropped]})
+        print_json({"dropped": [_name(failure) | {"leftOut": failure.left_out} for failure in dropped]})
         return
-    for one in dropped:
-        click.echo(f"{_title(one)}: dropped{'; the file is left out until it changes' if one.left_out else ''}")
+    for failure in dropped:
+        click.echo(f"{_title(failure)}: dropped{'; the file is left out until it changes' if failure.left_out else ''}")
 
 
-def _title(one: Failed) -> str:
-    return f"{click.style(one.agent.id, bold=True)}: {printable_name(one.key.path)}"
+def _title(failure: Failed) -> str:
+    return f"{click.style(failure.agent.id, bold=True)}: {printable_name(failure.key.path)}"
 
 
-def _history(one: Failed) -> str:
-    letter = one.letter
+def _history(failure: Failed) -> str:
+    letter = failure.letter
     if letter is None:
         return ""
     since = f", first {_when(letter.first_at)}" if letter.attempts > 1 else ""
@@ -162,14 +163,14 @@ def _when(at: float) -> str:
     return f"{duration(max(0.0, time.time() - at))} ago"
 
 
-def _name(one: Failed) -> dict[str, Any]:
-    return {"agent": one.agent.id, "source": one.key.source, "path": one.key.path}
+def _name(failure: Failed) -> dict[str, Any]:
+    return {"agent": failure.agent.id, "source": failure.key.source, "path": failure.key.path}
 
 
-def _body(one: Failed) -> dict[str, Any]:
-    if one.letter is None:
-        return _name(one)
-    return dead_letter(one.letter).model_dump(by_alias=True) | {"agent": one.agent.id}
+def _body(failure: Failed) -> dict[str, Any]:
+    if failure.letter is None:
+        return _name(failure)
+    return dead_letter(failure.letter).model_dump(by_alias=True) | {"agent": failure.agent.id}
 
 
 #: Exit code for a path that nothing failed at.
@@ -195,11 +196,11 @@ class Failed:
 
 def _failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
     """Return the documents of these agents that have a dead letter, newest first within each agent."""
-    found: list[Failed] = []
+    failures: list[Failed] = []
     for agent in agents:
         with _readers(settings, agent) as readers:
-            found += [_failed(agent, key, letter, readers) for key, letter in _letters(readers).items()]
-    return found
+            failures += [_failed(agent, key, letter, readers) for key, letter in _letters(readers).items()]
+    return failures
 
 
 def _chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[str]) -> list[Failed]:
@@ -210,12 +211,12 @@ def _chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence
     """
     chosen: dict[tuple[str, DocumentKey], Failed] = {}
     for path in paths:
-        found = [one for agent in agents if (one := _find(settings, agent, path)) is not None]
-        matches = [one for one in found if one.letter is not None] or found
+        candidates = [failure for agent in agents if (failure := _find(settings, agent, path)) is not None]
+        matches = [candidate for candidate in candidates if candidate.letter is not None] or candidates
         if not matches:
             raise UserError(f"nothing failed at {path}; `recalld dead list` says what did", exit_code=NOTHING_THERE)
         if len(matches) > 1:
-            who = " and ".join(one.agent.id for one in matches)
+            who = " and ".join(failure.agent.id for failure in matches)
             raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
         chosen[matches[0].agent.id, matches[0].key] = matches[0]
     return list(chosen.values())
@@ -226,14 +227,14 @@ def _find(settings: Settings, agent: AgentSettings, path: str) -> Failed | None:
     files = AgentFiles.of(settings, agent)
     # As it is; else as it was shown; else as the file is called whose document it is.
     names = dict.fromkeys((path, typed_name(path), path.removesuffix(COMPRESSED)))
-    own = files.key_of(os.path.abspath(path))  # noqa: PTH100 - no link is followed
+    key_of_path = files.key_of(os.path.abspath(path))  # noqa: PTH100 - no link is followed
     keys = [DocumentKey(source, name) for name in names for source in ("memory", "sessions")]
-    keys += [own] if own is not None else []
+    keys += [key_of_path] if key_of_path is not None else []
     with _readers(settings, agent) as readers:
         letters, out = _letters(readers), {key for reader in readers for key in left_out(reader, files)}
-        found = [replace(_failed(agent, key, letters.get(key), readers), left_out=key in out) for key in keys]
-    dropped = (one for one in found if one.left_out or one.refused)
-    return next((one for one in found if one.letter is not None), None) or next(dropped, None)
+        failures = [replace(_failed(agent, key, letters.get(key), readers), left_out=key in out) for key in keys]
+    dropped = (failure for failure in failures if failure.left_out or failure.refused)
+    return next((failure for failure in failures if failure.letter is not None), None) or next(dropped, None)
 
 
 def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetterRow]:
@@ -249,23 +250,25 @@ def _retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> 
     While the broker is away the next comparison of files and index finds them: at the start of the daemon or of
     `recalld index`.
     """
-    asked: list[tuple[Failed, int]] = []
+    retries: list[tuple[Failed, int]] = []
     queued = True
     for agent, mine, stores in _by_agent(settings, failed):
-        keys = {one.key for one in mine}
+        keys = {failure.key for failure in mine}
         for store in stores:
             left = noted(store)
             if keys & left.keys():
                 _note(store, {key: state for key, state in left.items() if key not in keys})
         # While a generation is built, the same chunks may be refused in both.
-        asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
+        retries += [
+            (failure, max([store.retry_dead_letter(failure.key) for store in stores], default=0)) for failure in mine
+        ]
         try:
-            broker.queue.mark_changed(agent.id, [one.key for one in mine if one.is_unread], lane=Lane.LIVE)
+            broker.queue.mark_changed(agent.id, [failure.key for failure in mine if failure.is_unread], lane=Lane.LIVE)
             broker.queue.request_vectors(agent.id)
         except BrokerUnavailable:
             write_event(settings.home, Event(kind="reconcile", agent=agent.id))
             queued = False
-    return asked, queued
+    return retries, queued
 
 
 def _drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
@@ -276,17 +279,18 @@ def _drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
     dropped: list[Failed] = []
     for agent, mine, stores in _by_agent(settings, failed):
         files, out = AgentFiles.of(settings, agent), {}
-        for one in mine:
-            state = file_state(files, one.key) if one.letter is not None and one.is_unread else None
+        for failure in mine:
+            state = file_state(files, failure.key) if failure.letter is not None and failure.is_unread else None
             # A document that was changed since its last attempt, or has no file, may be readable now.
-            if one.letter is not None and state is not None and max(state[1], state[2]) / 1e9 <= one.letter.last_at:
-                out[one.key] = state
+            letter = failure.letter
+            if letter is not None and state is not None and max(state[1], state[2]) / 1e9 <= letter.last_at:
+                out[failure.key] = state
         for store in stores:
             if out:
                 _note(store, {key: noted(store)[key] for key in left_out(store, files)} | out)
-            for one in mine:
-                store.drop_dead_letter(one.key)
-        dropped += [replace(one, letter=None, left_out=one.left_out or one.key in out) for one in mine]
+            for failure in mine:
+                store.drop_dead_letter(failure.key)
+        dropped += [replace(failure, letter=None, left_out=failure.left_out or failure.key in out) for failure in mine]
     return dropped
 
 
@@ -298,9 +302,9 @@ def _by_agent(
     settings: Settings, failed: Sequence[Failed]
 ) -> Iterator[tuple[AgentSettings, list[Failed], Sequence[Store]]]:
     """Yield each agent with its failed documents, and its generations opened for writing."""
-    for agent in {one.agent.id: one.agent for one in failed}.values():
+    for agent in {failure.agent.id: failure.agent for failure in failed}.values():
         with closing(GenerationWriter.at(settings, agent.id)) as writer:
-            yield agent, [one for one in failed if one.agent.id == agent.id], writer.open_existing()
+            yield agent, [failure for failure in failed if failure.agent.id == agent.id], writer.open_existing()
 
 
 def _failed(

@@ -72,13 +72,13 @@ def discover(
         text = settings_file(picked)
         file, copy = _write(invocation, target, text, force=force)
         if as_json:
-            kept = str(copy) if copy else None
-            print_json({"written": str(file), "kept": kept, "picked": [one.name for one in picked]})
+            backup = str(copy) if copy else None
+            print_json({"written": str(file), "kept": backup, "picked": [memory.name for memory in picked]})
             return
         click.echo(text, nl=False)
         click.echo(f"# written to {file}" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
-        named = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
-        click.echo(to_type(f"# `recalld up{named}` starts with it"))
+        option = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
+        click.echo(to_type(f"# `recalld up{option}` starts with it"))
     elif as_json:
         print_json(discovery_json(discovery))
     elif picked:
@@ -88,15 +88,15 @@ def discover(
             click.echo(line)
 
 
-def _picked(discovery: Discovery, wanted: list[str], everything: bool) -> list[Found]:  # noqa: FBT001 - a flag
-    unknown = [name for name in wanted if name not in {one.name for one in discovery.found}]
+def _picked(discovery: Discovery, names: list[str], everything: bool) -> list[Found]:  # noqa: FBT001 - a flag
+    unknown = [name for name in names if name not in {memory.name for memory in discovery.found}]
     if unknown:
         raise UserError(f"nothing that was found is called {', '.join(unknown)} ({_names(discovery)})", exit_code=2)
-    return [one for one in discovery.found if everything or one.name in wanted]
+    return [memory for memory in discovery.found if everything or memory.name in names]
 
 
 def _names(discovery: Discovery) -> str:
-    return f"found: {', '.join(one.name for one in discovery.found) or 'nothing'}"
+    return f"found: {', '.join(memory.name for memory in discovery.found) or 'nothing'}"
 
 
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
@@ -123,25 +123,25 @@ def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tu
 
 def discovery_lines(discovery: Discovery) -> Iterator[str]:
     """Yield the lines of a terminal. A remark on several memories appears at the first one."""
-    width = max((len(one.name) for one in discovery.found), default=0)
+    width = max((len(memory.name) for memory in discovery.found), default=0)
     indent = " " * (width + 2)
-    seen: set[str] = set()
-    shown: Counter[str] = Counter()
-    for one in discovery.found:
-        shown[one.program] += 1
-        if shown[one.program] > LISTED:
+    printed_remarks: set[str] = set()
+    shown_counts: Counter[str] = Counter()
+    for memory in discovery.found:
+        shown_counts[memory.program] += 1
+        if shown_counts[memory.program] > LISTED:
             continue
-        yield f"{click.style(f'{one.name:<{width}}', bold=True)}  {printable_name(one.title)}"
-        transcripts = f", {_count(one.transcripts, 'transcript')}" if one.sessions else ""
-        newest = f", the newest of {time.strftime('%Y-%m-%d', time.localtime(one.newest))}" if one.newest else ""
-        yield f"{indent}{_count(one.notes, 'note')}{transcripts}{newest}"
-        if str(one.workspace) not in one.title:
-            yield f"{indent}workspace {printable_name(str(one.workspace))}"
-        for remark in one.remarks:
-            if remark not in seen:
-                seen.add(remark)
+        yield f"{click.style(f'{memory.name:<{width}}', bold=True)}  {printable_name(memory.title)}"
+        transcripts = f", {_count(memory.transcripts, 'transcript')}" if memory.sessions else ""
+        newest = f", the newest of {time.strftime('%Y-%m-%d', time.localtime(memory.newest))}" if memory.newest else ""
+        yield f"{indent}{_count(memory.notes, 'note')}{transcripts}{newest}"
+        if str(memory.workspace) not in memory.title:
+            yield f"{indent}workspace {printable_name(str(memory.workspace))}"
+        for remark in memory.remarks:
+            if remark not in printed_remarks:
+                printed_remarks.add(remark)
                 yield indent + click.style(f"note: {printable_name(remark)}", dim=True)
-    for program, number in shown.items():
+    for program, number in shown_counts.items():
         if number > LISTED:
             yield f"and {number - LISTED} more of {program} (--json lists all of them)"
     for problem in discovery.problems:
@@ -156,20 +156,20 @@ def discovery_lines(discovery: Discovery) -> Iterator[str]:
 
 def discovery_json(discovery: Discovery) -> dict[str, Any]:
     """Return everything as one JSON object."""
-    found = [
+    memories = [
         {
-            **fields(one, "name", "program", "title", "sessions", "remarks"),
-            "workspace": str(one.workspace),
-            "notes": asdict(one.notes),
-            "transcripts": asdict(one.transcripts),
-            "settings": {**one.shared, **one.settings},
+            **fields(memory, "name", "program", "title", "sessions", "remarks"),
+            "workspace": str(memory.workspace),
+            "notes": asdict(memory.notes),
+            "transcripts": asdict(memory.transcripts),
+            "settings": {**memory.shared, **memory.settings},
         }
-        for one in discovery.found
+        for memory in discovery.found
     ]
-    return {"found": found, "problems": discovery.problems}
+    return {"found": memories, "problems": discovery.problems}
 
 
-def _count(found: Counted, noun: str) -> str:
-    number = counted(found.files, noun)
-    number = number if found.complete else f"at least {number}"
-    return f"{number} ({size(found.bytes)})" if found.files else number
+def _count(figures: Counted, noun: str) -> str:
+    number = counted(figures.files, noun)
+    number = number if figures.complete else f"at least {number}"
+    return f"{number} ({size(figures.bytes)})" if figures.files else number

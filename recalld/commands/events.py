@@ -1,4 +1,4 @@
-"""Commands that tell the daemon what happened: `recalld hook`, which programs call, and `recalld emit`."""
+"""Commands that send events to the daemon: `recalld hook`, which programs call, and `recalld emit`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for _program, _name in _PROGRAMS.items():
 @click.option("--remove", "removing", is_flag=True, help="Take the hooks of recalld out again.")
 @pass_invocation
 def install(invocation: Invocation, *, program: str, settings: str | None, yes: bool, removing: bool) -> None:
-    """Write the hooks into a program's settings, after showing what is added or removed.
+    """Write the hooks into a program's settings, after showing the changed lines.
 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
     openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an
@@ -53,19 +53,19 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     from recalld.hooks.installation import change_hooks
     from recalld.settings.load import program_folders
 
-    called = _hook_command(invocation, program)
+    command = _hook_command(invocation, program)
     folders = program_folders()
     if program == "openclaw":
-        _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", called)
+        _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", command)
         return
     usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
     file = Path(settings).expanduser().absolute() if settings else usual[program]
     contexts = [agent.context for agent in invocation.settings.agents]
-    waiting = ["SessionStart", "UserPromptSubmit"] if any(one.injection.enabled for one in contexts) else []
-    if any(one.session_notes.enabled for one in contexts):
+    waiting = ["SessionStart", "UserPromptSubmit"] if any(context.injection.enabled for context in contexts) else []
+    if any(context.session_notes.enabled for context in contexts):
         # `claude -p` tells no end of a session while a hook still runs beside it.
         waiting.append("Stop")
-    changed = change_hooks(file, program, called, removing=removing, agreed=yes, waiting=waiting)
+    changed = change_hooks(file, program, command, removing=removing, agreed=yes, waiting=waiting)
     if changed and program == "codex" and not removing:
         click.echo(
             "Codex runs them when you have trusted them: /hooks in Codex. Hooks are on since Codex 0.124, unless"
@@ -73,10 +73,10 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
         click.echo(f"`hooks = false` stands under [features] in {folders.codex / 'config.toml'}.")
 
 
-def _show_openclaw(folder: Path, called: str) -> None:
+def _show_openclaw(folder: Path, command: str) -> None:
     from recalld.hooks.installation import openclaw_hook
 
-    for name, content in openclaw_hook(called).items():
+    for name, content in openclaw_hook(command).items():
         click.secho(f"# {folder / name}", bold=True)
         click.echo(content)
     click.echo("Write these two files, then run `openclaw hooks enable recalld` and restart its gateway.")

@@ -25,7 +25,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would 
 @json_option
 @pass_invocation
 def index(invocation: Invocation, *, force: bool, forget_missing: bool, dry_run: bool, as_json: bool) -> int:
-    """Compare files and index, index what differs, and wait until it is done.
+    """Compare files and index, index the differences, and wait until it is done.
 
     Uses the running daemon's workers. Without a daemon a few documents are indexed at once, and more of them by
     workers that run as long as the command. With --dry-run nothing is written and nothing is paid.

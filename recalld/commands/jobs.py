@@ -39,7 +39,7 @@ NOTHING_FOUND = 3
 @json_option
 @click.pass_context
 def jobs(ctx: click.Context, *, as_json: bool) -> None:
-    """List the batch jobs at embedding providers, and what waits and runs in the queue.
+    """List the batch jobs at embedding providers, and the queue's waiting and running work.
 
     Leaves with exit code 1 when the broker does not answer although it should.
     """
@@ -49,16 +49,16 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     invocation = ctx.ensure_object(Invocation)
     settings, ids = invocation.settings, [agent.id for agent in invocation.agents()]
     # Without --agent also those of agents that are not configured any more.
-    found = [_body(job) for job in batch_jobs_of(settings.home) if invocation.agent is None or job.agent in ids]
+    jobs = [_body(job) for job in batch_jobs_of(settings.home) if invocation.agent is None or job.agent in ids]
     queue, problem = None, None
     try:
         queue = _queue(settings, ids)
     except redis.RedisError as error:
         problem = _problem(settings, error)
     if as_json:
-        print_json({"batchJobs": found, "queue": queue, "queueProblem": problem})
+        print_json({"batchJobs": jobs, "queue": queue, "queueProblem": problem})
     else:
-        for line in (*_job_lines(found), *_queue_lines(queue, problem)):
+        for line in (*_job_lines(jobs), *_queue_lines(queue, problem)):
             click.echo(to_type(line))
     if problem is not None:
         raise UserError(problem)
@@ -74,7 +74,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     code 3 when there is no such job.
     """
     settings = invocation.settings
-    job = next((one for one in batch_jobs_of(settings.home) if one.reference == reference), None)
+    job = next((candidate for candidate in batch_jobs_of(settings.home) if candidate.reference == reference), None)
     if job is None:
         raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
     if not job.open:
@@ -97,7 +97,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
 
 def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
     """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
-    agent = next((one for one in settings.agents if one.id == job.agent), None)
+    agent = next((candidate for candidate in settings.agents if candidate.id == job.agent), None)
     provider = provider_of(settings, agent).provider if agent is not None else None
     api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
     if provider is None or api is None or job.job_id is None:
@@ -113,9 +113,9 @@ def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
 
 
 def _body(job: BatchJob) -> dict[str, Any]:
-    shown = ("reference", "job_id", "agent", "provider", "model", "texts", "completed", "failed", "taken", "made_at")
+    columns = ("reference", "job_id", "agent", "provider", "model", "texts", "completed", "failed", "taken", "made_at")
     return {
-        **fields(job, *shown, "ended_at"),
+        **fields(job, *columns, "ended_at"),
         "state": job.stage.value,
         "lookedAt": job.looked_at or None,
         "message": job.message or stop_text(job.stop_reason),
@@ -123,17 +123,17 @@ def _body(job: BatchJob) -> dict[str, Any]:
 
 
 def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
-    """Return what waits and runs, by agent. Raises `redis.RedisError`."""
+    """Return the waiting and running work, by agent. Raises `redis.RedisError`."""
     work: dict[str, list[dict[str, Any]]] = {agent: [] for agent in agents}
     with open_broker(settings) as broker:
         for job in queued_jobs(broker.client, broker.keys):
             if job.agent in work:
                 work[job.agent].append({"what": job.work, "state": job.state.value, "dueAt": job.due_at})
-        return [{"agent": one, **asdict(broker.queue.marks.waiting(one)), "work": work[one]} for one in agents]
+        return [{"agent": agent, **asdict(broker.queue.marks.waiting(agent)), "work": work[agent]} for agent in agents]
 
 
 def _problem(settings: Settings, error: redis.RedisError) -> str | None:
-    """Return why the queue cannot be asked and what to do; None for a private broker while nothing runs."""
+    """Return the reason why the queue cannot be read, with its remedy; None for a private broker while nothing runs."""
     is_private, frozen = settings.broker.url is None, frozen_pid(settings.home)
     if is_private and frozen is not None:
         return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
@@ -143,24 +143,24 @@ def _problem(settings: Settings, error: redis.RedisError) -> str | None:
 
 def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:
     now = time.time()
-    shown = [job for job in jobs if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
-    yield click.style("batch jobs", bold=True) + ("" if shown else ": none")
-    for job in shown:
+    recent_jobs = [job for job in jobs if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
+    yield click.style("batch jobs", bold=True) + ("" if recent_jobs else ": none")
+    for job in recent_jobs:
         age = duration(max(0.0, now - job["madeAt"]))
         if job["endedAt"] is not None:
             state = f"{job['state']}: {job['taken']:,} of {job['texts']:,} texts have their vectors ({age} ago)"
         elif job["state"] == Stage.SUBMITTING.value:
             state = f"{job['texts']:,} texts are being submitted (for {age})"
         else:
-            there = f"{job['completed']:,} of {job['texts']:,} texts done at the provider"
-            state = f"{job['state']}: {there}, {job['taken']:,} read (for {age})"
+            progress = f"{job['completed']:,} of {job['texts']:,} texts done at the provider"
+            state = f"{job['state']}: {progress}, {job['taken']:,} read (for {age})"
         yield f"  {job['reference']}  {job['agent']}  {job['provider']} {job['model']}  {state}"
         if job["message"]:
             yield f"    {job['message']}"
 
 
 def _queue_lines(queue: list[dict[str, Any]] | None, problem: str | None) -> Iterator[str]:
-    busy = [one for one in queue or () if one["live"] or one["backfill"] or one["running"] or one["work"]]
+    busy = [agent for agent in queue or () if agent["live"] or agent["backfill"] or agent["running"] or agent["work"]]
     away = "not known" if problem else "nothing runs; `recalld up` starts everything"
     yield click.style("queue", bold=True) + ("" if busy else f": {away if queue is None else 'empty'}")
     for agent in busy:

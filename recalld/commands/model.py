@@ -20,7 +20,7 @@ def model() -> None:
 @json_option
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
-    """List the models that can be had by name, with what was measured of each on memory tasks."""
+    """List the models that are known by name, with the figures of each on memory tasks."""
     from memory.embedding.providers.model_catalogue import CATALOGUE
 
     cache = invocation.settings.local.model_cache_dir

@@ -46,7 +46,7 @@ def up(invocation: Invocation) -> int:
 @supervised_option
 @pass_invocation
 def watch(invocation: Invocation, *, supervised: bool) -> None:
-    """Run only the producers: watch files and queue what changed, until Ctrl-C."""
+    """Run only the producers: watch files and queue the changed documents, until Ctrl-C."""
     from producers.run import run_producers
     from recalld.wiring import indexes_of, open_broker
     from workers.health.heartbeat import Heartbeat
@@ -75,7 +75,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
 @supervised_option
 @pass_invocation
 def work(invocation: Invocation, *, supervised: bool) -> None:
-    """Run only the workers: index what is queued, until Ctrl-C."""
+    """Run only the workers: index queued documents, until Ctrl-C."""
     from workers.run import run_workers
 
     with _process(invocation, "work", supervised=supervised) as process:

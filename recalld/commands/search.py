@@ -34,13 +34,13 @@ NOTHING_FOUND = 3
 @json_option
 @pass_invocation
 def search(
-    invocation: Invocation, *, words: tuple[str, ...], sources: tuple[str, ...], as_json: bool, **asked: Any
+    invocation: Invocation, *, words: tuple[str, ...], sources: tuple[str, ...], as_json: bool, **options: Any
 ) -> int:
     """Search an agent's memory by meaning and by word.
 
     Through the running service; when none runs, straight from the index, by keywords only.
     """
-    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **asked)
+    answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **options)
     if as_json:
         print_json(answer)
     else:
@@ -80,7 +80,7 @@ def _print(answer: Answer) -> None:
 @json_option
 @pass_invocation
 def get(
-    invocation: Invocation, *, path: str, start_line: int | None, lines: int | None, as_json: bool, **asked: Any
+    invocation: Invocation, *, path: str, start_line: int | None, lines: int | None, as_json: bool, **options: Any
 ) -> int:
     """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
 
@@ -89,12 +89,12 @@ def get(
 
     # If no document is called so, one may be shown so, or meant with its lines.
     names = dict.fromkeys((path, typed_name(path)))
-    meant = [(name, start_line, lines) for name in names] + [_with_lines(name, start_line, lines) for name in names]
+    ranges = [(name, start_line, lines) for name in names] + [_with_lines(name, start_line, lines) for name in names]
     answer: Answer = {}
-    for name, first, count in filter(None, meant):
-        found = answers.get(invocation, name, start_line=first, lines=count, **asked)
-        is_missing = found.get("error") and not found.get("unavailable")
-        answer = answer or found if is_missing else found
+    for name, first, count in filter(None, ranges):
+        passage = answers.get(invocation, name, start_line=first, lines=count, **options)
+        is_missing = passage.get("error") and not passage.get("unavailable")
+        answer = answer or passage if is_missing else passage
         if not is_missing:
             break
     if as_json:
@@ -116,8 +116,8 @@ def get(
 
 def _with_lines(name: str, start_line: int | None, lines: int | None) -> tuple[str, int | None, int | None] | None:
     """Return path, first line and number of lines of `PATH:3-5` or `PATH#L3-L5`; options are stronger."""
-    found = _WITH_LINES.fullmatch(name)
-    if found is None:
+    match = _WITH_LINES.fullmatch(name)
+    if match is None:
         return None
-    name, first, last = found[1], max(1, int(found[2] or found[4])), int(found[3] or found[5] or 0)
+    name, first, last = match[1], max(1, int(match[2] or match[4])), int(match[3] or match[5] or 0)
     return name, start_line or first, lines or min(max(last, first) - first + 1, _MOST_LINES)

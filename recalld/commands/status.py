@@ -17,7 +17,7 @@ NOT_OK = 4
 @json_option
 @pass_invocation
 def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
-    """Say how files, index and queue compare, and what is not well.
+    """Compare files, index and queue, and list the conditions.
 
     Leaves with exit code 4 while anything is missing, stuck or failed.
     """
@@ -42,7 +42,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 @json_option
 @pass_invocation
 def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
-    """Look at the machine, the home and the indexes; say for each finding what to do.
+    """Examine the machine, the home and the indexes; give a remedy for each finding.
 
     --fix forgets processes that ended without a word, sets damaged indexes aside and builds them again, builds missing
     ones, and goes on with abandoned builds. Leaves with exit code 4 while a problem is left.
@@ -58,7 +58,7 @@ def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) ->
     else:
         for line in lines(outcomes):
             click.echo(line)
-    return NOT_OK if any(one.is_open for one in outcomes) else 0
+    return NOT_OK if any(outcome.is_open for outcome in outcomes) else 0
 
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:

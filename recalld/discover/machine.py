@@ -39,24 +39,29 @@ def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_S
     """
     until = time.monotonic() + seconds
     problems: list[str] = []
-    found = [one for find in _FINDERS.values() for one in find(folders, here, problems)]
-    vaults = {os.path.realpath(one.workspace) for one in found if one.program == "obsidian"}
-    known: set[str] = set()
+    memories = [memory for find in _FINDERS.values() for memory in find(folders, here, problems)]
+    vaults = {os.path.realpath(memory.workspace) for memory in memories if memory.program == "obsidian"}
+    workspaces: set[str] = set()
     listed = []
-    for memory in found:
-        one, place = memory, os.path.realpath(memory.workspace)
-        if one.program == "claude-code" and place in vaults:
-            one = replace(one, settings=_extra_paths(".", *one.settings.get("extra_paths", ())))
-        elif one.program in ("folder", "obsidian") and place in known:
+    for memory in memories:
+        workspace, settings = os.path.realpath(memory.workspace), memory.settings
+        if memory.program == "claude-code" and workspace in vaults:
+            settings = _extra_paths(".", *settings.get("extra_paths", ()))
+        elif memory.program in ("folder", "obsidian") and workspace in workspaces:
             continue
-        known.add(place)
-        if not all(map(is_utf8, (str(one.workspace), *one.sessions))):
-            problems.append(f"{one.title}: the folder's name is not UTF-8, so it cannot be written into settings")
-        elif not (counted := one.counted(until)).is_empty or one.program == "openclaw":
+        workspaces.add(workspace)
+        counted = replace(memory, settings=settings).counted(until)
+        if not all(map(is_utf8, (str(memory.workspace), *memory.sessions))):
+            problems.append(f"{memory.title}: the folder's name is not UTF-8, so it cannot be written into settings")
+        elif not counted.is_empty or memory.program == "openclaw":
             listed.append(counted)
     order = list(_FINDERS)
-    # Claude Code's projects, the latest first.
-    listed.sort(key=lambda one: (order.index(one.program), -one.newest if one.program == "claude-code" else 0))
+
+    def place(memory: Found) -> tuple[int, float]:
+        # Claude Code's projects, the latest first.
+        return order.index(memory.program), -memory.newest if memory.program == "claude-code" else 0.0
+
+    listed.sort(key=place)
     return Discovery(with_unique_names(listed), tuple(problems))
 
 
@@ -68,16 +73,16 @@ def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_S
 def _claude_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
     for project in sorted(filter(Path.is_dir, folders.claude_code.glob("projects/*"))):
         notes, cwd = project / "memory", working_folder(project)
-        there = cwd is not None and cwd.is_dir()
+        exists = cwd is not None and cwd.is_dir()
         why = "the folder it worked in is not known" if cwd is None else f"{cwd}, where it worked, is gone"
         yield Found(
             name=(cwd or project).name,
             program="claude-code",
             title=f"Claude Code in {cwd or project}",
-            workspace=cwd if cwd is not None and there else project,
+            workspace=cwd if cwd is not None and exists else project,
             sessions=(str(project),),
-            settings=_extra_paths(notes) if there and notes.is_dir() else {},
-            remarks=() if there else (f"{why}; its sessions' folder stands in for it",),
+            settings=_extra_paths(notes) if exists and notes.is_dir() else {},
+            remarks=() if exists else (f"{why}; its sessions' folder stands in for it",),
         )
 
 

@@ -76,9 +76,9 @@ class Found:
             if time.monotonic() >= until:
                 raise _Late
 
-        own = {"id": "found", "workspace": self.workspace, "sessions": self.sessions, **self.settings}
+        settings = {"id": "found", "workspace": self.workspace, "sessions": self.sessions, **self.settings}
         try:
-            documents = AgentFiles(AgentSettings.model_validate(own)).scan(entering=check).documents
+            documents = AgentFiles(AgentSettings.model_validate(settings)).scan(entering=check).documents
         except _Late:
             return replace(self, notes=Counted(complete=False), transcripts=Counted(complete=False))
         notes = [stat for key, stat in documents.items() if not key.is_transcript]
@@ -98,15 +98,16 @@ class Discovery:
     problems: tuple[str, ...] = ()
 
 
-def with_unique_names(found: Iterable[Found]) -> tuple[Found, ...]:
+def with_unique_names(memories: Iterable[Found]) -> tuple[Found, ...]:
     """Return the memories, each with a name that is an agent's id. Of equal names the first stays as it is."""
-    named: dict[str, Found] = {}
-    for one in found:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", one.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._") or one.program
-        names = (plain, *(f"{plain}-{number}" for number in range(2, len(named) + 3)))
-        name = next(name for name in names if name.lower() not in named)
-        named[name.lower()] = replace(one, name=name)
-    return tuple(named.values())
+    by_name: dict[str, Found] = {}
+    for memory in memories:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", memory.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._")
+        plain = plain or memory.program
+        names = (plain, *(f"{plain}-{number}" for number in range(2, len(by_name) + 3)))
+        name = next(name for name in names if name.lower() not in by_name)
+        by_name[name.lower()] = replace(memory, name=name)
+    return tuple(by_name.values())
 
 
 def absolute_path(value: object) -> Path | None:
@@ -122,17 +123,17 @@ def settings_file(picked: Iterable[Found]) -> str:
     """Return the text of a `recalld.toml`. Where memories differ in a setting for all agents, the first one counts."""
     agents = list(picked)
     shared: dict[str, Any] = {}
-    for one in agents:
-        shared = {**dotted(one.shared), **shared}
+    for memory in agents:
+        shared = {**dotted(memory.shared), **shared}
     text = [_TITLE, "\n" if shared else "", *_lines(shared)]
-    said: set[str] = set()
-    for one in agents:
-        text.append(f"\n# {_comment(one.title)}\n")
-        text += [f"# Note: {_comment(remark)}\n" for remark in one.remarks if remark not in said]
-        said.update(one.remarks)
-        sessions = {"sessions": one.sessions} if one.sessions else {}
-        own = {"id": one.name, "workspace": str(one.workspace), **sessions, **dotted(one.settings)}
-        text += ["[[agents]]\n", *_lines(own)]
+    written_remarks: set[str] = set()
+    for memory in agents:
+        text.append(f"\n# {_comment(memory.title)}\n")
+        text += [f"# Note: {_comment(remark)}\n" for remark in memory.remarks if remark not in written_remarks]
+        written_remarks.update(memory.remarks)
+        sessions = {"sessions": memory.sessions} if memory.sessions else {}
+        settings = {"id": memory.name, "workspace": str(memory.workspace), **sessions, **dotted(memory.settings)}
+        text += ["[[agents]]\n", *_lines(settings)]
     return "".join(text)
 
 

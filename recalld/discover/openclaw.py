@@ -44,15 +44,16 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         agents = configured or {"main": {"id": "main", "default": True}}
         names = [folder.parent.name for folder in sorted(state.glob("agents/[!.]*/sessions"))]
         agents |= {name: {"id": name} for name in names if _folder_name(name) not in agents}
-        for own in agents.values():
-            if (one := _found(state, tree, own)) is not None:
-                yield one
+        for settings in agents.values():
+            if (memory := _found(state, tree, settings)) is not None:
+                yield memory
             elif configured:
-                problems.append(f"OpenClaw's agent {own['id']} has neither a workspace nor sessions on this machine")
+                name = settings["id"]
+                problems.append(f"OpenClaw's agent {name} has neither a workspace nor sessions on this machine")
 
 
 def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what each agent in the settings sets, by the name of its folder. One at most is the `default`.
+    """Return the settings of each agent, by the name of its folder. One at most is the `default`.
 
     It is the marked one, else the first; with explicit owners only an agent without others.
     """
@@ -67,25 +68,25 @@ def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str,
             unnamed += 1
     if unnamed:
         problems.append(f"OpenClaw lists {unnamed} of its agents without an id that can be used; they are left out")
-    marked = [key for key, own in agents.items() if own.get("default") is True]
+    marked = [key for key, settings in agents.items() if settings.get("default") is True]
     is_explicit = at(tree, "agents.ownership") == "explicit" and len(agents) > 1
     default = None if is_explicit else next(iter([*marked, *agents]), None)
-    return {key: {**own, "default": key == default} for key, own in agents.items()}
+    return {key: {**settings, "default": key == default} for key, settings in agents.items()}
 
 
-def _found(state: Path, tree: Mapping[str, Any], own: Mapping[str, Any]) -> Found | None:
-    """Return an agent by what it sets; None if it has neither a workspace nor sessions."""
-    name, remarks = own["id"], list[str]()
+def _found(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]) -> Found | None:
+    """Return the agent of these settings; None if it has neither a workspace nor sessions."""
+    name, remarks = settings["id"], list[str]()
     # Folders may have the id, or what newer versions of OpenClaw make of it.
     names = [folder for folder in (name, _folder_name(name)) if folder and not {"/", "\0"}.intersection(folder)]
     home = _existing(state / "agents" / folder for folder in names)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
     is_current = any(isinstance(at(tree, path), dict) for path in ("memory.search", "agents.entries"))
-    written = own.get("workspace"), at(tree, "agents.defaults.workspace")
+    written = settings.get("workspace"), at(tree, "agents.defaults.workspace")
     workspace, general = map(absolute_path, written)
     if any(text and path is None for text, path in zip(written, (workspace, general), strict=True)):
         remarks.append("its workspace is not an absolute path there; see that the one here is right")
-    if workspace is None and own.get("default"):
+    if workspace is None and settings.get("default"):
         # The last is that of the program's first versions.
         workspace = general or _existing([state / "workspace", *filter(None, [absolute_path("~/clawd")])])
     elif workspace is None:
@@ -101,7 +102,7 @@ def _found(state: Path, tree: Mapping[str, Any], own: Mapping[str, Any]) -> Foun
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    done = Translation(leaves_of(tree, own), is_current=is_current, has_transcripts=bool(sessions))
+    done = Translation(leaves_of(tree, settings), is_current=is_current, has_transcripts=bool(sessions))
     remarks += done.remarks
     shared = {key: value for key, value in done.values.items() if key.startswith(_SHARED)}
     return Found(
@@ -130,20 +131,20 @@ def _folder_name(agent: Any) -> str:
 # The settings file
 
 
-def leaves_of(tree: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves of the settings by dotted names; what an agent sets itself wins over what it inherits."""
-    leaves = dotted(tree, WHOLE) | dotted(own, WHOLE, "agents.defaults.")
+def leaves_of(tree: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of the settings by dotted names; an agent's own values win over inherited ones."""
+    leaves = dotted(tree, WHOLE) | dotted(settings, WHOLE, "agents.defaults.")
     paths: list[Any] = []
     for search in (
         table(tree, "memorySearch"),
         table(tree, "agents.defaults.memorySearch"),
         table(tree, "memory.search"),
         {"extraPaths": at(tree, "memory.qmd.paths")},
-        table(own, "memorySearch"),
-        table(own, "memory.search"),
+        table(settings, "memorySearch"),
+        table(settings, "memory.search"),
     ):
-        found = dotted(search, WHOLE, "memory.search.")
-        leaves |= {name: value for name, value in found.items() if value is not None}
+        searched = dotted(search, WHOLE, "memory.search.")
+        leaves |= {name: value for name, value in searched.items() if value is not None}
         listed = search.get("extraPaths")
         paths += listed if isinstance(listed, list) else [listed] if listed else []
     return {**leaves, "memory.search.extraPaths": paths}
@@ -193,5 +194,5 @@ def read_json5(text: str) -> Any:
     except RecursionError:
         raise NotJson5("too many levels of nesting") from None
     # An escape may be half of a character: halves that belong together are joined, others are replaced.
-    whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return json.loads(whole)
+    encoded = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return json.loads(encoded)

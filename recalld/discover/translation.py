@@ -183,46 +183,47 @@ class Translation:
     def _take(self, name: str, value: Any) -> None:
         """Take over one leaf, by the row of its name or of a table around it."""
         parts = name.split(".")
-        above = next((one for end in range(len(parts), 0, -1) if (one := ".".join(parts[:end])) in TABLE), None)
+        names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        above = next((table_name for table_name in names if table_name in TABLE), None)
         if above is None or value in (None, {}):
             return  # not about memory
-        row, shown = TABLE[above], name.removeprefix("memory.search.")
+        row, short_name = TABLE[above], name.removeprefix("memory.search.")
         if row.sentence and value is not False:
-            self._say(row.sentence, shown)
+            self._say(row.sentence, short_name)
         if row.ours is None:
             return
         keys, ours, convert = top_level_keys(), (row.ours + _snake(name[len(above) :])).lstrip("."), row.convert
         for end, (unit, conversion) in _UNITS.items():
-            if ours not in keys and ours.endswith(end) and (named := ours.removesuffix(end) + unit) in keys:
-                ours, convert = named, conversion
+            if ours not in keys and ours.endswith(end) and (key_in_unit := ours.removesuffix(end) + unit) in keys:
+                ours, convert = key_in_unit, conversion
         if ours not in keys or (convert is None and (keys[ours].secret or ours in URL_KEYS)):
             if value is not False:  # what is off is off here, too
-                self._say("no_equal", shown)
+                self._say("no_equal", short_name)
         elif isinstance(value, str) and _VARIABLE.search(value):
-            self._say("variable", shown, ours)
+            self._say("variable", short_name, ours)
         else:
             try:
                 self.values[ours] = convert(value) if convert else value
             except (ValueError, TypeError, AttributeError):
-                self._say(row.refused, shown)
+                self._say(row.refused, short_name)
 
     # Values that several leaves decide
 
     def _take_paths(self) -> None:
         """Take over the extra paths, each once. One is left out rather than read whole if its pattern is no glob."""
-        found: list[Any] = []
+        paths: list[Any] = []
         for item in self._leaves.get("memory.search.extraPaths", ()):
             path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
             if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
                 self._say("odd", "one of extraPaths")
             elif not pattern:
-                found.append(path.strip())
+                paths.append(path.strip())
             elif (glob := _glob(pattern)) is not None:
-                found.append({"path": path.strip(), "include": [glob]})
+                paths.append({"path": path.strip(), "include": [glob]})
             else:
                 self._say("pattern", path)
-        if found:
-            self.values["extra_paths"] = [one for number, one in enumerate(found) if one not in found[:number]]
+        if paths:
+            self.values["extra_paths"] = [path for number, path in enumerate(paths) if path not in paths[:number]]
 
     def _take_sources(self, *, has_transcripts: bool) -> None:
         """Take over `sources`, as `rememberAcrossConversations` and `experimental.sessionMemory` change them there."""
@@ -230,20 +231,21 @@ class Translation:
             self._leaves.get(f"memory.search.{name}")
             for name in ("sources", "experimental.sessionMemory", "rememberAcrossConversations")
         )
-        named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
-        if listed and not named:
+        sources = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
+        if listed and not sources:
             self._say("odd", "sources")
         if remember is None and not self._is_current:
-            if named or session_memory is False:
-                self.values["sources"] = ["memory"] if session_memory is False else named
+            if sources or session_memory is False:
+                self.values["sources"] = ["memory"] if session_memory is False else sources
             return
         # Direct chats that are kept apart make transcripts private, unless the file says otherwise.
         bindings = self._leaves.get("bindings")
         apart = self._leaves.get("session.dmScope") not in (None, "main") or any(
-            "dmScope" in table(one, "session") for one in (bindings if isinstance(bindings, list) else ())
+            "dmScope" in table(binding, "session") for binding in (bindings if isinstance(bindings, list) else ())
         )
         remembers = remember if isinstance(remember, bool) else not apart
-        searched = [one for one in named if one == "memory" or remembers or session_memory is True] or ["memory"]
+        is_whole = remembers or session_memory is True
+        searched = [source for source in sources if source == "memory" or is_whole] or ["memory"]
         is_private = remembers and "sessions" not in searched
         self.values["sources"] = [*searched, "sessions"] if is_private else searched
         if is_private and has_transcripts:
@@ -255,14 +257,14 @@ class Translation:
         values, written, is_current = self.values, self._leaves.get("memory.search.provider"), self._is_current
         name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
         providers = table(self._leaves.get("models.providers"))
-        configured: Any = next((one for key, one in providers.items() if key.lower() == name), {})
+        configured: Any = next((settings for key, settings in providers.items() if key.lower() == name), {})
         if name not in get_args(ProviderName) and isinstance(api := at(configured, "api"), str):
             # The kind of a server of the file's own.
             name = "openai-compatible" if api in ("openai-completions", "openai-responses") else api
         if name not in get_args(ProviderName):
             # A short name cannot be a key.
-            shown = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", str(written))
-            self._say("provider", f" {written}" if shown else "")
+            is_short = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", str(written))
+            self._say("provider", f" {written}" if is_short else "")
             self.values = {key: value for key, value in values.items() if key not in _OF_ONE_PROVIDER}
             return
         if name in _WITH_ADDRESS and "remote.base_url" not in values:
@@ -274,7 +276,7 @@ class Translation:
             values["provider"] = "openai" if name == "auto" else name
 
     def _take_qmd(self) -> None:
-        """Take over what qmd has by itself there: sessions that may search, and documents."""
+        """Take over qmd's own settings: sessions that may search, and documents."""
         usual = {"default": "deny", "rules": [{"action": "allow", "match": {"chatType": "direct"}}]}
         scope = table(self._leaves.get("memory.qmd.scope", usual))
         rules = scope.get("rules")
@@ -315,8 +317,8 @@ def at(tree: Any, path: str) -> Any:
 
 def table(tree: Any, path: str = "") -> Mapping[str, Any]:
     """Return the table at a dotted path; empty when there is none, or something else."""
-    found = at(tree, path) if path else tree
-    return found if isinstance(found, Mapping) else {}
+    subtree = at(tree, path) if path else tree
+    return subtree if isinstance(subtree, Mapping) else {}
 
 
 class _Written(MemorySettings):
@@ -328,17 +330,20 @@ class _Written(MemorySettings):
 
 def accepted(values: Mapping[str, Any], remarks: list[str]) -> dict[str, Any]:
     """Return dotted keys as nested tables. `remarks` gets a sentence on each value that the schema refuses."""
-    kept = dict(values)
     while True:
         try:
             # As JSON, so that a list is a list of ours, and true is no number.
-            _Written.model_validate_json(json.dumps(nested(kept)), strict=True)
+            _Written.model_validate_json(json.dumps(nested(values)), strict=True)
         except ValidationError as error:
-            places = [".".join([*map(str, found["loc"]), ""]) for found in error.errors()]
+            places = [".".join([*map(str, problem["loc"]), ""]) for problem in error.errors()]
             # An error of a section (overlap against tokens) is about every key of it.
-            wrong = [key for key in kept if any(f"{key}.".startswith(at) or at.startswith(f"{key}.") for at in places)]
-            wrong = wrong or list(kept)
+            wrong = [
+                key
+                for key in values
+                if any(f"{key}.".startswith(place) or place.startswith(f"{key}.") for place in places)
+            ]
+            wrong = wrong or list(values)
             remarks += [_SENTENCES["refused"].format(ours=key) for key in wrong]
-            kept = {key: value for key, value in kept.items() if key not in wrong}
+            values = {key: value for key, value in values.items() if key not in wrong}
         else:
-            return nested(kept)
+            return nested(values)
