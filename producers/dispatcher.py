@@ -84,16 +84,16 @@ class Debouncer:
 
     def take_due(self, *, now: float, agents: Collection[str] = ()) -> list[tuple[str, DocumentKey]]:
         """Remove and return the documents that are due, and all those of `agents`."""
-        taken = []
+        ready = []
         for (agent, source), windows in list(self._windows.items()):
             for key, (_, due) in list(windows.items()):
                 if due > now and agent not in agents:
                     break
                 del windows[key]
-                taken.append((agent, key))
+                ready.append((agent, key))
             if not windows:
                 del self._windows[agent, source]
-        return taken
+        return ready
 
 
 class Dispatcher:
@@ -152,8 +152,8 @@ class Dispatcher:
     def submit(self, agent: str, keys: Iterable[DocumentKey]) -> None:
         """Mark documents at once."""
         with self._changed:
-            if found := dict.fromkeys(keys):
-                self._due.setdefault(agent, {}).update(found)
+            if documents := dict.fromkeys(keys):
+                self._due.setdefault(agent, {}).update(documents)
             self._changed.notify_all()
 
     def force(self, agent: str, key: DocumentKey) -> None:
@@ -217,21 +217,21 @@ class Dispatcher:
                 for agent, key in list(itertools.islice(self._looks, LOOKS_AT_A_TIME)):
                     looks.setdefault(agent, {})[key] = self._looks.pop((agent, key))
                 may_mark = self._retry_at is None or now >= self._retry_at or stopping
-                held = self._unseen.union(self._debouncer.agents(), looks, self._due)
+                held_agents = self._unseen.union(self._debouncer.agents(), looks, self._due)
                 self._working = bool(looks or (self._due and may_mark))
-                if not self._working and not stopping and held == self._told:
+                if not self._working and not stopping and held_agents == self._told:
                     self._wake_at = min(self._debouncer.next_due(), math.inf if may_mark else self._retry_at or now)
                     # The pause is real time even when the clock is a test's.
                     self._changed.wait(max(0.001, self._wake_at - now) if self._wake_at < math.inf else None)
                     continue
-                self._urgent, told = bool(self._looks), self._told
-                self._told = frozenset() if stopping else held
+                self._urgent, told_agents = bool(self._looks), self._told
+                self._told = frozenset() if stopping else held_agents
             with self._pulse.at("hands over what is due"):
-                self._queue.hold_back(self._told - told, held=True)
-                self._queue.hold_back(told - self._told, held=False)
-                found = {agent: self._tailer.due(agent, keys) for agent, keys in looks.items()}
+                self._queue.hold_back(self._told - told_agents, held=True)
+                self._queue.hold_back(told_agents - self._told, held=False)
+                due = {agent: self._tailer.due(agent, keys) for agent, keys in looks.items()}
                 with self._changed:
-                    for agent, stats in found.items():
+                    for agent, stats in due.items():
                         if stats:
                             self._due.setdefault(agent, {}).update(stats)
                     batches, self._due = (self._due, {}) if may_mark else ({}, self._due)
@@ -247,7 +247,7 @@ class Dispatcher:
     def _mark_all(self, batches: Mapping[str, Mapping[DocumentKey, FileStat | None]]) -> None:
         """Mark documents. Those of agents that failed are kept: marking a document twice is harmless."""
         failure: Exception | None = None
-        kept: dict[str, Mapping[DocumentKey, FileStat | None]] = {}
+        remaining: dict[str, Mapping[DocumentKey, FileStat | None]] = {}
         for agent, stats in batches.items():
             if not isinstance(failure, BrokerUnavailable):
                 try:
@@ -255,10 +255,10 @@ class Dispatcher:
                     continue
                 except Exception as error:  # noqa: BLE001 - reported as a condition and tried again
                     failure = error
-            kept[agent] = stats
+            remaining[agent] = stats
         if failure is not None:
             with self._changed:
-                for agent, stats in kept.items():
+                for agent, stats in remaining.items():
                     self._due[agent] = {**stats, **self._due.get(agent, {})}
                 count = sum(map(len, self._due.values()))
                 self._retry_at = self._clock() + self._retry_pause

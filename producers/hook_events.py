@@ -105,8 +105,8 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
             raise HookUnreadable("the hook does not say which it is: type and action are missing")
         name, context = f"{kind}:{action}", context if isinstance(context, dict) else {}
         # /new and /reset end the previous session. The session that begins is another entry.
-        named = (context.get("previousSessionEntry"), context, context.get("sessionEntry"))
-        entries = [entry for entry in named if isinstance(entry, dict)]
+        session_entries = (context.get("previousSessionEntry"), context, context.get("sessionEntry"))
+        entries = [entry for entry in session_entries if isinstance(entry, dict)]
         if _KINDS.get(name) == "ended":
             entries = [entry for entry in entries if entry.get("sessionFile") or entry.get("sessionId")][:1]
         paths = _paths(*(entry.get("sessionFile") for entry in entries))
@@ -132,9 +132,9 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
     return None if meaning == "grew" else Hook("reconcile", agent=agent)
 
 
-def _paths(*named: object) -> tuple[str, ...]:
+def _paths(*values: object) -> tuple[str, ...]:
     """Return the absolute paths among these values, each once. Odd ones are left to the next comparison."""
-    texts = [os.path.expanduser(path) for path in named if isinstance(path, str) and path.isprintable()]
+    texts = [os.path.expanduser(path) for path in values if isinstance(path, str) and path.isprintable()]
     return tuple(dict.fromkeys(path for path in texts if path.startswith("/") and len(path) < 4096))
 
 
@@ -151,14 +151,18 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
     """
     from schemas.ports import Event
 
-    agents = {known.id.lower(): known for known in settings.agents if known.enabled and agent in (None, known.id)}
-    claims = ((known, paths) for known in agents.values() if (paths := _claimed(hook, settings, known)))
-    named = agents.get((agent or hook.agent or "").lower())
-    if named is None and not hook.paths and len(agents) == 1:
-        [named] = agents.values()
-    chosen, paths = next(claims, (named, hook.paths))
+    agents = {
+        candidate.id.lower(): candidate
+        for candidate in settings.agents
+        if candidate.enabled and agent in (None, candidate.id)
+    }
+    claims = ((candidate, paths) for candidate in agents.values() if (paths := _claimed(hook, settings, candidate)))
+    requested = agents.get((agent or hook.agent or "").lower())
+    if requested is None and not hook.paths and len(agents) == 1:
+        [requested] = agents.values()
+    chosen, paths = next(claims, (requested, hook.paths))
     if chosen is None:
-        known_ids = ", ".join(known.id for known in settings.agents) or "none yet: see `recalld discover`"
+        known_ids = ", ".join(agent.id for agent in settings.agents) or "none yet: see `recalld discover`"
         raise UnclaimedHook(
             f"no agent has this session: add its folder to an agent's sessions, or name one with --agent ({known_ids})"
         )
@@ -174,11 +178,15 @@ def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str,
 
     if not hook.paths and hook.session:
         # Right inside one of its folders, named by the session's id, or an archive already.
-        named = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
-        return tuple(file for file in named if os.path.isfile(file) or archives_of(file))
-    files, found = AgentFiles.of(settings, agent), []
+        paths = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
+        return tuple(file for file in paths if os.path.isfile(file) or archives_of(file))
+    files, spellings = AgentFiles.of(settings, agent), []
     for path in hook.paths:
         # Links of its folder may be followed, the transcript itself is never a link. Its settings may leave it out.
         spelt = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
-        found.append(next((one for one in spelt if files.key_of(one) or files.reason_of(one)), None))
-    return tuple(own or path for own, path in zip(found, hook.paths, strict=True)) if any(found) else ()
+        spellings.append(
+            next((spelling for spelling in spelt if files.key_of(spelling) or files.reason_of(spelling)), None)
+        )
+    return (
+        tuple(spelling or path for spelling, path in zip(spellings, hook.paths, strict=True)) if any(spellings) else ()
+    )

@@ -61,8 +61,8 @@ class HookServer:
         listener = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
         server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
         self._thread = ServerThread(server, listener, name="hooks", failed=self._failed)
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{listener.getsockname()[1]}/v1/hooks/"
+        address = f"[{host}]" if ":" in host else host
+        self.url = f"http://{address}:{listener.getsockname()[1]}/v1/hooks/"
 
     async def _take(self, program: str, request: Request) -> JSONResponse:
         agent = self._authorizer.owner(request.headers.get("authorization")) if self._authorizer is not None else None

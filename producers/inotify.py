@@ -77,17 +77,17 @@ class InotifySource(ChangeSource):
         with self._lock:
             if self._closed:
                 return
-            known = self._watches.get(folder)
+            current = self._watches.get(folder)
             try:
                 with _limits():
                     watch.descriptor = self._inotify.add_callback(os.fsencode(folder), _MASK, watch, watch.identity)
             except OSError:
                 self._watches.pop(folder, None)  # it is gone, or no folder any more
             else:
-                if known is not None and known.descriptor == watch.descriptor:
-                    known, watch = watch, known  # one callback is enough; a second one would double every event
+                if current is not None and current.descriptor == watch.descriptor:
+                    current, watch = watch, current  # one callback is enough; a second one would double every event
                 self._watches[folder] = watch
-            self._drop(known)  # of another folder that had this name
+            self._drop(current)  # of another folder that had this name
 
     def unwatch(self, folder: str) -> None:
         with self._lock:
@@ -154,8 +154,8 @@ def _limits() -> Iterator[None]:
             raise
         reason = f"the system grants no inotify watch ({os.strerror(error.errno)}); free memory or file descriptors"
         if error.errno in _LIMITS:
-            what, name, least, otherwise = _LIMITS[error.errno]
+            limit, name, least, otherwise = _LIMITS[error.errno]
             with suppress(OSError, ValueError):
                 least = max(least, 2 * int(Path("/proc/sys/fs/inotify", name).read_text()))
-            reason = f"the limit of {what} is reached; raise it with `sysctl -w fs.inotify.{name}={least}`{otherwise}"
+            reason = f"the limit of {limit} is reached; raise it with `sysctl -w fs.inotify.{name}={least}`{otherwise}"
         raise WatchLimitReached(reason) from error

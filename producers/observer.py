@@ -29,10 +29,10 @@ class ObserverSource(ChangeSource, FileSystemEventHandler):
 
     def watch(self, folder: str, *, recursive: bool = False) -> None:
         with self._lock:
-            known = self._watches.get(folder)
-            if known is not None and (known.is_recursive or not recursive):
+            current = self._watches.get(folder)
+            if current is not None and (current.is_recursive or not recursive):
                 return
-            if known is not None:
+            if current is not None:
                 self._observer.unschedule(self._watches.pop(folder))
             try:
                 with suppress(FileNotFoundError):

@@ -155,14 +155,14 @@ def _look(
         if reader is None:
             return None
         with closing(reader):
-            found = difference(files, reader, imported=imported)
-            known, documents = found.known, found.scan.documents
-            lost = [
+            differing = difference(files, reader, imported=imported)
+            indexed, documents = differing.known, differing.scan.documents
+            vanished = [
                 letter.key
                 for letter in reader.dead_letters()
-                if not (letter.key in documents or letter.key in known or found.hides(files, letter.key))
+                if not (letter.key in documents or letter.key in indexed or differing.hides(files, letter.key))
             ]
-            return _Look(found, lost, reader.counts().vectors_pending)
+            return _Look(differing, vanished, reader.counts().vectors_pending)
     except (StoreCorrupt, unless):
         return None
 
@@ -218,11 +218,11 @@ def reconcile(
     """
     began = time.monotonic()
     complete = indexes.building(agent)
-    known = _look(partial(indexes.indexed, agent), files, StoreCorrupt, imported=complete)
+    index_look = _look(partial(indexes.indexed, agent), files, StoreCorrupt, imported=complete)
     # Imports are scanned only for a new index that lacks them.
-    index = known or _Look(difference(files, None, imported=True))
+    index = index_look or _Look(difference(files, None, imported=True))
     live: _Look | None = index
-    if complete or known is None:
+    if complete or index_look is None:
         live = _look(partial(indexes.answering, agent), files, OtherVersion, imported=True)
     # Of both generations: the one under construction lacks the notes of a folder that is missing.
     if records_folders:

@@ -200,7 +200,7 @@ class FilesReport:
             self._dirty = True
             yield self._entries[agent]
 
-    def _tell(self, agent: str, codes: Collection[ConditionCode], found: list[Condition]) -> None:
-        if self._told.get(agent) != found:
-            self._told[agent] = found
-            self._reporter.replace(codes, found, agent=agent)
+    def _tell(self, agent: str, codes: Collection[ConditionCode], conditions: list[Condition]) -> None:
+        if self._told.get(agent) != conditions:
+            self._told[agent] = conditions
+            self._reporter.replace(codes, conditions, agent=agent)

@@ -51,8 +51,8 @@ class SessionEnd:
 
     def replaces(self, record: SessionEnd) -> bool:
         """Return True for an earlier record of this end."""
-        same = (self.agent, self.path, self.hook) == (record.agent, record.path, record.hook)
-        return same and (self.at == record.at or self.state == record.state == OPEN)
+        is_same = (self.agent, self.path, self.hook) == (record.agent, record.path, record.hook)
+        return is_same and (self.at == record.at or self.state == record.state == OPEN)
 
 
 class SessionEnds:

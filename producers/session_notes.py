@@ -82,8 +82,8 @@ class SessionNotes:
         try:
             if is_codex and event.kind == "session-start":
                 is_open = (event.agent, OPEN)
-                others = [end for end in self._ends.all() if (end.agent, end.state) == is_open]
-                ends = [replace(end, state=ENDED) for end in others if end.path not in event.paths]
+                open_ends = [end for end in self._ends.all() if (end.agent, end.state) == is_open]
+                ends = [replace(end, state=ENDED) for end in open_ends if end.path not in event.paths]
             elif is_codex or event.kind == "ended":
                 state = ENDED if event.kind == "ended" else OPEN
                 # Further paths are those of sub-agents.
@@ -171,13 +171,13 @@ class SessionNotes:
             if time.time() > end.at + RETRY_SECONDS:
                 self._ends.drop(end)
             return
-        key, said = spoken
+        key, speech = spoken
         facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
         at = datetime.fromtimestamp(end.at, agent.context.zone).astimezone(agent.context.zone)
         noted = (end.agent, end.path, NOTED)
         earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == noted]
         notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
-        path, words = unnoted(said, facts, notes, earlier[-1].last_digest if earlier else "")
+        path, words = unnoted(speech, facts, notes, earlier[-1].last_digest if earlier else "")
         words = words[-agent.context.session_notes.messages :]
         if path is not None and words:
             extend_note(agent.workspace, path, session_note(words, at=at))
@@ -185,7 +185,7 @@ class SessionNotes:
             path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
             self._unnamed.put((agent, path, at, words))
             log.info("session_note_written", agent=agent.id, path=path)
-        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(said[-1])))
+        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(speech[-1])))
         self._ends.drop(*earlier)
 
     def _spoken(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Said]] | None:
@@ -196,8 +196,8 @@ class SessionNotes:
                 continue
             with suppress(DocumentGone, DocumentRefused), files.opened(key, settled=False) as opened:
                 redact = redactor_for(agent, SESSIONS_SOURCE)
-                if said := last_words(opened.lines(), redact=redact, format=opened.format):
-                    return key, said
+                if speech := last_words(opened.lines(), redact=redact, format=opened.format):
+                    return key, speech
         return None
 
     def _name_notes(self) -> None:
@@ -216,7 +216,7 @@ def _transcripts(path: str, at: float) -> list[str]:
     return later[:1] or [path, *archives[-1:]]
 
 
-def _name(agent: AgentSettings, note: str, at: datetime, said: Sequence[Said]) -> None:
+def _name(agent: AgentSettings, note: str, at: datetime, speech: Sequence[Said]) -> None:
     """Rename a note after the name that a chat model gives to the conversation, if one is configured.
 
     Raises:
@@ -228,7 +228,7 @@ def _name(agent: AgentSettings, note: str, at: datetime, said: Sequence[Said]) -
     from memory.embedding.providers.transport import post_json
 
     key = settings.api_key.get_secret_value() if settings.api_key is not None else "none"
-    prompt = {"role": "user", "content": slug_prompt(said)}
+    prompt = {"role": "user", "content": slug_prompt(speech)}
     answer = post_json(
         f"{settings.base_url.rstrip('/')}/chat/completions",
         {"model": settings.model, "messages": [prompt], "max_tokens": _SLUG_TOKENS},

@@ -128,8 +128,8 @@ class Tailer:
             try:
                 with files.opened(key, settled=False) as opened:
                     # Compressed ones and archives do not grow.
-                    whole = forced or opened.compressed or archived_path(key.path) is not None
-                    if growth.is_due(opened.stat, opened.block, sync, whole=whole):
+                    is_whole = forced or opened.compressed or archived_path(key.path) is not None
+                    if growth.is_due(opened.stat, opened.block, sync, whole=is_whole):
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat
             except DocumentGone:

@@ -262,7 +262,7 @@ class Watcher:
         watched.flat, watched.seen = folders - entered, look.now
         with self._lock:
             released, watched.folders = watched.folders - folders, folders
-            for folder in released.difference(*(other.folders for other in self._agents.values())):
+            for folder in released.difference(*(watched.folders for watched in self._agents.values())):
                 if self._source is not None:
                     self._source.unwatch(folder)
         return scan
@@ -363,10 +363,10 @@ class Watcher:
 
 def _target(root: WatchRoot) -> tuple[int, int] | None:
     try:
-        found = root.path.stat()
+        stat = root.path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 def _polling(reason: str, *, wanted: bool = False) -> WatchState:

@@ -93,24 +93,24 @@ def _expression(glob: str) -> str:
 
 
 def _component(text: str, glob: str) -> str:
-    found = []
+    parts = []
     rest = re.sub(r"\*+", "*", text)
     while rest:
         sign, rest = rest[0], rest[1:]
         if sign == "*":
-            found.append("[^/]*")
+            parts.append("[^/]*")
         elif sign == "?":
-            found.append("[^/]")
+            parts.append("[^/]")
         elif sign == "[":
             match = _SET.match(rest)
             if match is None:
                 raise ValueError(f"{glob!r} has a [ without a ]: close it, or write [[] for the sign itself")
             rest = rest[match.end() :]
             signs = _SPECIAL.sub(r"\\\g<0>", match["signs"])
-            found.append(f"(?!/)[{'^' if match['negated'] else ''}{signs}]")
+            parts.append(f"(?!/)[{'^' if match['negated'] else ''}{signs}]")
         else:
-            found.append(re.escape(sign))
-    expression = "".join(found)
+            parts.append(re.escape(sign))
+    expression = "".join(parts)
     try:
         re.compile(expression)
     except re.error:

@@ -535,5 +535,5 @@ class Settings(MemorySettings):
         for agent in self.agents:
             if agent.id == agent_id:
                 return agent
-        known = ", ".join(agent.id for agent in self.agents) or "none"
-        raise KeyError(f"no agent is called {agent_id!r} (known: {known})")
+        names = ", ".join(agent.id for agent in self.agents) or "none"
+        raise KeyError(f"no agent is called {agent_id!r} (known: {names})")

@@ -47,16 +47,16 @@ def problem_words(problems: Sequence[Mapping[str, Any]], *, below: int = 0) -> s
     # There is one problem for each type that the field may have.
     alike = [text for text in words if text.startswith("must be ")]
     first = next(iter(words))
-    said = " or ".join([first, *(text.removeprefix("must be ") for text in alike[1:])]) if first in alike else first
-    return f"{place} {said}" if place else said
+    sentence = " or ".join([first, *(text.removeprefix("must be ") for text in alike[1:])]) if first in alike else first
+    return f"{place} {sentence}" if place else sentence
 
 
 def shown_names(names: Iterable[str]) -> str:
     """Return names from a request, shortened for a message."""
     several = list(names)
-    shown = ", ".join(shown_name(name) for name in several[:_SHOWN_NAMES])
+    first_names = ", ".join(shown_name(name) for name in several[:_SHOWN_NAMES])
     more = len(several) - _SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{first_names} and {more} more" if more > 0 else first_names
 
 
 def shown_name(name: str) -> str:

@@ -57,7 +57,7 @@ class Marks:
 
     def are_for(self, repositories: Collection[str]) -> bool:
         """Return True if the line is for prompts about these repositories, named as by `repository_of`."""
-        return not any(wanted.isdisjoint(repositories) for wanted in self.projects)
+        return not any(project.isdisjoint(repositories) for project in self.projects)
 
     def inside(self, outer: Marks) -> Marks:
         """Return the marks of a line that stands in a section or paragraph with marks."""
@@ -123,17 +123,17 @@ class CuratedFile:
         are left out, and so are comments. A passage with headings alone becomes "".
         """
         visible = "".join(text for marks, text in self.lines if marks.are_for(repositories))
-        others = [text for marks, text in self.lines if not marks.are_for(repositories)]
-        hidden = "".join([*others, *(_bare(block.text.split("\n")) for block in but)])
+        withheld = [text for marks, text in self.lines if not marks.are_for(repositories)]
+        hidden = "".join([*withheld, *(_bare(block.text.split("\n")) for block in but)])
 
         def reduced(passage: str) -> str:
-            lines, shown = [_read(line)[0] for line in passage.split("\n")], []
+            lines, remaining = [_read(line)[0] for line in passage.split("\n")], []
             for number, words in enumerate(lines):
                 line = _bare([words])
                 part = words.strip() if number in (0, len(lines) - 1) else line
                 if not words.strip(_STRUCTURE) or (part in visible and line not in hidden):
-                    shown.append(words)
-            return "\n".join(shown).strip("\n") if any(map(_says_something, shown)) else ""
+                    remaining.append(words)
+            return "\n".join(remaining).strip("\n") if any(map(_says_something, remaining)) else ""
 
         return reduced
 
@@ -229,7 +229,7 @@ def _read(line: str) -> tuple[str, Marks]:
     if not values and not projects:
         return words, _UNMARKED
     importance = values.get("importance", "")
-    repositories = _UNREADABLE if None in projects else frozenset(one for one in projects if one)
+    repositories = _UNREADABLE if None in projects else frozenset(project for project in projects if project)
     return words, Marks(
         is_standing="always" in values,
         triggers=tuple(_listed(values.get("trigger", ""))),

@@ -66,6 +66,6 @@ def _number(text: str) -> int:
         return [month[:3] for month in _MONTHS].index(text[:3].lower()) + 1
     if text.isascii():
         return int(text)
-    tens, ten, ones = text.rpartition("十")
-    unit = _NUMERAL.index(ones) + 1 if ones else 0
+    tens, ten, units = text.rpartition("十")
+    unit = _NUMERAL.index(units) + 1 if units else 0
     return unit + (10 * (_NUMERAL.index(tens) + 1 if tens else 1) if ten else 0)

@@ -138,9 +138,9 @@ def index_title(source: str, path: str) -> str:
     """
     if source != "memory":
         return ""
-    named = path.rpartition("/")[2] if path.startswith("/") else path.removeprefix("memory/")
-    stem, dot, _ = named.rpartition(".")
-    return stem if dot else named
+    name = path.rpartition("/")[2] if path.startswith("/") else path.removeprefix("memory/")
+    stem, dot, _ = name.rpartition(".")
+    return stem if dot else name
 
 
 def query_terms(query: str) -> tuple[QueryTerm, ...]:
@@ -265,8 +265,8 @@ def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
         yield QueryTerm(text=" ".join(pairs), typed=_composed("".join(typed))), False
     for at, is_stop in enumerate(stops):
         # A run of two is a word.
-        whole = len(stops) == 1
-        yield QueryTerm(text=pairs[at], typed=_composed(typed[at] + typed[at + 1]), pair=not whole), is_stop
+        is_single = len(stops) == 1
+        yield QueryTerm(text=pairs[at], typed=_composed(typed[at] + typed[at + 1]), pair=not is_single), is_stop
     if typed is not run:
         yield QueryTerm(text=run, typed=run, outdated=True), False
 
@@ -282,11 +282,11 @@ def _silent(run: str) -> list[bool]:
     if run in japanese or run in stop_words_of("korean"):
         return [True] * len(run)
     silent = [character in CHINESE_STOP_CHARACTERS for character in run]
-    for found in _HIRAGANA.finditer(run):
-        kana, first = found[0], found.start()
+    for match in _HIRAGANA.finditer(run):
+        kana, first = match[0], match.start()
         # One, or two of which the first is longer than a particle.
         if kana in japanese or any(kana[:at] in japanese and kana[at:] in japanese for at in range(2, len(kana))):
-            silent[first : found.end()] = [True] * len(kana)
+            silent[first : match.end()] = [True] * len(kana)
     return silent
 
 

@@ -97,13 +97,13 @@ def _evident(words: frozenset[str]) -> list[str]:
 
     Stop words that are not English speak for a language. English ones that it does not have speak against it, twice.
     """
-    held = {}
+    counts = {}
     for language in _LATIN:
         stops = stop_words_of(language)
-        own = len(words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO)
-        if own >= _EVIDENT and own > 2 * len(words & ENGLISH_STOP_WORDS - stops):
-            held[language] = len(words & stops)
-    return [language for language, count in held.items() if count == max(held.values())]
+        own_words = len(words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO)
+        if own_words >= _EVIDENT and own_words > 2 * len(words & ENGLISH_STOP_WORDS - stops):
+            counts[language] = len(words & stops)
+    return [language for language, count in counts.items() if count == max(counts.values())]
 
 
 def _plain(word: str) -> str:

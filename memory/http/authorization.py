@@ -138,8 +138,8 @@ def ensure_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
 def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     """Return the tokens that exist."""
     folder = home / TOKENS_PATH
-    found = {agent: _read(folder / agent) for agent in agents}
-    return {agent: token for agent, token in found.items() if token is not None}
+    tokens = {agent: _read(folder / agent) for agent in agents}
+    return {agent: token for agent, token in tokens.items() if token is not None}
 
 
 def read_metrics_token(home: Path) -> str | None:
@@ -151,8 +151,8 @@ def agent_of(token: str, tokens: Mapping[str, str]) -> str | None:
     """Return the agent whose token this is, compared in constant time; None when it is no agent's."""
     given = token.encode()
     owner = None
-    for agent, known in tokens.items():
-        if hmac.compare_digest(known.encode(), given):
+    for agent, expected in tokens.items():
+        if hmac.compare_digest(expected.encode(), given):
             owner = agent
     return owner
 
@@ -172,8 +172,8 @@ def _read(path: Path) -> str | None:
 
 def _ensure(path: Path) -> str:
     """Return a token, made if there is none; if another process is faster, its token is the one."""
-    if (known := _read(path)) is not None:
-        return known
+    if (expected := _read(path)) is not None:
+        return expected
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

@@ -60,7 +60,7 @@ class OriginGuard:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
                 present = {name for name, _ in headers}
-                message["headers"] = headers + [one for one in _RAW_ANSWER_HEADERS if one[0] not in present]
+                message["headers"] = headers + [header for header in _RAW_ANSWER_HEADERS if header[0] not in present]
             await send(message)
 
         refusal = self._refusal(scope)

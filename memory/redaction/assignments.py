@@ -263,11 +263,11 @@ def _secret_after(label: _Label, data: bytes, lowered: bytes, position: int, joi
     is_flag = how == "space" and data.startswith(b"--", start)
     if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
         return None
-    found = _QUOTED.match(data, at) or _BARE.match(data, at, at + _MOST_BYTES)
-    if found is None:
+    match = _QUOTED.match(data, at) or _BARE.match(data, at, at + _MOST_BYTES)
+    if match is None:
         return None
-    first, last = found.span(str(found.lastgroup))
-    quoted = found.re is _QUOTED
+    first, last = match.span(str(match.lastgroup))
+    quoted = match.re is _QUOTED
     if not quoted:
         last = first + len(data[first:last].rstrip(_TRAILING))
     if first == last or (not quoted and _CALL.match(data, first, last)):
@@ -276,7 +276,7 @@ def _secret_after(label: _Label, data: bytes, lowered: bytes, position: int, joi
         return None
     if how == "set" and not _SETS.search(lowered, max(0, start - _LABEL_BYTES), start):
         return None
-    following = found.end() if quoted else last
+    following = match.end() if quoted else last
     form = _FORMS[how]
     if is_flag:
         form = Form.FLAG

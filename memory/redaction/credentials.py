@@ -246,16 +246,16 @@ def find_credentials(data: bytes, lowered: bytes) -> Iterator[Span]:
             done = start = position + len(word)
             for rule in rules:
                 if re.compile(rule.before).search(data, max(0, position - _BEFORE_BYTES), position):
-                    found = re.compile(rule.region or rule.pattern).match(data, start)
-                    if found is not None:
-                        done = max(done, found.end())
-                        yield from _secrets(rule, data, found)
+                    match = re.compile(rule.region or rule.pattern).match(data, start)
+                    if match is not None:
+                        done = max(done, match.end())
+                        yield from _secrets(rule, data, match)
             position = lowered.find(word, done)
 
 
-def _secrets(rule: _Rule, data: bytes, found: re.Match[bytes]) -> Iterator[Span]:
+def _secrets(rule: _Rule, data: bytes, match: re.Match[bytes]) -> Iterator[Span]:
     """Yield the secrets of a match, or of the region that it is."""
-    for part in re.compile(rule.pattern).finditer(data, *found.span(1)) if rule.region else (found,):
+    for part in re.compile(rule.pattern).finditer(data, *match.span(1)) if rule.region else (match,):
         first, last = part.span(part.lastindex or 0)
         if rule.check is None or rule.check(data[first:last]):
             yield Span(first, last, rule.kind)

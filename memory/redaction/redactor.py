@@ -70,21 +70,21 @@ def redaction_facts(memory: MemorySettings) -> list[Any]:
 
 def _once(text: str, find_patterns: UserPatterns | None) -> str:
     data = text.encode("utf-8", "surrogatepass")
-    seen = _MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
-    lowered = seen.lower()
+    without_masks = _MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
+    lowered = without_masks.lower()
     # The first rule that finds a secret names it, so the most specific rules come first.
     spans = [
-        *find_tokens(seen),
-        *find_credentials(seen, lowered),
-        *find_assignments(seen, lowered),
+        *find_tokens(without_masks),
+        *find_credentials(without_masks, lowered),
+        *find_assignments(without_masks, lowered),
         *find_named(lowered),
-        *find_aws_secrets(seen),
+        *find_aws_secrets(without_masks),
         *(find_patterns(text, data) if find_patterns is not None else ()),
     ]
-    return _masked(data, seen, spans).decode("utf-8", "surrogatepass") if spans else text
+    return _masked(data, without_masks, spans).decode("utf-8", "surrogatepass") if spans else text
 
 
-def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
+def _masked(data: bytes, without_masks: bytes, spans: Iterable[Span]) -> bytes:
     """Return the text with masks over the spans. Overlapping spans become one, of the kind that begins first."""
     joined: list[Span] = []
     for span in sorted(spans, key=attrgetter("start")):  # of equal beginnings, the first rule's comes first
@@ -95,7 +95,7 @@ def _masked(data: bytes, seen: bytes, spans: Iterable[Span]) -> bytes:
     parts: list[bytes] = []
     done = 0
     for span in joined:
-        for part in _LINE_PART.finditer(seen, span.start, span.end):
+        for part in _LINE_PART.finditer(without_masks, span.start, span.end):
             parts += [data[done : part.start()], f"[redacted:{span.kind}]".encode()]
             done = part.end()
     return b"".join([*parts, data[done:]])

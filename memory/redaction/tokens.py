@@ -129,17 +129,17 @@ _ALONE_AFTER = re.compile(rb"[ \t\"'`,;.]{0,16}(?:\r?\n|\Z)")
 def find_tokens(data: bytes) -> Iterator[Span]:
     """Yield the tokens of known formats."""
     for start, end in _runs(data, _TOKEN_SHAPE, _LEAST_BYTES):
-        for found in _TOKEN.finditer(data, start, end):
+        for match in _TOKEN.finditer(data, start, end):
             # On demand: compiling each format takes longer than most programs start.
-            kind = next(kind for kind, pattern in _FORMATS if re.compile(pattern).match(data, found.start(), end))
-            yield Span(*found.span(), kind)
+            kind = next(kind for kind, pattern in _FORMATS if re.compile(pattern).match(data, match.start(), end))
+            yield Span(*match.span(), kind)
 
 
 def find_aws_secrets(data: bytes) -> Iterator[Span]:
     """Yield the secret access keys of AWS that stand beside their key id, or by themselves."""
     for start, _ in _runs(data, _BASE64_SHAPE, _AWS_BYTES):
-        if (found := _AWS_SECRET.match(data, start)) is not None and _is_aws_secret(data, found):
-            yield Span(*found.span(), "aws-secret")
+        if (match := _AWS_SECRET.match(data, start)) is not None and _is_aws_secret(data, match):
+            yield Span(*match.span(), "aws-secret")
 
 
 def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
@@ -152,14 +152,14 @@ def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _is_aws_secret(data: bytes, found: re.Match[bytes]) -> bool:
-    value, start, end = found[0], max(0, found.start() - _AWS_NEAR_BYTES), found.end() + _AWS_NEAR_BYTES
+def _is_aws_secret(data: bytes, match: re.Match[bytes]) -> bool:
+    value, start, end = match[0], max(0, match.start() - _AWS_NEAR_BYTES), match.end() + _AWS_NEAR_BYTES
     texts = len(base64.b64decode(value).decode(errors="ignore").encode())
     if not is_random_key(value) or texts >= _TEXT_BYTES:
         return False
     if _AWS_KEY_ID.search(data, start, end):
         return True
-    if _OTHER_BEFORE.search(data, start, found.start()) or _OTHER_AFTER.match(data, found.end(), end):
+    if _OTHER_BEFORE.search(data, start, match.start()) or _OTHER_AFTER.match(data, match.end(), end):
         return False
-    is_alone = _ALONE_BEFORE.search(data, start, found.start()) and _ALONE_AFTER.match(data, found.end(), end)
+    is_alone = _ALONE_BEFORE.search(data, start, match.start()) and _ALONE_AFTER.match(data, match.end(), end)
     return is_alone is not None or not value.isalnum()

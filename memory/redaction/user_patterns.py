@@ -87,7 +87,7 @@ class UserPatterns:
         self._left += self._budget.seconds_per_megabyte * len(data) / 1e6
         parts: set[tuple[int, int]] = set()
         for place, pattern in enumerate(self._patterns, start=1):
-            begun = time.thread_time()
+            begin = time.thread_time()
             try:
                 for match in pattern.finditer(text, timeout=self._left):
                     groups = [match.span(group) for group in range(1, pattern.groups + 1) if match.start(group) >= 0]
@@ -96,7 +96,7 @@ class UserPatterns:
                 raise PatternTooCostly(place, f"more than {self._left:.2g} s of processor time") from None
             except MemoryError:
                 raise PatternTooCostly(place, "more memory than the regex library takes") from None
-            self._left = max(0.001, self._left - (time.thread_time() - begun))
+            self._left = max(0.001, self._left - (time.thread_time() - begin))
         return list(_spans(text, sorted(parts)))
 
 
@@ -127,7 +127,7 @@ def as_regex_reads_it(pattern: str) -> str:
     def escaped(part: re.Match[str]) -> str:
         if part[0][0] != "[":
             return r"\{" if part[0] == "{" else part[0]
-        return "[" + re.sub(r"\\.|\[", lambda one: one[0] if one[0] != "[" else r"\[", part[0][1:], flags=re.DOTALL)
+        return "[" + re.sub(r"\\.|\[", lambda sign: sign[0] if sign[0] != "[" else r"\[", part[0][1:], flags=re.DOTALL)
 
     return (_UNLIKE_RE_VERBOSE if _VERBOSE.search(pattern) else _UNLIKE_RE).sub(escaped, pattern)
 

@@ -35,10 +35,10 @@ def histogram(metric: metrics.Metric, registry: CollectorRegistry) -> Histogram:
 def family(metric: metrics.Metric, numbers: Numbers) -> Metric:
     """Return a counter or gauge whose numbers are kept elsewhere."""
     kind = CounterMetricFamily if metric.kind is metrics.Kind.COUNTER else GaugeMetricFamily
-    made = kind(metric.name, metric.question, labels=metric.labels)
+    family = kind(metric.name, metric.question, labels=metric.labels)
     for labels, number in numbers.items():
-        made.add_metric(labels, number)
-    return made
+        family.add_metric(labels, number)
+    return family
 
 
 def histogram_family(metric: metrics.Metric, counts: Mapping[float, float], total: float) -> Metric:
@@ -51,6 +51,6 @@ def histogram_family(metric: metrics.Metric, counts: Mapping[float, float], tota
     for bound in (*metric.buckets, math.inf):
         so_far += counts.get(bound, 0)
         buckets.append(("+Inf" if bound == math.inf else str(bound), so_far))
-    made = HistogramMetricFamily(metric.name, metric.question)
-    made.add_metric((), buckets, total)
-    return made
+    family = HistogramMetricFamily(metric.name, metric.question)
+    family.add_metric((), buckets, total)
+    return family

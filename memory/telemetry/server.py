@@ -57,13 +57,13 @@ class TelemetryServer:
     ) -> None:
         listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
         self.port: int = listener.getsockname()[1]
-        known: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
+        own_pages: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
         if metrics is not None:
-            known["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            own_pages["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def pages(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                await (await _answer(known, scope))(scope, receive, send)
+                await (await _answer(own_pages, scope))(scope, receive, send)
 
         # Beyond loopback any name is answered to: a load balancer's probe may send none.
         guarded: ASGIApp = OriginGuard(pages, loopback_only=True) if is_loopback(host) else pages
@@ -102,15 +102,15 @@ def readiness(
     """
 
     def answer() -> JSONResponse:
-        found, broker = [*problems()], broker_state()
+        reasons, broker = [*problems()], broker_state()
         if broker is None or not broker.writable:
-            found.append((broker and broker.warning) or "the broker does not answer")
+            reasons.append((broker and broker.warning) or "the broker does not answer")
         elif (stalled := stalled_seconds()) > stalled_after_seconds:
-            found.append(
+            reasons.append(
                 f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
             )
-        if found:
-            return JSONResponse({"status": "not ready", "error": "; ".join(found)}, 503)
+        if reasons:
+            return JSONResponse({"status": "not ready", "error": "; ".join(reasons)}, 503)
         return JSONResponse({"status": "ready"})
 
     return answer

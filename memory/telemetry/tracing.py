@@ -61,9 +61,9 @@ def link(parents: Iterable[str]) -> None:
     """Link the current span to other traces, given as `traceparent`s."""
     current = trace.get_current_span()
     for parent in list(dict.fromkeys(parents))[:MOST_LINKS]:
-        other = trace.get_current_span(_context(parent)).get_span_context()
-        if other.is_valid and other.trace_id != current.get_span_context().trace_id:
-            current.add_link(other)
+        parent_span = trace.get_current_span(_context(parent)).get_span_context()
+        if parent_span.is_valid and parent_span.trace_id != current.get_span_context().trace_id:
+            current.add_link(parent_span)
 
 
 def _context(parent: str) -> Context:

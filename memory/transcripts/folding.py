@@ -66,15 +66,15 @@ class TranscriptFold:
         self._again = partial(
             TranscriptFold, tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=format
         )
-        kept: dict[str, Any] = _parsed(state) if state is not None else {}
-        self.offset: int = kept.get("offset", 0)
-        self.lines: int = kept.get("lines", 0)
-        self.digest: str = kept.get("digest", NO_LINES_DIGEST)
-        self.messages: int = kept.get("messages", 0)
-        self.compactions: int = kept.get("compactions", 0)
-        self._interpreter = Interpreter(kept.get("format") or format, kept.get("facts"), redact=redact)
-        self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes, state=kept.get("packer"))
-        self._skipped = SkippedLines(kept.get("skipped"))
+        parsed: dict[str, Any] = _parsed(state) if state is not None else {}
+        self.offset: int = parsed.get("offset", 0)
+        self.lines: int = parsed.get("lines", 0)
+        self.digest: str = parsed.get("digest", NO_LINES_DIGEST)
+        self.messages: int = parsed.get("messages", 0)
+        self.compactions: int = parsed.get("compactions", 0)
+        self._interpreter = Interpreter(parsed.get("format") or format, parsed.get("facts"), redact=redact)
+        self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes, state=parsed.get("packer"))
+        self._skipped = SkippedLines(parsed.get("skipped"))
 
     @property
     def closed(self) -> int:
@@ -165,10 +165,10 @@ class TranscriptFold:
 
 
 def _parsed(state: str) -> dict[str, Any]:
-    kept: Any = json.loads(state)
-    if not isinstance(kept, dict) or kept.get("version") != TRANSCRIPT_VERSION:
+    parsed: Any = json.loads(state)
+    if not isinstance(parsed, dict) or parsed.get("version") != TRANSCRIPT_VERSION:
         raise ValueError("the state is not one of this version's; fold the transcript from its start")
-    return kept
+    return parsed
 
 
 #: Numbers of skipped lines that are kept, the first ones.

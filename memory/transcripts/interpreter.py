@@ -139,18 +139,18 @@ class Interpreter:
         if reading is None:
             return Unknown(self.format.kind(entry))
         if isinstance(reading, Held):
-            said = self._redacted(reading.said)
-            self.facts.setdefault(HELD, []).append([said.text, said.said_at, mark_of(reading.said.text)])
+            redacted = self._redacted(reading.said)
+            self.facts.setdefault(HELD, []).append([redacted.text, redacted.said_at, mark_of(reading.said.text)])
             return Wordless.KNOWN
         if isinstance(reading, Said):
-            said = self._redacted(reading)
-            return said if said.text and not said.text.isspace() else Wordless.KNOWN
+            redacted = self._redacted(reading)
+            return redacted if redacted.text and not redacted.text.isspace() else Wordless.KNOWN
         return reading
 
-    def _redacted(self, said: Said) -> Said:
-        text = clean(without_context(said.text))
-        speaker = said.speaker if said.speaker in _OWN_NAMES else self._redact(said.speaker)
-        return Said(speaker, self._redact(text) if text else "", said.said_at)
+    def _redacted(self, speech: Said) -> Said:
+        text = clean(without_context(speech.text))
+        speaker = speech.speaker if speech.speaker in _OWN_NAMES else self._redact(speech.speaker)
+        return Said(speaker, self._redact(text) if text else "", speech.said_at)
 
 
 def parsed(data: bytes) -> Entry | Wordless:
@@ -198,10 +198,10 @@ def _is_overfull(data: bytes) -> bool:
     """Return True if a line has too many commas and brackets outside of strings."""
     if sum(map(data.count, _SEPARATORS)) <= MAX_SEPARATORS:
         return False
-    found = start = 0
+    breaks = start = 0
     for string in _STRING.finditer(data):
-        found += sum(data.count(separator, start, string.start()) for separator in _SEPARATORS)
+        breaks += sum(data.count(separator, start, string.start()) for separator in _SEPARATORS)
         start = string.end()
-        if found > MAX_SEPARATORS:
+        if breaks > MAX_SEPARATORS:
             return True
-    return found + sum(data.count(separator, start) for separator in _SEPARATORS) > MAX_SEPARATORS
+    return breaks + sum(data.count(separator, start) for separator in _SEPARATORS) > MAX_SEPARATORS

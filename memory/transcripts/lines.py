@@ -60,8 +60,8 @@ class TranscriptDamaged(Permanent):
 
     def of(self, file: str, *, indexed: bool) -> TranscriptDamaged:
         """Return the error with a reason that names the file, and tells if the lines before the damage are indexed."""
-        kept = "what was read of it is indexed" if indexed else "nothing of it could be indexed"
-        self.reason = f"{file}: {self.what}; {kept}; {self.remedy}"
+        indexed_part = "what was read of it is indexed" if indexed else "nothing of it could be indexed"
+        self.reason = f"{file}: {self.what}; {indexed_part}; {self.remedy}"
         return self
 
 
@@ -103,8 +103,8 @@ def read_lines(
 def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
     position = start
     while end is None or position < end:
-        wanted = _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - position)
-        block = os.pread(descriptor, wanted, position)
+        block_bytes = _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - position)
+        block = os.pread(descriptor, block_bytes, position)
         if not block:
             return
         position += len(block)
@@ -159,7 +159,7 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
         TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
     """
     limit = MAX_LINE_BYTES if longest is None else longest
-    size, kept, digest = 0, list[bytes](), _new_digest()
+    size, pieces, digest = 0, list[bytes](), _new_digest()
     for block in blocks:
         for part in _PART_OF_LINE.finditer(block):
             piece = part[0]
@@ -171,16 +171,16 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
                 )
             digest.update(piece)
             # Of what is kept, two bytes may turn out to be the line's end.
-            kept = [*kept, piece] if size <= limit + 2 else []
+            pieces = [*pieces, piece] if size <= limit + 2 else []
             if piece.endswith(b"\n"):
-                yield _line(kept, size, digest.digest(), limit, ended=True)
-                size, kept, digest = 0, [], _new_digest()
+                yield _line(pieces, size, digest.digest(), limit, ended=True)
+                size, pieces, digest = 0, [], _new_digest()
     if size:
-        yield _line(kept, size, digest.digest(), limit, ended=False)
+        yield _line(pieces, size, digest.digest(), limit, ended=False)
 
 
-def _line(kept: list[bytes], size: int, digest: bytes, limit: int, *, ended: bool) -> RawLine:
-    data = b"".join(kept)
+def _line(pieces: list[bytes], size: int, digest: bytes, limit: int, *, ended: bool) -> RawLine:
+    data = b"".join(pieces)
     if ended:
         data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-    return RawLine(data if kept and len(data) <= limit else None, size, digest, ended)
+    return RawLine(data if pieces and len(data) <= limit else None, size, digest, ended)

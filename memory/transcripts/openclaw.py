@@ -217,8 +217,8 @@ def _words_of_one(text: str) -> str:
     text = text.strip()
     if _SYSTEM_EVENT.match(text):
         # An event's text may go on over blank lines, so that only a mark tells where the person's begins.
-        own = _OWN_MESSAGE.search(text)
-        text = text[own.start() :] if own else ""
+        message = _OWN_MESSAGE.search(text)
+        text = text[message.start() :] if message else ""
     if "(untrusted" in text:
         text = _without_metadata(text)
     if (current := text.find(_CURRENT_MESSAGE)) >= 0:
@@ -245,13 +245,13 @@ def _assistant_text(text: str) -> str:
 
 
 def _without_metadata(text: str) -> str:
-    kept: list[str] = []
+    parts: list[str] = []
     start = 0
     while header := _METADATA_HEADER.search(text, start):
         fence = _FENCE.search(text, header.end())
         if not fence:
             break
-        kept.append(text[start : header.start()])
+        parts.append(text[start : header.start()])
         start = fence.end()
-    kept.append(text[start:])
-    return "".join(kept)
+    parts.append(text[start:])
+    return "".join(parts)

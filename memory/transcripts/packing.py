@@ -54,7 +54,7 @@ _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILIN
 
 def beginnings(texts: Iterable[str]) -> list[str]:
     """Return speaker and first line of each message with a time in these chunks; what chunks repeat comes once."""
-    return [line for _, line in dict.fromkeys(found for text in texts for found in _LABELLED.findall(text))]
+    return [line for _, line in dict.fromkeys(labelled for text in texts for labelled in _LABELLED.findall(text))]
 
 
 class Packer:
@@ -88,8 +88,8 @@ class Packer:
 
     def take(self) -> list[CutChunk]:
         """Return the chunks closed since the last call."""
-        taken, self._taken = self._taken, []
-        return taken
+        chunks, self._taken = self._taken, []
+        return chunks
 
     def open(self) -> list[CutChunk]:
         """Return the chunk under way, if there is one."""
@@ -131,9 +131,9 @@ class Packer:
         if self._weight * 2 > self._budget or room - self._weight_before_next < least:
             self._begin_next(repeat=min(self._overlap, room - least - _JOINT))
         first = room - self._weight_before_next
-        begun = self._cut(text[:first], first)
-        self._append(_part(line, said_at, label + begun[0].text))
-        for piece in self._cut(text[begun[1].start :], room):
+        beginning = self._cut(text[:first], first)
+        self._append(_part(line, said_at, label + beginning[0].text))
+        for piece in self._cut(text[beginning[1].start :], room):
             if not piece.text.isspace():
                 self._begin_next(repeat=0)
                 self._append(_part(line, said_at, label + piece.text))

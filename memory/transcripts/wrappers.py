@@ -77,7 +77,7 @@ class Wrappers:
         return text in self._all or self._messages.match(text) is not None
 
     def _without_elements(self, text: str) -> str:
-        kept: list[str] = []
+        parts: list[str] = []
         unclosed: set[str] = set()
         start, is_first = 0, True
         while opening := self._opening.search(text, start):
@@ -87,14 +87,14 @@ class Wrappers:
             is_first = is_first and end >= 0 and not text[start : opening.start()].strip()
             if end < 0:
                 unclosed.add(name)
-                kept.append(text[start : opening.end()])
+                parts.append(text[start : opening.end()])
                 start = opening.end()
                 continue
             if is_first and name in self._envelopes:
                 return ""
-            kept.append(text[start : opening.start()])
+            parts.append(text[start : opening.start()])
             start = end + len(closing)
-        return "".join([*kept, text[start:]])
+        return "".join([*parts, text[start:]])
 
     def _without_tags(self, text: str) -> str:
         opened = self._tag.search(text)
