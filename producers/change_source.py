@@ -10,7 +10,7 @@ from schemas.errors import Transient
 
 
 class WatchLimitReached(Transient):
-    """Raised when the system grants no further watch. The message names the limit and what to set."""
+    """Raised when the system grants no further watch. The message names the limit and its setting."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Debouncer of changed documents, and the thread that hands to the queue what is due.
+"""Debouncer of changed documents, and the thread that hands due documents to the queue.
 
 A document is due after its agent's quiet time without an event; the `Tailer` may call a transcript due earlier. All
 events of one window are one hand-over. While the queue does not answer, documents are kept.
@@ -97,7 +97,7 @@ class Debouncer:
 
 
 class Dispatcher:
-    """Thread that debounces changed documents and marks what is due. All methods are thread-safe.
+    """Thread that debounces changed documents and marks due ones. All methods are thread-safe.
 
     It tells the queue which agents have changes that are not marked yet, so that their searches ask for them.
     `on_recovered` is called when the queue answers again after a failure.

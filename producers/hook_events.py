@@ -51,7 +51,7 @@ class HookUnreadable(ValueError):
 
 
 class UnclaimedHook(ValueError):
-    """Raised for a hook that belongs to none of the configured agents; the message says what to do."""
+    """Raised for a hook that belongs to none of the configured agents; the message has the remedy."""
 
 
 class Hook(

@@ -146,7 +146,7 @@ class _FolderWatch(WatchCallback):
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `WatchLimitReached`, which names what to set, for an exhausted limit of the system."""
+    """Raise `WatchLimitReached`, which names the setting, for an exhausted limit of the system."""
     try:
         yield
     except OSError as error:

@@ -136,7 +136,7 @@ class FilesReport:
             entry.moved, self._next_at = path, 0.0  # the comparison is near
 
     def compared(self, agent: str, conditions: Sequence[Condition]) -> None:
-        """Record a comparison of the agent's files and index, which finds the lost changes, and what it found."""
+        """Record a comparison of the agent's files and index, which finds the lost changes, and its findings."""
         with self._changing(agent) as entry:
             entry.last_reconcile_at = time.time()
             entry.overflow_open, entry.moved = False, None

@@ -199,7 +199,7 @@ class EventRouter:
         self._dispatcher.settle(SETTLED_WITHIN_SECONDS)
 
     def _look_at(self, agent: AgentSettings, event: Event) -> None:
-        """Hand over what an event names. Transcripts outside of the agent's folders are refused, never opened."""
+        """Hand over an event's documents. Transcripts outside of the agent's folders are refused, never opened."""
         files, due, kind = self._files[agent.id], [], event.kind
         for path in event.paths:
             key, is_hint = files.key_of(path), kind != "changed"
@@ -250,7 +250,7 @@ class EventRouter:
             self._report.publish(now=time.monotonic())
 
     def loop(self, stop: threading.Event) -> None:
-        """Compare what is due, deliver the spool and publish the state, until `stop`."""
+        """Compare due agents, deliver the spool and publish the state, until `stop`."""
         while not stop.is_set():
             self._wake.clear()
             self._pulse.busy("compares files and index")

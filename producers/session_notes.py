@@ -189,7 +189,7 @@ class SessionNotes:
         self._ends.drop(*earlier)
 
     def _spoken(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Said]] | None:
-        """Return the transcript of a session that ended, and what was said in it; None without any words."""
+        """Return the transcript of a session that ended, and its last messages; None without any words."""
         files = self._files[agent.id]
         for path in _transcripts(end.path, end.at):
             if (key := files.key_of(path)) is None:

@@ -210,7 +210,7 @@ class Watcher:
     # Looks, under the agent's lock
 
     def _look(self, agent: str, watched: _Watched, state: WatchState | None = None) -> None:
-        """List the files, watch their folders, and report what differs from the last look."""
+        """List the files, watch their folders, and report the differences from the last look."""
         began, first, before = time.thread_time(), not watched.looked, watched.seen
         places, was_polled = (watched.roots, watched.unlisted), watched.is_polled
         watched.state = state or watched.state
@@ -232,7 +232,7 @@ class Watcher:
             self._listener.on_uncertain(agent)
 
     def _scan(self, watched: _Watched) -> Scan:
-        """Return what differs from the last look. Every folder gets its watch before it is listed, unless polled."""
+        """Return the differences from the last look. Every folder gets its watch before it is listed, unless polled."""
         # On some file systems every look moves the change times: a comparison for a search finds what only they tell.
         look = _Look(watched.seen, _WITHOUT_CTIME if watched.is_polled else None)
         folders: set[str] = set()

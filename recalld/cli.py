@@ -99,7 +99,7 @@ click.version_option(package_name="recalld", message="%(prog)s %(version)s", hel
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. An error is one sentence that says what to do."""
+    """Run one command and return its exit code. An error is one sentence with its remedy."""
     invocation = Invocation()
     try:
         _require_current_folder()

@@ -63,7 +63,7 @@ class Invocation:
         return self.read_again()
 
     def read_again(self) -> LoadedSettings:
-        """Return what `loaded` would be now. Raise like it."""
+        """Return the present value of `loaded`. Raise like it."""
         return load(
             config=self.config,
             home=self.home,

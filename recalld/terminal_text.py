@@ -23,12 +23,12 @@ _ESCAPE = re.compile(r"\\(?:[tnr]|x0[0-8bcef]|x1[0-9a-f]|x7f|x[89][0-9a-f]|u202[
 
 
 def printable(text: str) -> str:
-    """Replace what would move the cursor, set a title or ring: any program may have written a note."""
+    """Replace signs that would move the cursor, set a title or ring: any program may have written a note."""
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def printable_name(name: str) -> str:
-    """Return a name in one line: what commands a terminal is escaped (\\n, \\x1b), as is a byte that is not UTF-8."""
+    """Return a name in one line. Control characters (\\n, \\x1b) and bytes that are not UTF-8 are escaped."""
     return name if name.isprintable() else _IN_NAME.sub(_escaped, name)
 
 

@@ -50,7 +50,7 @@ class PromptAnswer(Wire):
 
 
 class BootstrapFile(Wire):
-    """File that a session begins with: characters of the file, and characters and tokens of what is shown of it.
+    """File that a session begins with: characters of the file, and characters and tokens of its shown part.
 
     `text` only if it was asked for. `problem`: the reason why nothing is shown.
     """

@@ -24,7 +24,7 @@ def backoff(failures: int, *, first: float, longest: float) -> float:
 
 
 class RecalldError(Exception):
-    """Base of all errors that recalld raises on purpose. The message says what to do next."""
+    """Base of all errors that recalld raises on purpose. The message names the next step."""
 
 
 class UserError(RecalldError):

@@ -74,7 +74,7 @@ def _union(globs: Sequence[str]) -> _Union | None:
 
 
 def _expression(glob: str) -> str:
-    """Return the regular expression of one glob. It also matches what lies in a folder that the glob names."""
+    """Return the regular expression of one glob. It also matches documents in a folder that the glob names."""
     text = glob.removeprefix("./")
     end = r"/" if text.endswith("/") else r"(?:/|\Z)"
     text = text.rstrip("/")

@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class Told(StrEnum):
-    """Process that reports a metric, and what the metric covers."""
+    """Process that reports a metric, and the metric's scope."""
 
     #: A query service, for itself since its start.
     SERVICE = "service"

@@ -56,7 +56,7 @@ class Pruning(Section):
 
 
 class Flush(Section):
-    """Turn of the model that saves what matters before the context is compacted."""
+    """Turn of the model that saves important facts before the context is compacted."""
 
     enabled: bool = Field(True, description="Plan flushes.")
     reserve_tokens: int = Field(

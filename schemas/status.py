@@ -201,7 +201,7 @@ class ProcessState(Wire):
 
 
 class BrokerState(Wire):
-    """State of the queue's server. `persistence` tells what survives a crash; a `private` server is recalld's own.
+    """State of the queue's server. `persistence` names the data that survives a crash. A `private` one is recalld's own.
 
     `writable` is False while the server refuses writes: changes are not queued then.
     """
@@ -263,7 +263,7 @@ class DeadLetter(Wire):
 
 
 class TroubleState(ConditionState):
-    """A condition that still holds. `part` names the part with the trouble, `message` says what to do."""
+    """A condition that still holds. `part` names the part with the trouble, `message` holds the remedy."""
 
     part: str
     message: str
@@ -293,7 +293,7 @@ class UsageState(Wire):
 
 
 class BackendStatus(Wire):
-    """State of what answers an agent's searches in place of recalld's own index, or of the fallback from it.
+    """State of the program that answers an agent's searches instead of recalld's own index, or of the fallback from it.
 
     `problem` is the reason of a fallback, or of the last update that failed. `files` and `chunks` are documents that
     the backend counts. `updated_at` is Unix time.

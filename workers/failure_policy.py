@@ -1,4 +1,4 @@
-"""Policy for the failures of jobs: one table from an error to what happens next.
+"""Policy for the failures of jobs: one table from an error to its consequence.
 
 `decide` is pure. `workers.failures` carries its decisions out.
 """

@@ -165,7 +165,7 @@ class AgentFiles:
         )
 
     def personal(self) -> dict[DocumentKey, FileStat]:
-        """Return the files on what is known of each of several people, and their stat now, whatever globs say."""
+        """Return the files about each of several people, and their stat now, whatever globs say."""
         roots = (root for root in note_roots(self._workspace, {}, None) if root.depth)
         return {key: stat for root in roots for key, stat in self._listed(root, ScanProblems(), SessionKinds(()))}
 
@@ -469,7 +469,7 @@ class AgentFiles:
         return [*dict.fromkeys((self._workspace, join(self._workspace, "memory"), *extras))]
 
     def watch_roots(self) -> list[WatchRoot]:
-        """Return what to watch, so that no change of a document, and no root that comes or goes, is missed."""
+        """Return the folders to watch, so that no change of a document, and no root that comes or goes, is missed."""
         watched = {existing_folder(self._workspace): False}
         for root in (*self._note_roots(), *self._session_roots()):
             if root.covered:

@@ -59,7 +59,7 @@ class Difference:
     def disk_state(
         self, files: AgentFiles, *, sync: Sync, now: float, watched: bool, held_back: bool = False
     ) -> DiskState:
-        """Count what differs.
+        """Count the differences.
 
         `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. A
         note that was changed or deleted a moment ago is settling: for some seconds, and longer while producers hold

@@ -58,7 +58,7 @@ class DocumentGone(RecalldError):
 
 
 class DocumentRefused(Permanent):
-    """Path of what is not, or must not be, a document: outside, a link, not a regular file, too large."""
+    """Path that is not, or must not be, a document: outside, a link, not a regular file, too large."""
 
 
 class DocumentUnreadable(Permanent):

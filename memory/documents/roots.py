@@ -79,7 +79,7 @@ def archived_path(path: str) -> str | None:
 
 
 def archives_of(path: str) -> list[str]:
-    """Return the files of what a transcript's session was before it began anew, the earliest first."""
+    """Return the archives of a transcript's session from before it began anew, the earliest first."""
     files = map(str, Path(path).parent.glob(f"{escape(Path(path).name)}.reset.*"))
     return sorted(file for file in files if archived_path(document_name(file)) == path)
 
@@ -105,7 +105,7 @@ def note_date(path: str) -> date | None:
 
 
 def is_personal(path: str) -> bool:
-    """Return True for what is known of one of several people, however its path is spelled."""
+    """Return True for a file about one of several people, in any spelling of its path."""
     parts = path.casefold().split("/")
     return len(parts) > 2 and (parts[-3], parts[-1]) == (USERS_FOLDER, LONG_TERM_NAMES[2].casefold())
 
@@ -265,7 +265,7 @@ class Root:
 def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: Globs | None) -> list[Root]:
     """Return the roots of notes as the disk is now. A file has the same name whichever of them reaches it.
 
-    `globs` hold for all documents, those of an extra path for what lies below it, whichever root reaches that.
+    `globs` hold for all documents, those of an extra path for the documents below it, whichever root reaches that.
 
     An extra path that is not there counts as a file if it ends in ".md", else as a folder. A file of another kind is a
     root without names.

@@ -1,4 +1,4 @@
-"""Scan of folders: documents by name and stat, what was left out, and the conditions of files.
+"""Scan of folders: documents by name and stat, the documents left out, and the conditions of files.
 
 A scan opens no file and follows no link below a folder that a user named.
 """
@@ -84,7 +84,7 @@ class Scan:
 
 
 class ScanProblems:
-    """Conditions of files, folders that the system does not list, and counts of what was left out.
+    """Conditions of files, folders that the system does not list, and counts of documents left out.
 
     It keeps the first conditions of each code, and counts the rest.
     """
@@ -161,7 +161,7 @@ def files_of(
     reason_of: Callable[[Root, str], str | None],
     entering: Callable[[str], object] | None = None,
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the documents' files of a root, each by its path as in keys; count in `problems` what is left out."""
+    """Yield the documents' files of a root, each by its path as in keys; count in `problems` those left out."""
     if not root.has_folders:
         yield from _listed_by_name(root, problems)
         return
@@ -302,7 +302,7 @@ class KnownFiles:
         return hash(key) in self._stats
 
     def differs(self, key: DocumentKey, stat: FileStat) -> bool:
-        """Return True if a document on the disk is new or changed. What the index knows counts the first time only."""
+        """Return True if a document on the disk is new or changed since the last look, at first since the index."""
         name = hash(key)
         known = self._stats.get(name)
         if known is None:
@@ -327,7 +327,7 @@ def packed(stat: FileStat) -> bytes:
 
 
 def file_stat(result: os.stat_result) -> FileStat:
-    """Return what an index remembers of a stat, whatever times the file system gives.
+    """Return the part of a stat that an index remembers, for all resolutions of times.
 
     A write time stays in order. A change time is only a fingerprint: it tells one edit from the next though the clock
     is centuries off.
@@ -341,7 +341,7 @@ def file_stat(result: os.stat_result) -> FileStat:
 
 
 def printable(path: str) -> str:
-    """Return a path in a form that can be written and shown, whatever it holds: control characters are escaped."""
+    """Return a path in a form that can be written and shown: control characters are escaped."""
     try:
         text = os.fsencode(path).decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:

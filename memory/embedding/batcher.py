@@ -1,4 +1,4 @@
-"""Requests filled from whatever jobs run, so that thousands of small notes take tens of requests.
+"""Requests filled from all running jobs, so that thousands of small notes take tens of requests.
 
     submit -> backlog (live, backfill) -> senders cut batches -> claims -> cache -> provider -> cache -> futures
 
@@ -77,7 +77,7 @@ class Ticket:
         return next((error for error in errors if isinstance(error, Terminal)), errors[0] if errors else None)
 
     def cancel(self) -> None:
-        """Forget what has not been sent yet; what is in flight still reaches the cache."""
+        """Forget the texts that have not been sent yet; requests in flight still reach the cache."""
         self._forget()
 
     def _decided(self) -> Iterator[tuple[str, Future[Vector | Refusal]]]:
@@ -235,7 +235,7 @@ class EmbeddingBatcher:
         return max(self._rate, 1e-3)
 
     def stop(self) -> None:
-        """Send nothing more: what is queued gets a passing failure."""
+        """Send nothing more: queued texts get a passing failure."""
         with self._changed:
             self._stopping.set()
             self._fail_waiting(Transient("the worker is shutting down"))
@@ -426,7 +426,7 @@ class EmbeddingBatcher:
             self._rate += _RATE_WEIGHT * (measured - self._rate)
 
     def _spread(self, error: Transient | Terminal) -> None:
-        """Fail what waits behind a long cool-down or a refusal at once."""
+        """Fail texts that wait behind a long cool-down or a refusal at once."""
         with self._changed:
             refusal = self._refusal()
             if refusal is not None:

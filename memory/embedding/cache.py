@@ -119,7 +119,7 @@ class EmbeddingCache:
         self.flush()
 
     def flush(self) -> StoreFull | StoreBusy | None:
-        """Try to put what is held; return the reason why that fails."""
+        """Try to write the held vectors; return the reason why that fails."""
         with self._lock:
             unsaved = {identity: dict(vectors) for identity, vectors in self._unsaved.items() if vectors}
         for identity, vectors in unsaved.items():

@@ -84,7 +84,7 @@ class Meter:
         self._recorder = recorder
 
     def count(self, items: Sequence[Item], *, failed: bool, billed: int | None) -> None:
-        """Count one request that is over. `billed` is what the provider says it counted, None when it does not say.
+        """Count one request that is over. `billed` is the provider's count, None without one.
 
         A failed request costs nothing, unless the provider says otherwise.
         """

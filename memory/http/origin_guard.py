@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 class OriginGuard:
-    """ASGI middleware that refuses what a web page of another site could send.
+    """ASGI middleware that refuses requests that a web page of another site could send.
 
     A page can make a browser send requests to this machine under the page's own name (DNS rebinding) or across sites.
     A service on loopback answers to loopback names only. An `Origin` must be the service itself. A link on another site

@@ -101,7 +101,7 @@ class UserPatterns:
 
 
 def is_costly(pattern: str) -> bool:
-    """Return True if the pattern takes far too long for a line that is made out of what it mentions."""
+    """Return True if the pattern takes far too long for a line that is made of its own literals."""
     mentioned: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
     parts = dict.fromkeys([*_PARTS, *mentioned, *"".join(mentioned)][: len(_PARTS) + _MOST_OWN_PARTS])
     # The last end holds all that a match needs: without it, `regex` does not even begin.

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 async def on_thread(threads: ThreadPoolExecutor, work: Callable[P, T], *arguments: P.args, **_: P.kwargs) -> T:
-    """Run what blocks. A cancelled caller abandons it.
+    """Run blocking work. A cancelled caller abandons it.
 
     Raises:
         RuntimeError: the threads are being closed.
@@ -90,7 +90,7 @@ class Freshness:
         self._unwatched: tuple[float, Condition | None] = (0.0, None)
 
     def look(self, wait_ms: int | None, deadline: float) -> Moment:
-        """Have earlier changes queued by the deadline (monotonic time), and return what is pending then.
+        """Have earlier changes queued by the deadline (monotonic time), and return the backlog of that time.
 
         Producers are asked if the search says how long it waits, if they hold back changes, or if documents wait.
         """
@@ -107,14 +107,14 @@ class Freshness:
         return self.moment()
 
     async def settled(self, moment: Moment, wait_ms: int | None, until: float, threads: ThreadPoolExecutor) -> Moment:
-        """Wait until the documents that were pending at a moment are indexed; return what is pending then."""
+        """Wait until the documents that were pending at a moment are indexed; return the backlog of that time."""
         while moment.waits(wait_ms, until):
             await asyncio.sleep(_PENDING_POLL_SECONDS)
             moment = await on_thread(threads, self.moment)
         return moment
 
     def moment(self) -> Moment:
-        """Return what is pending now, and the reason why changed files are not noticed."""
+        """Return the backlog, and the reason why changed files are not noticed."""
         if self._pending is None:
             return Moment()
         pending = self._pending.pending(self._agent.id)

@@ -1,4 +1,4 @@
-"""Scope: session keys, the rules that decide whether a session may search, and what it may not find.
+"""Scope: session keys, the rules that decide whether a session may search, and the documents that it may not find.
 
 A session key names the place of a conversation, as OpenClaw writes it:
 

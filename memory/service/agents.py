@@ -1,4 +1,4 @@
-"""Agents of one service: their managers, made on first request, and what was last seen of their indexes."""
+"""Agents of one service: their managers, made on first request, and the last known state of their indexes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class ServedAgents:
         return self._backend_of(served) or served.builtin
 
     def warm_up(self) -> None:
-        """Load models, open the agents that were used last, and log in one line what is not well.
+        """Load models, open the agents that were used last, and log the problems in one line.
 
         A provider with an account gets no request: nothing is paid for before a question.
         """
@@ -150,7 +150,7 @@ class ServedAgents:
         tell("memory_warmed_up", agents=len(last), not_well=not_well or None)
 
     def _problem_of(self, served: ServedAgent) -> str | None:
-        """Return what keeps an agent's backend, vectors or embedding from working, after one use of each."""
+        """Return the reason why an agent's backend, vectors or embedding do not work, after one use of each."""
         backend, manager = self._backend_of(served), served.manager
         if backend is not None and (problem := backend.status().problem) is not None:
             return problem
@@ -177,7 +177,7 @@ class ServedAgents:
         return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
-        """Look up what costs more with every agent: the state of each index, and the sizes in the home."""
+        """Look up the figures that cost more with every agent: the state of each index, and the sizes in the home."""
         # One by one: a readiness probe meanwhile waits for one.
         for agent in self.served:
             self.probed([agent])
@@ -206,7 +206,7 @@ class ServedAgents:
         return found
 
     def shared_conditions(self) -> tuple[Condition, ...]:
-        """Return what is wrong with the queue and the processes that work for all agents."""
+        """Return the conditions of the queue and of the processes that work for all agents."""
         refusal = refusal_of(self.queue)
         if refusal is not None:
             return (read_only_broker(refusal),)
@@ -214,7 +214,7 @@ class ServedAgents:
         return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=time.time()))
 
     def close(self) -> None:
-        """Close all managers and what they share."""
+        """Close all managers and their shared resources."""
         self._backends.close()
         for one in self.served.values():
             if one.manager is not None:

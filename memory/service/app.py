@@ -297,7 +297,7 @@ class _PageFiles(StaticFiles):
 
 
 def _mcp(service: _Service) -> tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]]]:
-    """Return the routes of the Model Context Protocol, and what must be open while they answer."""
+    """Return the routes of the Model Context Protocol, and the context in which they answer."""
     try:
         from memory.service.mcp_endpoint import McpEndpoint
     except ModuleNotFoundError as error:

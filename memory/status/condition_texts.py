@@ -15,7 +15,7 @@ from schemas.conditions import Condition, ConditionCode, StopReason
 class Text:
     """Words of one code: what `happened` and the `remedy`, as templates of the condition's subject and params.
 
-    `part` names what has the trouble, in status. `lacks` is the metric's label of an answer with this condition.
+    `part` names the faulty part, in status. `lacks` is the metric's label of an answer with this condition.
     """
 
     happened: str
@@ -344,12 +344,12 @@ def what_happened(condition: Condition) -> str:
 
 
 def remedy_of(condition: Condition) -> str:
-    """Return what to do; "" when the first half says it."""
+    """Return the remedy; "" when the first half says it."""
     return _filled(TEXTS[condition.code].remedy, condition)
 
 
 def part_of(condition: Condition) -> str:
-    """Return the name of what has the trouble: "watch", "provider openai"."""
+    """Return the name of the faulty part: "watch", "provider openai"."""
     return _filled(TEXTS[condition.code].part, condition)
 
 

@@ -185,7 +185,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def committed(connection: apsw.Connection) -> Iterator[None]:
-    """Commit what is done in this context, or nothing of it after an error."""
+    """Commit the changes made in this context, or none of them after an error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -44,7 +44,7 @@ class StoreCorrupt(RecalldError):
 
 
 class StoreUnreadable(RecalldError):
-    """The index file cannot be opened; the message says why and what to do."""
+    """The index file cannot be opened; the message has the reason and the remedy."""
 
 
 class OtherVersion(StoreUnreadable):

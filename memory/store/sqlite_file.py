@@ -48,7 +48,7 @@ def opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> a
 
 
 def read_durable(path: Path, version: int, read: Callable[[apsw.Connection], T], default: T) -> T:
-    """Return what `read` finds in a file of this version (`PRAGMA user_version`).
+    """Return the result of `read` for a file of this version (`PRAGMA user_version`).
 
     Return `default` for a file that is missing, locked, damaged or of another version. It never waits for a lock.
     """

@@ -1,1 +1,1 @@
-"""Transcripts: the conversations that agents' programs write, line by line, become chunks of what was said."""
+"""Transcripts: the conversations that agents' programs write, line by line, become chunks of speech."""

@@ -150,7 +150,7 @@ def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Wordless:
 
 
 def _result_words(entry: Entry, content: Any) -> list[str]:
-    """Return what a person said in the results of tools: their answers, and their words to a refusal."""
+    """Return the person's words in the results of tools: their answers, and their words to a refusal."""
     words: list[str] = []
     for block in content if isinstance(content, list) else ():
         if not isinstance(block, dict) or block.get("type") != "tool_result":
@@ -229,7 +229,7 @@ def _is_genuine(holder: Entry) -> bool:
 
 
 def _user_text(text: str) -> str:
-    """Return what the person wrote; empty when the program wrote the text. A command with words is `/command words`."""
+    """Return the person's words; empty when the program wrote the text. A command with words is `/command words`."""
     text = USER_WRAPPERS.words(text)
     name = _COMMAND_NAME.match(text)
     words = between(text, _COMMAND_WORDS, "</command-args>")

@@ -157,7 +157,7 @@ def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
 
 
 def _user_text(text: str) -> str:
-    """Return what the person wrote or said; empty for scaffolding."""
+    """Return the person's words; empty for scaffolding."""
     text = text.strip()
     if _SPOKEN.fullmatch(text):
         words = None if _SPOKEN_BEFORE in text else between(text, "<input>", "</input>")

@@ -127,7 +127,7 @@ class Interpreter:
         return self.format is None or self.format.needs(data, self.facts)
 
     def read(self, data: bytes) -> Reading:
-        """Return what a line says. The text of what was said is clean, without secrets and not empty."""
+        """Return the message in a line. The message's text is clean, without secrets and not empty."""
         entry = parsed(data)
         if isinstance(entry, Wordless):
             return entry
@@ -154,7 +154,7 @@ class Interpreter:
 
 
 def parsed(data: bytes) -> Entry | Wordless:
-    """Return the JSON object in a line, or what the line is instead."""
+    """Return the JSON object in a line, or the kind of the line without one."""
     if not data or data.isspace():
         return Wordless.BLANK
     if len(data) > MAX_SEPARATORS and _is_overfull(data):

@@ -146,7 +146,7 @@ _ACKNOWLEDGEMENT_CHARACTERS = 300
 
 
 class OpenClawFormat(TranscriptFormat):
-    """Messages of user and assistant without what OpenClaw wraps around them."""
+    """Messages of user and assistant without OpenClaw's wrappers."""
 
     name = "openclaw"
 
@@ -173,7 +173,7 @@ class OpenClawFormat(TranscriptFormat):
 
 
 def _answers_heartbeat(entry: Entry, facts: Facts) -> bool:
-    """Return True for what comes after a heartbeat's prompt and before the next message in the user's place."""
+    """Return True for messages after a heartbeat's prompt and before the next message in the user's place."""
     message = entry.get("message")
     if isinstance(message, dict) and message.get("role") == "user":
         facts.pop(_HEARTBEAT, None)
@@ -204,7 +204,7 @@ def _provenance(holder: Entry, key: str = "kind") -> str:
 
 
 def _user_text(text: str) -> str:
-    """Return what the person wrote; empty when a program sent the message."""
+    """Return the person's words; empty when a program sent the message."""
     text = without_spans(text, _INTERNAL, _INTERNAL_END).strip()
     if text.startswith(_QUEUED):
         queued = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
@@ -213,7 +213,7 @@ def _user_text(text: str) -> str:
 
 
 def _words_of_one(text: str) -> str:
-    """Return what the person wrote in one message."""
+    """Return the person's words in one message."""
     text = text.strip()
     if _SYSTEM_EVENT.match(text):
         # An event's text may go on over blank lines, so that only a mark tells where the person's begins.
@@ -234,7 +234,7 @@ def _words_of_one(text: str) -> str:
 
 
 def _assistant_text(text: str) -> str:
-    """Return what the assistant said; empty when it chose to say nothing, or nothing came of its turn."""
+    """Return the assistant's words; empty when it chose to say nothing, or nothing came of its turn."""
     if tags := _REPLY_TAGS.match(text):
         text = text[tags.end() :]
     text = ASSISTANT_WRAPPERS.words(text)

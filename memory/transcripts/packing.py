@@ -34,7 +34,7 @@ _LEAST_BYTES = 160
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A message, or what a chunk holds of a message that was cut, as it stands in the chunk."""
+    """A message, or the chunk's part of a message that was cut, as it stands in the chunk."""
 
     line: int
     said_at: float | None
@@ -53,7 +53,7 @@ _LABELLED = re.compile(r"^(\[\d{4}-\d\d-\d\d \d\d:\d\d\]) ([^\n]*)", re.MULTILIN
 
 
 def beginnings(texts: Iterable[str]) -> list[str]:
-    """Return speaker and first line of each message with a time in these chunks; what chunks repeat comes once."""
+    """Return speaker and first line of each message with a time in these chunks, each once."""
     return [line for _, line in dict.fromkeys(labelled for text in texts for labelled in _LABELLED.findall(text))]
 
 

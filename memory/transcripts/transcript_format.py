@@ -1,4 +1,4 @@
-"""Interface of transcript formats, and what they share: the kinds of lines, text and time of a message."""
+"""Interface of transcript formats, and their shared parts: the kinds of lines, text and time of a message."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Wordless(Enum):
 
 
 class TranscriptFormat(ABC):
-    """The transcripts of one program. Stateless: the facts hold what one line says about later ones."""
+    """The transcripts of one program. Stateless: the facts hold statements of one line about later ones."""
 
     #: Its name in settings and on the command line.
     name: str
@@ -71,7 +71,7 @@ class TranscriptFormat(ABC):
 
     @abstractmethod
     def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
-        """Return what the line says; None when its type is unknown. May change `facts`."""
+        """Return the message of the line; None when its type is unknown. May change `facts`."""
 
     def kind(self, entry: Entry) -> str:
         """Return the name of an unknown line's type, for a note."""
@@ -122,7 +122,7 @@ def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str
 
 
 def without_context(text: str) -> str:
-    """Return the text without what recalld itself put into the conversation."""
+    """Return the text without recalld's own insertions into the conversation."""
     return without_spans(text, _CONTEXT, f"</{CONTEXT_MARK}>").strip() if f"<{CONTEXT_MARK}" in text else text
 
 

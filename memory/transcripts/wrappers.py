@@ -37,7 +37,10 @@ _NEVER = "(?!)"
 
 
 class Wrappers:
-    """Marks of one format by what goes. `request`: regular expression of the heading above a person's request."""
+    """Patterns of one format, grouped by the part of the message that is removed.
+
+    `request`: regular expression of the heading above a person's request.
+    """
 
     def __init__(self, marks: Mapping[Cut, Sequence[str]], *, request: str = _NEVER) -> None:
         self.marks = {cut: tuple(marks.get(cut, ())) for cut in Cut}
@@ -55,7 +58,7 @@ class Wrappers:
         self._request = re.compile(request, re.MULTILINE)
 
     def words(self, text: str) -> str:
-        """Return what the person wrote; empty when the program wrote all of it."""
+        """Return the person's words; empty when the program wrote all of it."""
         text = text.strip()
         if self._is_programs(text):
             return ""

@@ -322,7 +322,7 @@ class Client(Service):
         agent: str | None = None,
         session_key: str | None = None,
     ) -> ContextReport:
-        """Return the files that a session begins with, and what is indexed; answer of `GET /v1/context`.
+        """Return the files that a session begins with, and the indexed documents; answer of `GET /v1/context`.
 
         Args:
             kind: "chat", "subagent" or "cron".
@@ -479,7 +479,7 @@ def _sendable(text: str) -> str:
 
 
 def _unavailable(name: str, arguments: str, reason: str) -> dict[str, Any]:
-    """Return what the service itself says of a memory that it cannot ask."""
+    """Return the service's own words about a memory that it cannot read."""
     try:
         path = json.loads(arguments)["path"]
     except (ValueError, RecursionError, TypeError, KeyError):

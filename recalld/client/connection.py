@@ -279,7 +279,7 @@ class _Connection(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has come, or wait for it."""
+        """Read the received bytes, or wait for some."""
         self._limit()
         return self._socket.recv_into(buffer)
 

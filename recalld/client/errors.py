@@ -18,7 +18,7 @@ class ClientError(Exception):
 
 
 class InvalidSettings(ClientError, ValueError):
-    """Address, token or session key that cannot be used; the message says what can."""
+    """Address, token or session key that cannot be used; the message names it."""
 
 
 class ServiceUnavailable(ClientError):

@@ -1,4 +1,4 @@
-"""Examination by the doctor: the machine, what status does not look at, and every condition of status."""
+"""Examination by the doctor: the machine, parts that status leaves out, and every condition of status."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _SHARED = {
 
 
 def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Finding]:
-    """Look at the machine and the home; with `fix`, heal what can be healed without losing anything.
+    """Look at the machine and the home; with `fix`, repair faults whose repair loses nothing.
 
     Raises:
         UserError: the settings are wrong. Anything else is a finding.
@@ -185,7 +185,7 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
 
 
 def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]) -> Iterator[Finding]:
-    """Yield what a deep look at one agent's index found, without the conditions of status. `index` is the remedy."""
+    """Yield a deep look's findings on one agent's index, without conditions of status. `index` is the remedy."""
     disk, agents, fix = agent.disk, (agent.agent,), "`recalld doctor --fix` or `recalld index` brings it up to date"
     unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
     if unwell:

@@ -62,7 +62,7 @@ class Finding:
         return self.level is Level.PROBLEM and self.healed is None
 
     def after_healing(self) -> Finding:
-        """Heal what can be healed, and return what came of it."""
+        """Repair what can be repaired, and return the outcome."""
         if self.heal is None:
             return self
         try:

@@ -48,7 +48,7 @@ _EARLIEST = 1_735_689_600.0
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """Yield what needs nothing but the settings and this machine."""
+    """Yield findings that need only the settings and this machine."""
     yield open_files(settings)
     yield watches(settings)
     yield from sqlite_parts(settings)

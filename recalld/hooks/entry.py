@@ -89,7 +89,7 @@ def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> by
 
 
 def _gives_context(home: str) -> bool:
-    """Return True if the query service that runs for this home gives prompts what memory knows about them."""
+    """Return True if the query service that runs for this home adds memory to prompts."""
     try:
         return json.loads(_text(f"{home}/run/service.json")).get("givesContext") is True
     except (OSError, ValueError, AttributeError):

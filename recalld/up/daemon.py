@@ -134,7 +134,7 @@ class _Daemon:
         return {child.name: why for child in self._children if (why := child.missed())}
 
     def _hanging(self) -> list[str]:
-        """Return what only a restart of all ends: stalled processes of ours."""
+        """Return the condition that only a restart of all ends: stalled processes of ours."""
         ours = {child.pid for child in self._children}
         states = known_processes(self._board)
         return [*self._pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]

@@ -98,7 +98,7 @@ def _run_files(home: Path) -> dict[Path, list[object]]:
 
 
 def broker_away(settings: Settings) -> tuple[str, str] | None:
-    """Return what is wrong with a broker that does not answer, and what to do; None where nothing needs it."""
+    """Return the fault of a broker that does not answer, and the remedy; None where nothing needs it."""
     if settings.broker.url is not None:
         return "the broker named by REDIS_URL (broker.url) does not answer", "start it, or correct the URL"
     if anybody_runs(settings.home):

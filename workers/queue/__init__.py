@@ -1,3 +1,3 @@
-"""The queue: the broker, pending marks, and what is kept beside them."""
+"""The queue: the broker, pending marks, and the state beside them."""
 
 from __future__ import annotations

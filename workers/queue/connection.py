@@ -148,7 +148,7 @@ def made_once(path: Path) -> str:
 
 
 class TlsFailed(redis.RedisError):
-    """Raised for a failed TLS handshake, which is not tried again. The message says what to do."""
+    """Raised for a failed TLS handshake, which is not tried again. The message has the remedy."""
 
 
 class TlsConnection(redis.SSLConnection):
@@ -176,7 +176,7 @@ class TlsConnection(redis.SSLConnection):
 
 
 def refusal(error: BaseException) -> str | None:
-    """Return one sentence on why the broker refuses and what to do; None for a broker that is away or failing."""
+    """Return a broker's refusal and its remedy in one sentence; None for a broker that is away or failing."""
     if isinstance(error, TlsFailed):
         return str(error)
     if isinstance(error, redis.AuthenticationError):  # which is a `redis.ConnectionError`, too

@@ -1,11 +1,11 @@
-"""Repairs of what Dramatiq 2.2 with Redis does wrong, each with a test in tests/integration/test_refused_writes.py.
+"""Repairs of faults of Dramatiq 2.2 with Redis, each with a test in tests/integration/test_refused_writes.py.
 
 1. *Lost retries.* `Retries.after_process_message` enqueues the next attempt. If Redis refuses that (a full disk, a
    replica, a timeout), `Broker.emit_after` logs the error and goes on, and the worker acknowledges the message: the job
    is gone. `ReliableBroker.retry` keeps such an attempt, and the consumer enqueues it before it acknowledges.
 2. *Lost fetches.* `fetch` moves messages to the worker's set of unacknowledged ones on the server. If its answer is
    lost, or the consumer restarts with messages in its cache, no thread gets them, and they count as running while the
-   process lives. `ReliableConsumer` compares that set with what it handed out, and requeues the rest.
+   process lives. `ReliableConsumer` compares that set with the messages it handed out, and requeues the rest.
 3. *Dead consumers.* `_RedisConsumer` turns `redis.ConnectionError` alone into `ConnectionClosed`. `redis.ResponseError`
    (MISCONF, READONLY, OOM, NOREPLICAS) escapes: from `fetch` it drops the delayed messages of the consumer, from `ack`
    the message stays unacknowledged. Here every Redis error is a lost connection, after which Dramatiq tries again.

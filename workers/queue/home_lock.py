@@ -69,7 +69,7 @@ class HomeLock:
             self.renew(seconds=LEAVING_SECONDS)
 
     def refusal(self) -> str:
-        """Return why workers of this home must not take from the queue, and what to do."""
+        """Return the reason why workers of this home must not take from the queue, and the remedy."""
         named = self._settings.broker.namespace
         of_its_own = (
             "give each its own broker.namespace"

@@ -186,7 +186,7 @@ class BrokerJobQueue:
         return owner is None or owner.decode() == job
 
     def sweep(self, *, every_seconds: float = 0.0) -> int:
-        """Repair what crashed processes left: flags without a message, documents held by jobs that are gone.
+        """Repair the traces of crashed processes: flags without a message, documents held by jobs that are gone.
 
         One process of all does it in each period of `every_seconds`. Return the number of repairs. A job is alive while
         its message waits, runs or is delayed in the broker. A message of any kind that was delayed before the clock was

@@ -191,7 +191,7 @@ class BatchApi(ABC):
         return None
 
     def results(self, job: ProviderJob, *, texts: int) -> Iterator[BatchLine]:
-        """Yield what became of the job's texts, in no promised order, as the lines arrive; nothing while it runs.
+        """Yield the outcomes of the job's texts, in no promised order, as the lines arrive; nothing while it runs.
 
         `texts` is the number of them, which bounds the results. A line that cannot be read is left out, as is a second
         one for a text. A text that the provider says nothing about has no line.
@@ -227,7 +227,7 @@ class BatchApi(ABC):
             raise Transient(f"the answer of {self.provider.name}'s Batch API is no job") from error
 
     def _line_of(self, line: bytes) -> BatchLine | None:
-        """Return what a line of results says; None when it cannot be read."""
+        """Return the outcome in a line of results; None when it cannot be read."""
         if not line.strip():
             return None
         try:
@@ -244,11 +244,11 @@ class BatchApi(ABC):
 
     @abstractmethod
     def _result(self, line: Any) -> BatchLine:
-        """Return what a parsed line of results says."""
+        """Return the outcome in a parsed line of results."""
 
     @abstractmethod
     def _read(self, answer: Mapping[str, Any]) -> ProviderJob:
-        """Return what an answer says of a job."""
+        """Return the state of a job in an answer."""
 
     @abstractmethod
     def _upload(self, file: JobFile, *, name: str) -> object:
@@ -464,7 +464,7 @@ class GeminiBatches(BatchApi):
         return self.read_job(self.ask("POST", path, json={"batch": batch}))
 
     def _read(self, operation: Mapping[str, Any]) -> ProviderJob:
-        """Return what an operation says, or the batch itself: both are answered, and metadata may be out of date."""
+        """Return the state in an operation or in the batch itself: both come, and metadata may be out of date."""
         facts = {**(operation.get("metadata") or {}), **operation}
         error = operation.get("error")
         stage, unknown_state = _stage(facts.get("state"))
@@ -520,12 +520,12 @@ def _count(counts: object, name: str) -> int:
 
 
 def _reason(*said: object) -> str | None:
-    """Return the first message in what a provider says."""
+    """Return the first message in a provider's answer."""
     found = (str(one["message"]) for one in said if isinstance(one, Mapping) and one.get("message"))
     message = next(found, None)
     return None if message is None else _quoted(message)
 
 
 def _quoted(words: str) -> str:
-    """A line of a provider's own words, which may quote what it was sent."""
+    """A line of a provider's own words, which may quote a sent text."""
     return redact(" ".join(words.split()))[:_MOST_WORDS]

@@ -47,11 +47,11 @@ def is_secret_header(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A model behind an HTTP API at `base_url`, and what the settings say of requests to it.
+    """A model behind an HTTP API at `base_url`, and the settings of requests to it.
 
     `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
     are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
-    texts. `key_name` is what messages call the key. `identity_url` and `identity_model` stand for address and model in
+    texts. `key_name` is the key's name in messages. `identity_url` and `identity_model` stand for address and model in
     the identity where those are others. `width` is the dimensions that a person rebuilt the index for, after the model
     behind the address changed. A request may take so many seconds, to the last byte of its answer.
     """
@@ -193,7 +193,7 @@ class ErrorReader:
         self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
 
     def of_connection(self, error: BaseException) -> Transient:
-        """Return what to raise for a request that got no answer, or half of one."""
+        """Return the error of a request that got no answer, or half of one."""
         return Transient(
             f"the connection to {self._name} at {self._where} failed ({type(error).__name__}{self._quoted(str(error))})"
         )
@@ -263,7 +263,7 @@ def _target(headers: Mapping[str, str]) -> str:
 
 
 def _message(body: object) -> str:
-    """Return what an error's body says in words; servers nest it differently."""
+    """Return the words in an error's body; servers nest it differently."""
     facts = body[0] if isinstance(body, list) and body else body
     if not isinstance(facts, Mapping):
         return _text(body)

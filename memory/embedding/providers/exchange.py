@@ -71,7 +71,7 @@ class Exchange:
         return left
 
     def overdue(self) -> Transient:
-        """Return what to raise when the seconds are used up."""
+        """Return the error for a request whose seconds are used up."""
         return Transient(f"{self.endpoint} did not answer in time")
 
     def sent(self, count: int) -> None:

@@ -41,7 +41,7 @@ _KEEP_ALIVE = "30m"
 
 
 class JsonProvider(RemoteProvider):
-    """An endpoint that is asked with one JSON body at `path`. `read_status` says what its refusals mean."""
+    """An endpoint that is asked with one JSON body at `path`. `read_status` reads its refusals."""
 
     path: str
     read_status: ReadStatus | None = None
@@ -76,7 +76,7 @@ class GeminiProvider(JsonProvider):
         self.path = f"/{VERSION}/{self.resource}:batchEmbedContents"
 
     def request(self, text: str, kind: str) -> dict[str, object]:
-        """Return what asks for one text's vector; `kind` is "query" or "document"."""
+        """Return the request for one text's vector; `kind` is "query" or "document"."""
         options = super().options(kind)
         task = str(options.pop("input_type"))
         if self.resource.startswith("models/gemini-embedding-2"):

@@ -73,10 +73,10 @@ class OnnxExport:
 
 
 def read_export(folder: Path) -> OnnxExport:
-    """Return what a folder with an ONNX export says of its model; the graph itself is not opened.
+    """Return the facts about the model in a folder with an ONNX export; the graph itself is not opened.
 
     Raises:
-        ProviderUnavailable: something is missing, or asks for what is not done here.
+        ProviderUnavailable: something is missing, or asks for a step that is not supported.
     """
     graph = _graph(folder)
 
@@ -206,7 +206,7 @@ class _Graph:
 
 
 def content_digest(file: Path, kept: Path | None) -> str:
-    """Return the SHA-256 of a file, in hex, read once as long as its inode, size and time stay what they are.
+    """Return the SHA-256 of a file, in hex, read once while its inode, size and time stay the same.
 
     `kept` is a folder where digests are kept for other processes, unless other users may write it; None keeps them in
     this one.

@@ -166,7 +166,7 @@ _FAMILIES = tuple(
 
 
 def family_prefixes(model: str) -> tuple[str, str]:
-    """Return what the model's family puts before queries and before documents, by its name; "" for nothing."""
+    """Return the prefixes of queries and documents of a model's family, by the model's name; "" for nothing."""
     name = model.lower().replace("_", "-")
     return next(((query, document) for pattern, query, document in _FAMILIES if pattern.search(name)), ("", ""))
 

@@ -92,7 +92,7 @@ class EmbeddingProvider(ABC):
         """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
 
     def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
-        """Load what the first call would load. May take seconds."""
+        """Load the parts that the first call would load. May take seconds."""
 
     def close(self) -> None:  # noqa: B027 - most hold no connections
         """Let go of connections."""

@@ -100,7 +100,7 @@ def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 class RemoteProvider(EmbeddingProvider):
-    """An embedding endpoint. `extra` is what installs the SDK."""
+    """An embedding endpoint. `extra` installs the SDK."""
 
     extra: ClassVar[str] = "openai"
 
@@ -161,7 +161,7 @@ class RemoteProvider(EmbeddingProvider):
         return (self.endpoint.query_prefix if kind == "query" else self.endpoint.document_prefix) + clean(text)
 
     def options(self, kind: str) -> dict[str, object]:
-        """Return what the settings add to a request besides the model; `kind` is "query" or "document"."""
+        """Return the fields that the settings add to a request besides the model; `kind` is "query" or "document"."""
         endpoint = self.endpoint
         options = {
             endpoint.dimensions_field: endpoint.dimensions,
@@ -229,11 +229,11 @@ class RemoteProvider(EmbeddingProvider):
             response.close()
 
     def missing(self, package: str) -> Terminal:
-        """Return what to raise when a package is not installed."""
+        """Return the error for a package that is not installed."""
         return Terminal(f'the {package} package is not installed: pip install "recalld[{self.extra}]"')
 
     def read_error(self, error: Exception) -> RecalldError:
-        """Return what to raise for an exception of an SDK or of the client."""
+        """Return the error for an exception of an SDK or of the client."""
         status = getattr(error, "status_code", None)
         if isinstance(status, int):
             headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})

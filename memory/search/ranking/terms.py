@@ -220,7 +220,7 @@ def _begins_word(term: str, text: str, folded: str) -> bool:
 
 
 def _stem(word: str) -> str:
-    """Drop what English puts at the end of a word, keeping at least four letters."""
+    """Drop the English ending of a word, keeping at least four letters."""
     if not word.isalpha() or len(word) < _STEM_FROM:
         return word[:-1] if len(word) > 4 and word.isalpha() and word.endswith("s") else word
     for ending in ("ations", "ation", "ingly", "ings", "edly", "ing", "ies", "ied", "es", "ed", "ly", "s", "e", "y"):

@@ -196,7 +196,7 @@ class TermFrequencies:
         return [known[expression] for expression in expressions]
 
     def _of_commit(self, connection: apsw.Connection) -> dict[str, int]:
-        """Return what is known as of the last commit that the connection sees."""
+        """Return the statistics of the last commit that the connection sees."""
         commit = meta_value(connection, "transactions")
         known_commit, known = self._known
         if commit != known_commit or len(known) > REMEMBERED:

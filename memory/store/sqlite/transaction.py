@@ -339,7 +339,7 @@ class WriteTransaction:
             self._settle_letter(key, fresh=refusal)
 
     def finish(self) -> None:
-        """Write what was collected, and count the transaction."""
+        """Write the collected changes, and count the transaction."""
         self.flush()
         if self.changed:
             self.set_meta({"transactions": str(self.number), "last_commit_at": repr(self._now)})

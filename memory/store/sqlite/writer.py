@@ -209,7 +209,7 @@ class Store(StoreReader):
 
     @contextmanager
     def transaction(self) -> Iterator[WriteTransaction]:
-        """Commit what is done in this context, or nothing of it after an error."""
+        """Commit the changes made in this context, or none of them after an error."""
         with self._write_lock, translated(self._path):
             with committed(self._writer):
                 transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)
