@@ -80,8 +80,8 @@ class LazyGroup(click.Group):
 
 
 def _accept_global_options(command: click.Command) -> None:
-    own = {option for param in command.params for option in param.opts}
-    command.params += [option for option in global_options() if not own.intersection(option.opts)]
+    options = {option for param in command.params for option in param.opts}
+    command.params += [option for option in global_options() if not options.intersection(option.opts)]
     command.epilog = command.epilog or EXIT_CODES
     if isinstance(command, click.Group):
         for below in command.commands.values():
@@ -154,11 +154,11 @@ def _crashed(error: Exception, invocation: Invocation) -> str:
     from recalld.settings.replacement import write_file
 
     first = redact(next(iter(str(error).splitlines()), ""))
-    what = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
+    kind = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
     text = redact("".join(traceback.format_exception(error)))
     file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
         write_file(file, text.encode("utf-8", "backslashreplace"))
     except OSError as reason:
-        return f"{what}; the traceback could not be kept in {file} ({reason.strerror}):\n{text.rstrip()}"
-    return f"{what}; this is a defect, the traceback is in {file}"
+        return f"{kind}; the traceback could not be kept in {file} ({reason.strerror}):\n{text.rstrip()}"
+    return f"{kind}; this is a defect, the traceback is in {file}"

@@ -105,13 +105,13 @@ class Invocation:
 
         given = words.split()
         subject = (self.agent or agent) if given[0] in _FOR_AN_AGENT else None
-        named = {"--config": self.config, "--home": self.home, "--agent": subject}
-        flags = [f"{flag} {shlex.quote(value)}" for flag, value in named.items() if value and flag not in given]
+        options = {"--config": self.config, "--home": self.home, "--agent": subject}
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in options.items() if value and flag not in given]
         return " ".join([_program(), words, *flags])
 
     def to_type(self, text: str, *, agent: str | None = None) -> str:
         """Return a message whose commands (`recalld ...` in backquotes) can be typed as they stand. See `command`."""
-        return _COMMAND.sub(lambda found: f"`{self.command(found[1], agent=agent)}`", text)
+        return _COMMAND.sub(lambda match: f"`{self.command(match[1], agent=agent)}`", text)
 
     def remember(self) -> None:
         """Keep the workspace that --workspace named for later commands."""
@@ -136,13 +136,13 @@ def _program() -> str:
     import shlex
     import shutil
 
-    called = Path(sys.argv[0])
-    if called.parts[-2:] == ("recalld", "__main__.py"):
+    program = Path(sys.argv[0])
+    if program.parts[-2:] == ("recalld", "__main__.py"):
         return f"{shlex.quote(sys.executable)} -m recalld"
-    found = shutil.which("recalld")
-    if called.name != "recalld" or (found is not None and Path(found).resolve() == called.resolve()):
+    path = shutil.which("recalld")
+    if program.name != "recalld" or (path is not None and Path(path).resolve() == program.resolve()):
         return "recalld"
-    return shlex.quote(str(called))
+    return shlex.quote(str(program))
 
 
 def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

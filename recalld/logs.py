@@ -128,9 +128,9 @@ def _without_commands(_logger: object, _method: str, event: EventDict) -> EventD
 
 def _redacted(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
-        return {key: _redacted(one, str(key)) for key, one in value.items()}
+        return {key: _redacted(entry, str(key)) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        return [_redacted(one) for one in value]
+        return [_redacted(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float):
         return value
     # An exception, a path, a model of pydantic's: rendered as the renderer would.
@@ -145,18 +145,18 @@ def _redacted(value: Any, name: str = "") -> Any:
 
 def without_foreign_words(text: str) -> str:
     """Return a sentence of ours without its quotations."""
-    for pattern, kept in _FOREIGN:
-        text = pattern.sub(kept, text)
+    for pattern, replacement in _FOREIGN:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def describe(error: BaseException) -> str:
     """Return the tracebacks of an exception and of its causes, the last one last, without foreign messages."""
     parts: list[str] = []
-    seen: set[int] = set()
+    ids: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None and id(current) not in ids:
+        ids.add(id(current))
         frames = "".join(traceback.format_tb(current.__traceback__))
         words = f": {without_foreign_words(str(current))}" if isinstance(current, _SPEAKING) else ""
         parts.insert(0, f"Traceback (most recent call last):\n{frames}{type(current).__qualname__}{words}")

@@ -32,9 +32,9 @@ def printable_name(name: str) -> str:
     return name if name.isprintable() else _IN_NAME.sub(_escaped, name)
 
 
-def typed_name(shown: str) -> str:
+def typed_name(printed: str) -> str:
     """Return the name that `printable_name` shows as `shown`; any other text stays as it is."""
-    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), shown)
+    return _ESCAPE.sub(lambda match: match[0].encode().decode("unicode_escape"), printed)
 
 
 def printable_answer(answer: Any) -> Any:
@@ -57,7 +57,7 @@ def fields(value: object, *names: str) -> dict[str, Any]:
 def printable_json(value: Any, *, indent: int | None = None) -> str:
     """Return JSON whose control characters are escaped; it reads back as the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _IN_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _IN_TEXT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -116,6 +116,6 @@ class ProgressLine:
             self._shown = ""
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code < 0xDD00 else found[0].encode("unicode_escape").decode()
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code < 0xDD00 else match[0].encode("unicode_escape").decode()

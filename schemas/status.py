@@ -201,7 +201,7 @@ class ProcessState(Wire):
 
 
 class BrokerState(Wire):
-    """State of the queue's server. `persistence` names the data that survives a crash. A `private` one is recalld's own.
+    """State of the queue's server. `persistence` names the data that survives a crash. A `private` one is ours.
 
     `writable` is False while the server refuses writes: changes are not queued then.
     """

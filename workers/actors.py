@@ -44,7 +44,7 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     def declare(name: str, queue: str, work: Callable[[str, str, str, Claim], Over | None]) -> None:
         def run(agent: str, lane: str = queue) -> None:
             message = CurrentMessage.get_current_message()
-            if message is None or agent not in {known.id for known in runtime.settings.agents}:
+            if message is None or agent not in {configured.id for configured in runtime.settings.agents}:
                 log.warning("unknown_agent", agent=agent)
                 return
             job = str(message.message_id)
@@ -55,10 +55,10 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
                 message.options[ENDED] = work(agent, lane, job, claim)
 
         # Every error is expected: one middleware handles it.
-        made = dramatiq.actor(
+        actor = dramatiq.actor(
             actor_name=name, broker=broker, queue_name=queue, time_limit=TIME_LIMIT_MS, throws=BaseException
         )
-        made(run)
+        actor(run)
 
     # Both lanes share one actor: the message names the queue.
     declare(INDEX_PENDING, Lane.BACKFILL, lambda agent, lane, *more: index_turn(runtime, agent, Lane(lane), *more))

@@ -148,8 +148,8 @@ class AgentJobs:
             gathering = gathering and FEWEST_TEXTS <= len(waiting) < self._api.most_texts
             gathered = set(waiting if gathering else self._noted(waiting, self._api.most_texts))
         # A lost job is looked for before its texts are paid for again.
-        lost = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
-        sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in lost))
+        given_up = [job for job in self._due() if not job.open and job.identity == self._supply.identity]
+        sought = pending.keys() & set().union(*(self.ledger.hashes_in(job.reference) for job in given_up))
         self.look_after()
         elsewhere = gathered | sought | self.ledger.hashes(self._supply.identity)
         if not elsewhere:
@@ -209,8 +209,8 @@ class AgentJobs:
             return Condition(ConditionCode.BATCH_NEEDS_CACHE)
         now, ours = time.time(), [job for job in self.ledger.jobs() if job.identity == self._supply.identity]
         # A job that ended in the future did so while the clock was ahead.
-        ended = [job for job in ours if not job.open and (job.ended_at or 0.0) <= now + SKEW_SECONDS]
-        last = max(ended, key=lambda job: job.ended_at or 0.0, default=None)
+        recent = [job for job in ours if not job.open and (job.ended_at or 0.0) <= now + SKEW_SECONDS]
+        last = max(recent, key=lambda job: job.ended_at or 0.0, default=None)
         until = (last.ended_at or 0.0) + PAUSE_SECONDS if last is not None else 0.0
         if last is None or not last.came_to_nothing or until <= now:
             return None
@@ -260,8 +260,8 @@ class AgentJobs:
         api = self._api if at == (job.account, job.provider) else None
         got_on(waits_for=f"the Batch API of {job.provider}")
         after = step(job, api, self, rules, now=time.time(), steady=_STEADY_ZERO + time.monotonic())
-        ended = not after.open and after.stage is not Stage.LOST
-        freed = self.ledger.hashes_in(job.reference) if ended and after.stop_reason in _FREEING else ()
+        is_over = not after.open and after.stage is not Stage.LOST
+        freed = self.ledger.hashes_in(job.reference) if is_over and after.stop_reason in _FREEING else ()
         self.ledger.save(after, without=freed)
         if after.stage is job.stage is Stage.LOST:
             return
@@ -275,7 +275,7 @@ class AgentJobs:
         # Files stay until their vectors are in the cache.
         saved = self.ledger.job(job.reference)
         cached = self._supply.cache is not None and saved is not None and (saved.taken > 0 or not saved.completed)
-        if api is not None and after.job_id is not None and ended and cached:
+        if api is not None and after.job_id is not None and is_over and cached:
             api.clean_up(after.job_id)
         # Other agents may have the same texts.
         for agent in self._runtime.settings.agents:
@@ -307,19 +307,19 @@ class AgentJobs:
         unread = self.ledger.hashes_in(job.reference)
         ids = self._chunks()
         usable = 0
-        begun = time.monotonic()
+        begin = time.monotonic()
         for group in _groups(lines) if unread else ():
             ours = {line.custom_id: line for line in group if line.custom_id in unread}
             unread.difference_update(ours)
             if ours:
-                usable += self._keep(job, ours, ids, begun)
+                usable += self._keep(job, ours, ids, begin)
             got_on(waits_for=f"results of {job.provider}'s Batch API")
             if unread and (time.monotonic() > deadline or self._runtime.stopping.is_set()):
                 return None
-            begun = time.monotonic()
+            begin = time.monotonic()
         return usable
 
-    def _keep(self, job: BatchJob, lines: Mapping[str, BatchLine], ids: Mapping[str, list[int]], begun: float) -> int:
+    def _keep(self, job: BatchJob, lines: Mapping[str, BatchLine], ids: Mapping[str, list[int]], begin: float) -> int:
         """Keep some results: the cache first, then the index, then the ledger. Each step may be repeated."""
         vectors = self._usable(job, lines)
         tokens = self._tokens({text_hash: lines[text_hash].tokens for text_hash in vectors}, ids)
@@ -328,7 +328,7 @@ class AgentJobs:
         if job.identity == self._supply.identity:
             joined = self._write(vectors, ids)
             self._runtime.board.counters.add(VECTORS, joined)
-            self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begun)
+            self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begin)
         self._record(job, inputs=len(vectors), tokens=tokens)
         self._report_useless(job, lines, vectors)
         self.ledger.settle(job.reference, vectors.keys())
@@ -360,10 +360,10 @@ class AgentJobs:
             return
         widths = Counter(line.vector.shape[0] for line in useless.values() if line.vector is not None)
         error = Unusable("the vectors of a batch job are of no use")
-        [(got, _)] = widths.most_common(1)
-        if (expected := dimensions_of(self._indexer.target())) not in {None, got}:
-            reason = f"a batch job returned vectors of {got} dimensions instead of {expected}"
-            error = Unusable(reason, got=got, expected=expected)
+        [(width, _)] = widths.most_common(1)
+        if (expected := dimensions_of(self._indexer.target())) not in {None, width}:
+            reason = f"a batch job returned vectors of {width} dimensions instead of {expected}"
+            error = Unusable(reason, got=width, expected=expected)
         tokens = self._tokens({name: line.tokens for name, line in useless.items()}, self._chunks())
         limiter.report(error, Permit(len(useless)), tokens=tokens)
 

@@ -105,12 +105,12 @@ class BrokerClaims(Claims):
         self._script: Any = client.register_script(_TAKE)
 
     def take(self, hashes: Collection[str]) -> set[str]:
-        wanted = list(hashes)
+        texts = list(hashes)
         try:
-            denied = self._take(wanted) if wanted else ()
+            denied = self._take(texts) if texts else ()
         except redis.RedisError:
             denied = ()
-        return set(wanted).difference(wanted[place] for place in denied)
+        return set(texts).difference(texts[place] for place in denied)
 
     def release(self, hashes: Collection[str]) -> None:
         if hashes:
@@ -129,14 +129,14 @@ class BrokerClaims(Claims):
         with self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.set(key, self._presence.name, nx=True, ex=KEPT_SECONDS)
-            held = [place for place, granted in enumerate(pipe.execute()) if not granted]
-        if not held:
+            taken_places = [place for place, granted in enumerate(pipe.execute()) if not granted]
+        if not taken_places:
             return ()
         # Those of dead processes, and of this one, are granted all the same.
         denied: Sequence[int] = self._script(
-            keys=[keys[place] for place in held], args=[self._presence.name, KEPT_SECONDS]
+            keys=[keys[place] for place in taken_places], args=[self._presence.name, KEPT_SECONDS]
         )
-        return [held[place] for place in denied]
+        return [taken_places[place] for place in denied]
 
     def _key(self, text_hash: str) -> str:
         return self._keys.claim(self._scope, text_hash)

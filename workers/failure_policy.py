@@ -112,15 +112,17 @@ def decide(error: BaseException, attempts: int) -> Decision:
             # Another provider would embed everything again; the first one may be right again in a minute.
             return Decision(_pause(error, attempts), ConditionCode.PROVIDER_USELESS)
         case ProviderFailed():
-            lost = None if isinstance(error.reason, Throttled) else LOST_AFTER_SECONDS
+            fallback_after = None if isinstance(error.reason, Throttled) else LOST_AFTER_SECONDS
             news = not isinstance(error.reason, Waiting)
-            return Decision(_pause(error, attempts), ConditionCode.PROVIDER_FAILS, news=news, fallback_after=lost)
+            return Decision(
+                _pause(error, attempts), ConditionCode.PROVIDER_FAILS, news=news, fallback_after=fallback_after
+            )
         case Transient():
             return Decision(_pause(error, attempts), ConditionCode.JOB_FAILED)
     return Decision(_pause(error, attempts), ConditionCode.JOB_FAILED)
 
 
 def _pause(error: BaseException, attempts: int) -> float:
-    named = error.retry_after if isinstance(error, Transient) else None
+    retry_after = error.retry_after if isinstance(error, Transient) else None
     unnamed = backoff(attempts + 1, first=BACKOFF_SECONDS, longest=BACKOFF_MAX_SECONDS)
-    return max(unnamed if named is None else named, PAUSE_MIN_SECONDS)
+    return max(unnamed if retry_after is None else retry_after, PAUSE_MIN_SECONDS)

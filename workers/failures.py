@@ -88,9 +88,9 @@ class Failures(dramatiq.Middleware):
 
     def _over(self, message: dramatiq.MessageProxy) -> None:
         """End the conditions that a successful job disproves."""
-        ended = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
+        codes = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
         failed = f"{ConditionCode.JOB_FAILED} {_subject(message)}"
-        self._runtime.board.replace([*ended, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
+        self._runtime.board.replace([*codes, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
 
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""
@@ -175,8 +175,8 @@ class Failures(dramatiq.Middleware):
         elif isinstance(error, Postponed):
             board.report(code, agent=agent, reason=str(error))
         else:
-            known = isinstance(error, RecalldError)
-            text = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+            is_expected = isinstance(error, RecalldError)
+            text = str(error) if is_expected else f"unexpected {type(error).__name__}: {error}"
             subject = _subject(message) if code is ConditionCode.JOB_FAILED else ""
             board.report(code, agent=agent, subject=subject, error=text)
 
@@ -204,8 +204,15 @@ class Failures(dramatiq.Middleware):
         """
         provider, useless = self._provider(agent), (ConditionCode.PROVIDER_USELESS, ConditionCode.DIMENSIONS_CHANGED)
         codes = [code for code in OF_PROVIDER if code not in useless]
-        failures = [one for one in self._runtime.board.conditions(agent) if one.code in codes]
-        return min((one.since for one in failures if one.subject == provider and one.since is not None), default=None)
+        failures = [condition for condition in self._runtime.board.conditions(agent) if condition.code in codes]
+        return min(
+            (
+                condition.since
+                for condition in failures
+                if condition.subject == provider and condition.since is not None
+            ),
+            default=None,
+        )
 
     def _waits_for_long(self, agent: str) -> bool:
         """Return True if no other process has taken the documents that this one leaves to others."""

@@ -157,9 +157,9 @@ class Maintenance:
             with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, agent):
                 self._maintain(agent, deadline, now)
         with _reporting(self._runtime, ConditionCode.MAINTENANCE_FAILED, "*"):
-            begun = time.monotonic()
+            begin = time.monotonic()
             if self._runtime.maintain_cache():
-                self._count({"cache": time.monotonic() - begun})
+                self._count({"cache": time.monotonic() - begin})
 
     def _since(self, agent: str) -> float:
         return self._looked_after.get(agent, self._begun)
@@ -192,10 +192,10 @@ class Maintenance:
         """Count rounds and whole seconds for metrics; fractions are carried over."""
         for of, took in seconds.items():
             self._rests[of] = self._rests.get(of, 0.0) + took
-            whole = int(self._rests[of])
-            self._rests[of] -= whole
+            whole_seconds = int(self._rests[of])
+            self._rests[of] -= whole_seconds
             self._runtime.board.counters.add(MAINTENANCE, 1, of)
-            self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole, of)
+            self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole_seconds, of)
 
     def _is_quiet(self, agent: str) -> bool:
         return not self._runtime.queue.marks.waiting(agent).anything

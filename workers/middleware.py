@@ -70,12 +70,12 @@ class JobWatch(dramatiq.Middleware):
         exception: BaseException | None = None,
     ) -> None:
         """End the span of a job, and record its outcome."""
-        stack, span, begun = _current.job
+        stack, span, begin = _current.job
         _current.pulse = None
         outcome = str(message.options.get(OUTCOME, "done"))
         span.set_attribute("recalld.outcome", outcome)
         self._running.labels(message.actor_name).dec()
-        self._seconds.labels(message.actor_name, outcome).observe(time.perf_counter() - begun)
+        self._seconds.labels(message.actor_name, outcome).observe(time.perf_counter() - begin)
         structlog.contextvars.unbind_contextvars("agent", "job_id")
         try:
             stack.__exit__(type(exception) if exception is not None else None, exception, None)
@@ -88,6 +88,6 @@ class JobWatch(dramatiq.Middleware):
 
 def got_on(*, waits_for: str | None = None) -> None:
     """Record that the job in this thread begins its next step, which may wait for a provider (`waits_for`)."""
-    if (found := getattr(_current, "pulse", None)) is not None:
-        pulse, doing = found
+    if (own_pulse := getattr(_current, "pulse", None)) is not None:
+        pulse, doing = own_pulse
         pulse.busy(doing if waits_for is None else f"{doing}: waits for {waits_for}")

@@ -114,10 +114,10 @@ def run_workers(
         log.info("workers_stopping")
         runtime.stopping.set()
         drained_by = time.monotonic() + DRAIN_SECONDS
-        ended = drain(broker, workers, keys, seconds=DRAIN_SECONDS)
+        all_ended = drain(broker, workers, keys, seconds=DRAIN_SECONDS)
         sweeper.join(timeout=min(SWEEP_SECONDS, max(drained_by - time.monotonic(), 1.0)))
         life.stop()
-        runtime.close(seconds=drained_by - time.monotonic(), in_use=not ended or sweeper.is_alive())
+        runtime.close(seconds=drained_by - time.monotonic(), in_use=not all_ended or sweeper.is_alive())
         runtime.publish_counts()
     claim.leave()
     broker.close()
@@ -172,11 +172,11 @@ def _give_back_the_not_begun(worker: Worker) -> None:
 def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
     """Give back messages that this process took and did not acknowledge. Later acknowledgements have no effect."""
     for queue in [name for canonical in QUEUES for name in (canonical, f"{canonical}.DQ")]:
-        taken = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
-        if taken:
-            broker.do_requeue(queue, *taken)
+        message_ids = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
+        if message_ids:
+            broker.do_requeue(queue, *message_ids)
             broker.ring(queue)
-            log.info("jobs_given_back", queue=queue, jobs=len(taken))
+            log.info("jobs_given_back", queue=queue, jobs=len(message_ids))
 
 
 def give_back_large_blocks() -> None:

@@ -167,8 +167,12 @@ class Runtime:
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)
         # Two keys may mean the same vectors, but not the same limits and bills.
-        made = choice.provider
-        key = (made.identity, made.account) if made is not None else (f"none:{choice.name}:{choice.error}", "")
+        provider = choice.provider
+        key = (
+            (provider.identity, provider.account)
+            if provider is not None
+            else (f"none:{choice.name}:{choice.error}", "")
+        )
         if key not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:
                 path = self.settings.home / "cache" / "embeddings.sqlite"

@@ -50,10 +50,10 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with keywords for the processor, and keywords come first.
             raise Postponed("keywords first", retry_in=0.5)
-        wanted = f"the vectors of {indexer.supply.choice.name}"
+        awaited = f"the vectors of {indexer.supply.choice.name}"
 
         def joined(count: int, seconds: float) -> None:
-            got_on(waits_for=wanted)
+            got_on(waits_for=awaited)
             runtime.board.counters.add(COMMITS, 1, "vectors")
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
@@ -61,7 +61,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
 
         with batch_jobs(runtime, indexer) as jobs:
             turn = jobs.note() if jobs is not None else BatchTurn()
-        got_on(waits_for=wanted)
+        got_on(waits_for=awaited)
         with CrashSafeRounds(runtime.queue.marks.quarantine, agent, job) as rounds:
             rounds.refuse(target)
             report = fill_vectors(

@@ -45,16 +45,16 @@ def address_of(url: str) -> Address:
     Raises:
         InvalidSettings: the text is no such URL.
     """
-    wanted = f"the service's address must look like http://{DEFAULT_HOST}:{DEFAULT_PORT} or https://host/path"
+    rule = f"the service's address must look like http://{DEFAULT_HOST}:{DEFAULT_PORT} or https://host/path"
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise InvalidSettings(wanted) from None
+        raise InvalidSettings(rule) from None
     if parts.username is not None or parts.password is not None:
         raise InvalidSettings("leave the password out of the address: the agent's token is passed as token=")
     if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not is_plain(url):
-        raise InvalidSettings(wanted)
+        raise InvalidSettings(rule)
     return Address(host, port or _PORTS[parts.scheme], parts.scheme == "https", parts.path.rstrip("/"))
 
 
@@ -117,10 +117,10 @@ def agents_with_tokens(home: Path) -> list[str]:
 
 def token_of(home: Path, agent: str | None) -> str | None:
     """Return the agent's token, without an agent the only token; None if there is none or several."""
-    known = agents_with_tokens(home)
+    agents = agents_with_tokens(home)
     # Only names from the folder's own list: what a caller passes is never made a path.
-    name = agent if agent is not None else known[0] if len(known) == 1 else None
-    if name not in known or name is None:
+    name = agent if agent is not None else agents[0] if len(agents) == 1 else None
+    if name not in agents or name is None:
         return None
     try:
         token = (home / "run" / "tokens" / name).read_text("utf-8").strip()

@@ -282,8 +282,8 @@ class Client(Service):
         Raises:
             ServiceUnavailable, RequestRefused
         """
-        asked = {"agent": agent or self.agent, "deep": "true" if deep else None}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        parameters = {"agent": agent or self.agent, "deep": "true" if deep else None}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
         path = "/v1/status" + (f"?{query}" if query else "")
         return cast("Status", self._call("GET", path, extra_seconds=DEEP_STATUS_SECONDS if deep else 0.0))
 
@@ -334,8 +334,8 @@ class Client(Service):
             ServiceUnavailable, RequestRefused
         """
         flags = {"bareReset": "true" if bare_reset else None, "texts": "true" if texts else None}
-        asked = {"kind": kind, **flags, **self._asker(agent, session_key)}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        parameters = {"kind": kind, **flags, **self._asker(agent, session_key)}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
         return cast("ContextReport", self._call("GET", f"/v1/context?{query}"))
 
     def flush_plan(self: Service, state: Mapping[str, Any], *, agent: str | None = None) -> FlushAnswer:

@@ -75,7 +75,7 @@ def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Finding]
     Raises:
         UserError: the settings are wrong. Anything else is a finding.
     """
-    return [found.after_healing() if fix else found for found in _look(invocation, online=online)]
+    return [finding.after_healing() if fix else finding for finding in _look(invocation, online=online)]
 
 
 def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
@@ -102,17 +102,17 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield from process_findings(settings, status)
         choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}
         yield from in_common(
-            found
+            finding
             for agent in status.agents
-            for found in provider_findings(agent, choices[agent.agent], online=online, now=time.time())
+            for finding in provider_findings(agent, choices[agent.agent], online=online, now=time.time())
         )
         index = partial(_index, invocation)
-        yield from in_common(found for agent in status.agents for found in index_findings(agent, status, index))
+        yield from in_common(finding for agent in status.agents for finding in index_findings(agent, status, index))
         yield from in_common(condition_findings(settings, side, status, index, online=online))
         for agent in status.agents:
             if (alike := alike_condition(beginnings(_newest_texts(settings, agent.agent)))) is not None:
-                found = Finding.of("transcripts", alike, agents=(agent.agent,))
-                yield from in_common([replace(found, level=Level.WARNING)])
+                finding = Finding.of("transcripts", alike, agents=(agent.agent,))
+                yield from in_common([replace(finding, level=Level.WARNING)])
         yield leftovers(settings)
     if not settings.agents:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
@@ -144,8 +144,8 @@ def process_findings(settings: Settings, status: Status) -> Iterator[Finding]:
     well = sorted(state.role for state in status.processes if state.code is None)
     if away or (not facts.writable and not status.processes):
         why = "does not answer" if away else "takes no heartbeats"
-        said = f"the state of the processes is unknown: the broker {why}"
-        yield Finding("processes", said, Level.WARNING, "see to the broker first")
+        text = f"the state of the processes is unknown: the broker {why}"
+        yield Finding("processes", text, Level.WARNING, "see to the broker first")
     elif well:
         yield Finding("processes", f"{', '.join(well)} {'is' if len(well) == 1 else 'are'} well")
     elif not status.processes:
@@ -165,7 +165,7 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
     how = "was not asked; `recalld doctor --online` sends one word to it" if provider.account else "runs here"
     with contextlib.closing(provider):
         if online:
-            begun = time.monotonic()
+            begin = time.monotonic()
             try:
                 provider.embed_query("hello")
             except RecalldError as error:
@@ -174,7 +174,7 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
                 )
                 yield Finding("provider", str(error), Level.PROBLEM, action, agents)
                 return
-            how = f"answered in {time.monotonic() - begun:.2f} s"
+            how = f"answered in {time.monotonic() - begin:.2f} s"
     # A refusal is a condition of status.
     if endpoint is not None and endpoint.condition not in {EndpointCondition.OK, EndpointCondition.STOPPED}:
         text = f"{choice.name} is {endpoint.condition}{f': {endpoint.reason}' if endpoint.reason else ''}"
@@ -214,8 +214,8 @@ def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]
             heal=None if unwell else partial(index, agent.agent),
         )
     elif not agent.troubles:
-        said = f"{agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
-        yield Finding("index", said, agents=agents)
+        text = f"{agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
+        yield Finding("index", text, agents=agents)
     if agent.dead_letters:
         action = "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`"
         yield problem(f"{counted(len(agent.dead_letters), 'document')} failed", action=action)
@@ -240,9 +240,9 @@ def condition_findings(
                 continue
             check = "provider" if condition.code in _OF_PROVIDERS else part_of(condition)
             agents = () if condition.code in _SHARED else (agent.agent,)
-            found = Finding.of(check, condition, agents=agents, heal=heals.get(condition.code))
+            finding = Finding.of(check, condition, agents=agents, heal=heals.get(condition.code))
             remedy = "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache"
-            yield replace(found, action=remedy) if damaged and condition.code in _OF_DAMAGE else found
+            yield replace(finding, action=remedy) if damaged and condition.code in _OF_DAMAGE else finding
 
 
 def _is_damaged(settings: Settings, agent: str) -> bool:
@@ -264,10 +264,10 @@ def alike_condition(messages: Iterable[str]) -> Condition | None:
     """Return the condition that a quarter of the messages begin alike but for their numbers, else None."""
     counts = Counter(re.sub(r"\d+", "0", message)[:_ALIKE_CHARACTERS] for message in messages)
     total = counts.total()
-    beginning, found = counts.most_common(1)[0] if counts else ("", 0)
-    if total < _FEWEST_MESSAGES or found <= total * _ALIKE_SHARE:
+    beginning, count = counts.most_common(1)[0] if counts else ("", 0)
+    if total < _FEWEST_MESSAGES or count <= total * _ALIKE_SHARE:
         return None
-    params: dict[str, Param] = {"beginning": beginning, "percent": round(100 * found / total), "messages": total}
+    params: dict[str, Param] = {"beginning": beginning, "percent": round(100 * count / total), "messages": total}
     return Condition(ConditionCode.MESSAGES_ALIKE, params=params)
 
 
@@ -293,9 +293,9 @@ def leftovers(settings: Settings) -> Finding:
     stale = stale_files(settings.home)
     if not stale:
         return Finding("leftovers", "no files of processes that are gone")
-    said = f"{', '.join(map(str, stale))}: of processes that are gone"
+    state = f"{', '.join(map(str, stale))}: of processes that are gone"
     heal = partial(_remove, settings)
-    return Finding("leftovers", said, Level.WARNING, "`recalld doctor --fix` removes them", heal=heal)
+    return Finding("leftovers", state, Level.WARNING, "`recalld doctor --fix` removes them", heal=heal)
 
 
 # Remedies

@@ -74,40 +74,42 @@ class Finding:
 def in_common(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings with their agents' names; equal findings of several agents become one."""
     groups: dict[Finding, list[str]] = {}
-    for one in findings:
-        groups.setdefault(replace(one, agents=()), []).extend(one.agents)
+    for finding in findings:
+        groups.setdefault(replace(finding, agents=()), []).extend(finding.agents)
     for shared, agents in groups.items():
-        named = ", ".join(agents[:_NAMED])
+        names = ", ".join(agents[:_NAMED])
         more = f" and {len(agents) - _NAMED} more" if len(agents) > _NAMED else ""
-        yield replace(shared, message=f"{named}{more}: {shared.message}", agents=tuple(agents)) if agents else shared
+        yield replace(shared, message=f"{names}{more}: {shared.message}", agents=tuple(agents)) if agents else shared
 
 
 def answer(findings: Sequence[Finding]) -> Mapping[str, Any]:
     """Return the findings as one JSON object."""
-    return {"ok": not any(one.is_open for one in findings), "findings": [_body(one) for one in findings]}
+    return {"ok": not any(one.is_open for one in findings), "findings": [_body(finding) for finding in findings]}
 
 
-def _body(found: Finding) -> dict[str, Any]:
-    only = found.agents[0] if len(found.agents) == 1 else None
+def _body(finding: Finding) -> dict[str, Any]:
+    only = finding.agents[0] if len(finding.agents) == 1 else None
     body = {
-        **fields(found, "check", "level", "message", "action", "healed", "failed", "code"),
+        **fields(finding, "check", "level", "message", "action", "healed", "failed", "code"),
         "agent": only,
-        "agents": found.agents if found.agents and only is None else None,
-        "canBeHealed": found.heal is not None,
+        "agents": finding.agents if finding.agents and only is None else None,
+        "canBeHealed": finding.heal is not None,
     }
     return {name: value for name, value in body.items() if value is not None}
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings for a terminal, styled."""
-    several = len({agent for one in findings for agent in one.agents}) > 1
-    for found in findings:
-        typed = partial(to_type, agent=found.agents[0] if several and len(found.agents) == 1 else None)
-        mark, colour = _MARKS[found.level] if found.healed is None else ("healed", "green")
-        check = click.style(f"{found.check:<12}", dim=True)
-        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(found.message))}"
-        below = f"could not be healed: {found.failed}" if found.failed else found.action and f"-> {found.action}"
-        if below := found.healed or below:
+    several = len({agent for finding in findings for agent in finding.agents}) > 1
+    for finding in findings:
+        typed = partial(to_type, agent=finding.agents[0] if several and len(finding.agents) == 1 else None)
+        mark, colour = _MARKS[finding.level] if finding.healed is None else ("healed", "green")
+        check = click.style(f"{finding.check:<12}", dim=True)
+        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(finding.message))}"
+        below = (
+            f"could not be healed: {finding.failed}" if finding.failed else finding.action and f"-> {finding.action}"
+        )
+        if below := finding.healed or below:
             yield f"{'':<19}{typed(printable_name(below))}"
-    left = sum(one.is_open for one in findings)
+    left = sum(finding.is_open for finding in findings)
     yield f"{counted(left, 'problem')} left" if left else "nothing is wrong"

@@ -59,12 +59,12 @@ def findings(settings: Settings) -> Iterator[Finding]:
 def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
     """Compare the files that a process may open with the files that the agents need."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    wanted = min(_FILES_ENOUGH, _FILES_BESIDE + _FILES_AN_AGENT * len(settings.agents))
-    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+    better = min(_FILES_ENOUGH, _FILES_BESIDE + _FILES_AN_AGENT * len(settings.agents))
+    if allowed == resource.RLIM_INFINITY or allowed >= better:
         return Finding("open files", f"a process may open {'any number of' if allowed < 0 else allowed} files")
-    said = f"a process may open {allowed} files; with {len(settings.agents)} agents {wanted} are better"
-    action = f"`ulimit -n {wanted}` before `recalld up`, or LimitNOFILE={wanted} in its systemd unit"
-    return Finding("open files", said, Level.WARNING, action)
+    state = f"a process may open {allowed} files; with {len(settings.agents)} agents {better} are better"
+    action = f"`ulimit -n {better}` before `recalld up`, or LimitNOFILE={better} in its systemd unit"
+    return Finding("open files", state, Level.WARNING, action)
 
 
 def watches(settings: Settings, *, limits: Path = Path("/proc/sys/fs/inotify")) -> Finding:
@@ -73,38 +73,40 @@ def watches(settings: Settings, *, limits: Path = Path("/proc/sys/fs/inotify")) 
         most = int((limits / "max_user_watches").read_text("ascii"))
     except (OSError, ValueError):
         return Finding("watches", f"{sys.platform} has no limit of inotify watches")
-    wanted = sum(_folders(AgentFiles.of(settings, one)) for one in settings.agents if one.enabled and one.sync.watch)
-    if wanted <= most:
-        return Finding("watches", f"{wanted} folders to watch; {most} inotify watches for all programs together")
-    said = f"{wanted} folders are to be watched with {most} inotify watches; some folders will be polled"
-    enough = f"`sysctl fs.inotify.max_user_watches={1 << (2 * wanted - 1).bit_length()}`"
-    return Finding("watches", said, Level.WARNING, f"{enough}, and in /etc/sysctl.d to keep it")
+    folders = sum(
+        _folders(AgentFiles.of(settings, agent)) for agent in settings.agents if agent.enabled and agent.sync.watch
+    )
+    if folders <= most:
+        return Finding("watches", f"{folders} folders to watch; {most} inotify watches for all programs together")
+    state = f"{folders} folders are to be watched with {most} inotify watches; some folders will be polled"
+    enough = f"`sysctl fs.inotify.max_user_watches={1 << (2 * folders - 1).bit_length()}`"
+    return Finding("watches", state, Level.WARNING, f"{enough}, and in /etc/sysctl.d to keep it")
 
 
 def _folders(files: AgentFiles) -> int:
     """Return the number of folders that have to be watched for an agent."""
-    found = {existing_folder(os.fspath(root.path)) for root in files.watch_roots()}
-    files.scan(entering=found.add)
-    return len(found)
+    folders = {existing_folder(os.fspath(root.path)) for root in files.watch_roots()}
+    files.scan(entering=folders.add)
+    return len(folders)
 
 
 def sqlite_parts(settings: Settings) -> Iterator[Finding]:
     """Try the parts of SQLite for both kinds of search."""
-    vector, here = settings.store.vector, f"SQLite {apsw.sqlite_lib_version()}"
+    vector, sqlite_version = settings.store.vector, f"SQLite {apsw.sqlite_lib_version()}"
     connection = apsw.Connection(":memory:")
     try:
         connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
-        yield Finding("keywords", f"{here} has FTS5")
+        yield Finding("keywords", f"{sqlite_version} has FTS5")
     except apsw.SQLError:
         action = "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`"
-        yield Finding("keywords", f"{here} has no FTS5: nothing is found by its words", Level.PROBLEM, action)
+        yield Finding("keywords", f"{sqlite_version} has no FTS5: nothing is found by its words", Level.PROBLEM, action)
     reason = load_sqlite_vec(connection, vector.extension_path)
     connection.close()
     if reason is not None and vector.enabled and vector.extension_path is not None:
         yield Finding("vectors", reason, Level.WARNING, "correct store.vector.extension_path, or take it out")
         return
-    kept = "sqlite-vec writes them" if reason is None else f"in plain tables ({reason})"
-    searched = f"{kept}, numpy {version('numpy')} searches them"
+    state = "sqlite-vec writes them" if reason is None else f"in plain tables ({reason})"
+    searched = f"{state}, numpy {version('numpy')} searches them"
     yield Finding("vectors", searched if vector.enabled else "store.vector.enabled = false")
 
 
@@ -120,16 +122,16 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
     free = shutil.disk_usage(home).free if free is None else free
     folder = settings.indexes_path
     largest = max(map(tree_bytes, folder.iterdir()), default=0) if os.access(folder, os.R_OK | os.X_OK) else 0
-    said, wanted = f"{size(free)} are free for {home}", max(_LITTLE_SPACE, 2 * largest)
-    if free >= wanted:
-        return Finding("disk", said)
-    action = f"keep {size(wanted)} free"
+    state, enough = f"{size(free)} are free for {home}", max(_LITTLE_SPACE, 2 * largest)
+    if free >= enough:
+        return Finding("disk", state)
+    action = f"keep {size(enough)} free"
     if free < _NO_SPACE:
         beside = ", and no new index can be built beside the present one" if largest else ""
-        said += f": what does not fit into that is not indexed{beside}"
-        return Finding("disk", said, Level.PROBLEM, action)
+        state += f": what does not fit into that is not indexed{beside}"
+        return Finding("disk", state, Level.PROBLEM, action)
     anew = f"changed settings build an index anew beside the old one (the largest takes {size(largest)})"
-    return Finding("disk", f"{said}; {anew}", Level.WARNING, action)
+    return Finding("disk", f"{state}; {anew}", Level.WARNING, action)
 
 
 def pattern_findings(settings: Settings) -> Iterator[Finding]:
@@ -165,9 +167,9 @@ def clock(*, broker_seconds_ahead: float | None, now: float | None = None) -> Fi
         return Finding("clock", "it is a date of recalld's time; the broker's is not known")
     if abs(broker_seconds_ahead) <= _CLOCK_SECONDS:
         return Finding("clock", "the clock agrees with the broker's")
-    said = f"the clocks of this machine and of the broker differ by {abs(broker_seconds_ahead):.0f} s"
+    state = f"the clocks of this machine and of the broker differ by {abs(broker_seconds_ahead):.0f} s"
     action = "set both (`timedatectl set-ntp true`): waiting times and limits a minute go by them"
-    return Finding("clock", said, Level.WARNING, action)
+    return Finding("clock", state, Level.WARNING, action)
 
 
 def seconds_ahead(side: BrokerSide) -> float | None:
@@ -188,7 +190,7 @@ def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
         try:
             hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
             handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]
-            programs = [shlex.split(one["command"])[0] for one in handlers if is_ours(one, program)]
+            programs = [shlex.split(handler["command"])[0] for handler in handlers if is_ours(handler, program)]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError, IndexError, RecursionError):
@@ -201,11 +203,11 @@ def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
             yield _openclaw(folder, enabled=is_hook_enabled(state, folders.openclaw_config, "recalld"))
 
 
-def _called(file: Path, program: str, called: str, events: int, action: str) -> Finding:
-    if shutil.which(Path(called).expanduser()) is not None:
+def _called(file: Path, program: str, program_path: str, events: int, action: str) -> Finding:
+    if shutil.which(Path(program_path).expanduser()) is not None:
         return Finding("hooks", f"{program} calls recalld at {events} events")
-    said = f"{file} calls a recalld that is not there any more: {called}"
-    return Finding("hooks", said, Level.PROBLEM, action)
+    state = f"{file} calls a recalld that is not there any more: {program_path}"
+    return Finding("hooks", state, Level.PROBLEM, action)
 
 
 def _openclaw(folder: Path, *, enabled: bool) -> Finding:
@@ -213,14 +215,14 @@ def _openclaw(folder: Path, *, enabled: bool) -> Finding:
     again = "`recalld hook install openclaw` prints what belongs there; then restart OpenClaw's gateway"
     try:
         described, handler = ((folder / name).read_text("utf-8") for name in ("HOOK.md", "handler.ts"))
-        called = spawned(handler)
+        command = spawned(handler)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "they are not the files that recalld prints"
         return Finding("hooks", f"the hook in {folder} cannot work: {why}", Level.PROBLEM, again)
     if missing := [event for event in OPENCLAW_EVENTS if event not in described]:
-        said = f"{folder / 'HOOK.md'} does not ask for {', '.join(missing)}"
-        return Finding("hooks", said, Level.WARNING, again)
+        state = f"{folder / 'HOOK.md'} does not ask for {', '.join(missing)}"
+        return Finding("hooks", state, Level.WARNING, again)
     if not enabled:
         action = "`openclaw hooks enable recalld`, then restart OpenClaw's gateway"
         return Finding("hooks", f"OpenClaw's settings do not enable the hook in {folder}", Level.WARNING, action)
-    return _called(folder / "handler.ts", "openclaw", called[0], len(OPENCLAW_EVENTS), again)
+    return _called(folder / "handler.ts", "openclaw", command[0], len(OPENCLAW_EVENTS), again)

@@ -42,17 +42,17 @@ def with_hooks(
     """
     events, seconds = _EVENTS[program]
     handler = {"type": "command", "command": command, "timeout": seconds}
-    wanted: dict[str, list[object]] = {}
+    handlers_by_event: dict[str, list[object]] = {}
     for event in (*events, *waiting) if command is not None else ():
         # Claude Code goes on beside an `async` handler, but its end ends everything beside it.
         beside = program == "claude-code" and event not in ("SessionEnd", *waiting)
-        wanted[event] = [{"hooks": [{**handler, "async": True} if beside else handler]}]
+        handlers_by_event[event] = [{"hooks": [{**handler, "async": True} if beside else handler]}]
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(groups, list) for groups in hooks.values()):
         raise ValueError('there are no lists of hooks under "hooks"')
     after: dict[str, list[object]] = {}
-    for event in dict.fromkeys([*hooks, *wanted]):
-        groups = [*wanted.get(event, ()), *_others(hooks.get(event, ()), program)]
+    for event in dict.fromkeys([*hooks, *handlers_by_event]):
+        groups = [*handlers_by_event.get(event, ()), *_others(hooks.get(event, ()), program)]
         if groups:
             after[event] = groups
     rest = {key: value for key, value in settings.items() if after or key != "hooks"}
@@ -63,7 +63,11 @@ def _others(groups: Iterable[Any], program: str) -> Iterator[object]:
     """Yield the groups without our handlers."""
     for group in groups:
         handlers = group.get("hooks") if isinstance(group, dict) else None
-        theirs = [one for one in handlers if not is_ours(one, program)] if isinstance(handlers, list) else handlers
+        theirs = (
+            [handler for handler in handlers if not is_ours(handler, program)]
+            if isinstance(handlers, list)
+            else handlers
+        )
         if theirs == handlers:
             yield group
         elif theirs:
@@ -141,10 +145,10 @@ def spawned(handler: str) -> list[str]:
     Raises:
         ValueError: it is another program's handler.
     """
-    found = _SPAWN.search(handler)
-    if found is None:
+    match = _SPAWN.search(handler)
+    if match is None:
         raise ValueError("this handler calls nothing")
-    return [str(json.loads(found[1])), *map(str, json.loads(found[2]))]
+    return [str(json.loads(match[1])), *map(str, json.loads(match[2]))]
 
 
 _DESCRIPTION = """\

@@ -101,10 +101,10 @@ class _Daemon:
         self._children = [
             Child(
                 name,
-                own_command("recalld", name.partition("-")[0], *shared, *own, "--supervised"),
+                own_command("recalld", name.partition("-")[0], *shared, *arguments, "--supervised"),
                 log_folder=settings.home / "log",
             )
-            for name, own in kinds.items()
+            for name, arguments in kinds.items()
         ]
 
     def run(self, age: SettingsAge) -> None:
@@ -146,16 +146,16 @@ class _Daemon:
             UserError: a child does not start.
         """
         progress, pulse = Progress(self._settings, self._board), self._pulses.of("supervising")
-        is_up, ask_at, told = False, 0.0, None
+        is_up, ask_at, reported = False, 0.0, None
         while not self._stop.wait(_LOOK_SECONDS):
             pulse.busy("looks after the processes")
-            ended = [said for child in self._children if (said := child.look())]
-            for said in ended:
-                say(said)
+            messages = [message for child in self._children if (message := child.look())]
+            for message in messages:
+                say(message)
             if not is_up:
                 is_up = self._all_ready()
             # A process may have ended because the broker did.
-            if not ended and time.monotonic() < ask_at:
+            if not messages and time.monotonic() < ask_at:
                 continue
             ask_at = time.monotonic() + _ASK_SECONDS
             bound_log(self._settings.home / "broker" / SERVER_LOG)
@@ -165,10 +165,10 @@ class _Daemon:
                     say("the broker was gone; it is started again")
             except RecalldError as error:
                 say(str(error))
-            if (missed := self._missed()) != told:
-                code, told = ConditionCode.PROCESS_MISSING, missed
-                found = [Condition(code, name, params={"reason": why}) for name, why in missed.items()]
-                self._board.replace((code,), found, agent="*")
+            if (missed := self._missed()) != reported:
+                code, reported = ConditionCode.PROCESS_MISSING, missed
+                conditions = [Condition(code, name, params={"reason": why}) for name, why in missed.items()]
+                self._board.replace((code,), conditions, agent="*")
             if is_up:
                 progress.look()
 

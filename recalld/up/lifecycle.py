@@ -142,8 +142,8 @@ def notify(word: str) -> None:
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
     """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
-    asked, over = asked_by_systemd(), threading.Event()
-    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID", str(os.getpid()))
+    is_asked, over = asked_by_systemd(), threading.Event()
+    micros, pid = is_asked.get("WATCHDOG_USEC", ""), is_asked.get("WATCHDOG_PID", str(os.getpid()))
 
     def run() -> None:
         while not over.is_set():
@@ -224,14 +224,14 @@ class SettingsAge:
 
     def __call__(self) -> OutdatedState | None:
         """Return the change that this process does not know, None while there is none. Never raises."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen, invalid = seen, False
+        look = self._look()
+        if look != self._seen:
+            self._seen, invalid = look, False
             try:
                 changed = self._invocation.read_again().settings != self._settings
             except UserError:
                 invalid = changed = True
-            at, file = max(((at, str(file)) for file, (at, _) in seen.items()), default=(time.time(), "a gone file"))
+            at, file = max(((at, str(file)) for file, (at, _) in look.items()), default=(time.time(), "a gone file"))
             self._outdated = OutdatedState(file, at, self._read_at, invalid=invalid) if changed else None
         return self._outdated
 

@@ -91,7 +91,7 @@ def _run_files(home: Path) -> dict[Path, list[object]]:
     """Return the process ids in each run file, which has one entry or one an agent."""
     files = {path: read_derived(path) for path in (home / "run" / name for name in _RUN_FILES)}
     return {
-        path: [one["pid"] for one in (body, *body.values()) if isinstance(one, dict) and "pid" in one]
+        path: [process["pid"] for process in (body, *body.values()) if isinstance(process, dict) and "pid" in process]
         for path, body in files.items()
         if isinstance(body, dict)
     }

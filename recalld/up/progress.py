@@ -85,23 +85,23 @@ class Progress:
         waiting = self._board.waiting()
         if waiting is None or (waiting and not self._line.due):
             return
-        changed = [one for one in self._indexes if one.moves or one.agent.id in {*waiting, *self._waited}]
+        changed = [index for index in self._indexes if index.moves or index.agent.id in {*waiting, *self._waited}]
         self._waited = waiting
         for index in changed:
             index.look()
         if not changed:
             return
-        behind, lacking = sum(waiting.values()), sum(one.lacking for one in self._indexes)
-        held_up = self._board.vectors_of([one.agent.id for one in self._indexes if one.lacking])
+        behind, lacking = sum(waiting.values()), sum(index.lacking for index in self._indexes)
+        held_up = self._board.vectors_of([index.agent.id for index in self._indexes if index.lacking])
         for agent, (_, condition) in held_up.items():
             if condition is not None:
                 # These lines often end in a log, where a provider's words may quote memory. Status has them.
                 reason = printable_name(without_foreign_words(what_happened(condition)))
                 self._line.once(to_type(f"{agent}: {reason}", agent=agent), key=reason)
-        is_whole = not behind and not any(one.moves for one in self._indexes)
+        is_whole = not behind and not any(index.moves for index in self._indexes)
         if is_whole or ((behind or lacking) and self._line.due):
-            files = sum(one.counts.files for one in self._indexes)
-            ready = sum(one.counts.vectors_ready for one in self._indexes)
-            failed = sum(one.failed for one in self._indexes)
+            files = sum(index.counts.files for index in self._indexes)
+            ready = sum(index.counts.vectors_ready for index in self._indexes)
+            failed = sum(index.failed for index in self._indexes)
             line = progress_line(files=files, ready=ready, failed=failed, behind=behind, lacking=lacking)
             self._line.draw(to_type(line), last=is_whole)

@@ -57,8 +57,8 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """
     if Path(sysconfig.get_path("purelib")).resolve() == _OUR_FOLDER:
         return dict(environment)
-    named = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))  # an empty name is the current folder
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(_OUR_FOLDER), *named]))}
+    folders = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))  # an empty name is the current folder
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(_OUR_FOLDER), *folders]))}
 
 
 class Child:
@@ -110,8 +110,8 @@ class Child:
         """Return the reason why this process's work is not done for a while now, in words; None while it is done."""
         if self.ready or self._clock() - self._away_since < MISSED_AFTER_SECONDS:
             return None
-        said = self.last_words()
-        return f"{self.name} {self._end}{f': {said}' if said else ''} (log: {self.log})"
+        words = self.last_words()
+        return f"{self.name} {self._end}{f': {words}' if words else ''} (log: {self.log})"
 
     def last_words(self) -> str:
         """Return the last sentence in the log that is no log entry: the error message of a process that ended."""
@@ -183,9 +183,9 @@ def bound_log(log: Path) -> None:
 def stop_all(children: Sequence[Child]) -> None:
     """Stop producers, then all workers, then the query service: each kind when the one before has ended."""
     for _, kind in groupby(children, key=lambda child: child.name.partition("-")[0]):
-        same = list(kind)
-        for child in same:
+        of_kind = list(kind)
+        for child in of_kind:
             child.terminate()
         until = time.monotonic() + STOP_SECONDS
-        for child in same:
+        for child in of_kind:
             child.wait(until)

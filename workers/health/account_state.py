@@ -150,10 +150,10 @@ class Account:
 
     def status(self) -> EndpointStatus:
         """Return the state for status."""
-        known = self.step("look")
-        until = time.time() + known.seconds if known.seconds > 0 else None
-        if known.refusal is not None:
-            return EndpointStatus(EndpointCondition.STOPPED, until, known.refusal)
-        if known.failing:
+        state = self.step("look")
+        until = time.time() + state.seconds if state.seconds > 0 else None
+        if state.refusal is not None:
+            return EndpointStatus(EndpointCondition.STOPPED, until, state.refusal)
+        if state.failing:
             return EndpointStatus(EndpointCondition.FAILING, until)
         return EndpointStatus(EndpointCondition.COOLING_DOWN if until is not None else EndpointCondition.OK, until)

@@ -96,9 +96,9 @@ class HealthStore(PendingReader):
         if not waits:
             return 0.0
         seconds, micros = self._client.time()
-        waited = float(seconds + micros / 1e6 - min(waits))
+        waiting_seconds = float(seconds + micros / 1e6 - min(waits))
         left = self._client.pttl(self._keys.moved) / 1000
-        return max(0.0, min(waited, MOVED_KEPT_SECONDS - left) if left > 0 else waited)
+        return max(0.0, min(waiting_seconds, MOVED_KEPT_SECONDS - left) if left > 0 else waiting_seconds)
 
     @_else(None)
     def ask_again(self, account: str, model: str) -> None:
@@ -125,8 +125,8 @@ class HealthStore(PendingReader):
         if before.rate <= 0 or since > _RATE_PAUSE_SECONDS:
             rate = count / max(seconds, 1e-3)
         else:
-            kept = math.exp(-since / _RATE_SECONDS)
-            rate = kept * before.rate + (1 - kept) * count / since
+            weight = math.exp(-since / _RATE_SECONDS)
+            rate = weight * before.rate + (1 - weight) * count / since
         self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
     @_else(None)
@@ -145,10 +145,10 @@ class HealthStore(PendingReader):
                 for agent in agents:
                     pipe.hmget(self._keys.progress(agent), "rate", "at")
                     pipe.hvals(self._keys.conditions(agent))
-                told = pipe.execute()
+                replies = pipe.execute()
         except redis.RedisError:
             return dict.fromkeys(agents, (VectorProgress(), None))
-        return {agent: (_progress(*told[2 * at]), _held_up(told[2 * at + 1])) for at, agent in enumerate(agents)}
+        return {agent: (_progress(*replies[2 * at]), _held_up(replies[2 * at + 1])) for at, agent in enumerate(agents)}
 
     @_else(None)
     def moved(self) -> None:
@@ -158,9 +158,12 @@ class HealthStore(PendingReader):
     @_else(())
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
         """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
-        kept = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
-        found = [*filter(None, (_read(raw, reported_since=reported_since) for raw in kept)), *self._out_of_memory()]
-        return sorted(found, key=lambda condition: -(condition.since or 0.0))
+        bodies = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
+        conditions = [
+            *filter(None, (_read(raw, reported_since=reported_since) for raw in bodies)),
+            *self._out_of_memory(),
+        ]
+        return sorted(conditions, key=lambda condition: -(condition.since or 0.0))
 
     @_else(None)
     def note_out_of_memory(self, limit: str) -> None:
@@ -187,25 +190,29 @@ class HealthStore(PendingReader):
     @_else(None)
     def replace(self, codes: Collection[str], conditions: Sequence[Condition], *, agent: str) -> None:
         """Report conditions of an agent, and remove its other ones with these codes (or "code subject")."""
-        there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
-        put = self._put(conditions, agent)
-        gone = [field for field in there if (field in codes or field.split(" ")[0] in codes) and field not in put]
-        self._over(gone, agent)
+        fields = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
+        new_fields = self._put(conditions, agent)
+        obsolete = [
+            field for field in fields if (field in codes or field.split(" ")[0] in codes) and field not in new_fields
+        ]
+        self._over(obsolete, agent)
 
     def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
         """Write conditions, and return their fields. Raises `redis.RedisError`."""
-        masked = {_field(one.code, one.subject): one for one in map(_masked, conditions)}
-        for field, one in masked.items():
-            if self._said.get((agent, field)) != one.params:
-                log.warning("condition", code=one.code.value, subject=one.subject, agent=agent, **one.params)
-            self._said[(agent, field)] = one.params
+        masked = {_field(condition.code, condition.subject): condition for condition in map(_masked, conditions)}
+        for field, condition in masked.items():
+            if self._said.get((agent, field)) != condition.params:
+                log.warning(
+                    "condition", code=condition.code.value, subject=condition.subject, agent=agent, **condition.params
+                )
+            self._said[(agent, field)] = condition.params
         if masked:
             key, now = self._keys.conditions(agent), time.time()
             before = dict(zip(masked, self._client.hmget(key, list(masked)), strict=True))
             since = {field: json.loads(raw).get("since") for field, raw in before.items() if raw}
             bodies = {
-                field: json.dumps({**one.body(), "since": since.get(field) or now, "at": now})
-                for field, one in masked.items()
+                field: json.dumps({**condition.body(), "since": since.get(field) or now, "at": now})
+                for field, condition in masked.items()
             }
             self._client.hset(key, mapping=bodies)
         return masked.keys()
@@ -276,8 +283,8 @@ def _field(code: ConditionCode, subject: str) -> str:
 
 
 def _masked(condition: Condition) -> Condition:
-    shown = {name: redact(value) if isinstance(value, str) else value for name, value in condition.params.items()}
-    return replace(condition, subject=redact(condition.subject), params=shown)
+    params = {name: redact(value) if isinstance(value, str) else value for name, value in condition.params.items()}
+    return replace(condition, subject=redact(condition.subject), params=params)
 
 
 def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
@@ -291,23 +298,30 @@ def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
 
 def _held_up(conditions: Iterable[bytes]) -> Condition | None:
     """Return the condition that holds up the vectors, if any."""
-    return next((one for one in map(_read, conditions) if one is not None and one.code in HOLD_UP_VECTORS), None)
+    return next(
+        (
+            condition
+            for condition in map(_read, conditions)
+            if condition is not None and condition.code in HOLD_UP_VECTORS
+        ),
+        None,
+    )
 
 
 def _unanswered(state: EndpointStatus, beats: Sequence[Beat], account: str, model: str) -> EndpointStatus:
     """Return the state with the longest unanswered request of a living process."""
     if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state
-    owed = [
+    waits = [
         (request.seconds + beat.silent_seconds, request.address)
         for beat in beats
         if beat.silent_seconds <= SILENT_SECONDS
         for request in beat.unanswered
         if (request.account, request.model) == (account, model)
     ]
-    if not owed:
+    if not waits:
         return state
-    seconds, address = max(owed)
+    seconds, address = max(waits)
     waiting = EndpointCondition.WAITING if state.condition is EndpointCondition.OK else state.condition
     return replace(
         state, condition=waiting, reason=f"{address} has not answered a request", since=time.time() - seconds

@@ -128,7 +128,7 @@ class Heartbeat:
             "awokeSeconds": None,  # read by earlier versions
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
-            "unanswered": [asdict(one) for one in self._asking.unanswered()],
+            "unanswered": [asdict(request) for request in self._asking.unanswered()],
             "version": recalld_version(),
             "outdated": asdict(outdated) if outdated is not None else None,
         }
@@ -213,28 +213,28 @@ def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None) -> list[Be
     def is_dead(beat: Beat) -> bool:
         return beat.is_here and role in (None, beat.state.role) and not is_the_same(beat.state.pid, beat.born)
 
-    gone = [beat for beat in _read(client, keys) if beat.is_old or is_dead(beat)]
-    _forget(client, keys, *(beat.name for beat in gone))
-    return gone
+    dead_beats = [beat for beat in _read(client, keys) if beat.is_old or is_dead(beat)]
+    _forget(client, keys, *(beat.name for beat in dead_beats))
+    return dead_beats
 
 
 def _read(client: redis.Redis, keys: Keys) -> list[Beat]:
     with client.pipeline(transaction=True) as pipe:
-        asked: Any = pipe
-        asked.time()
-        asked.hgetall(keys.processes)
-        asked.zrange(keys.heard, 0, -1, withscores=True)
-        (seconds, micros), bodies, heard = asked.execute()
-    now, times = seconds + micros / 1e6, dict(heard)
-    found = []
+        replies: Any = pipe
+        replies.time()
+        replies.hgetall(keys.processes)
+        replies.zrange(keys.heard, 0, -1, withscores=True)
+        (seconds, micros), bodies, heard_at = replies.execute()
+    now, times = seconds + micros / 1e6, dict(heard_at)
+    beats = []
     for name, raw in bodies.items():
         body, silent = json.loads(raw), max(0.0, now - times.get(name, 0.0))
         # A process that was started before an upgrade does not send all of these. Times are this machine's.
-        told = {field: body[field] for field in _OF_STATE if field in body}
-        state = ProcessState.model_validate({**told, "heardAt": time.time() - silent, "condition": "well"})
-        unanswered = tuple(Unanswered(**one) for one in body.get("unanswered", ()))
-        found.append(Beat(name.decode(), body["born"], silent, state, unanswered))
-    return sorted(found, key=lambda beat: (beat.state.role, beat.state.host, beat.state.started_at))
+        facts = {field: body[field] for field in _OF_STATE if field in body}
+        state = ProcessState.model_validate({**facts, "heardAt": time.time() - silent, "condition": "well"})
+        unanswered = tuple(Unanswered(**request) for request in body.get("unanswered", ()))
+        beats.append(Beat(name.decode(), body["born"], silent, state, unanswered))
+    return sorted(beats, key=lambda beat: (beat.state.role, beat.state.host, beat.state.started_at))
 
 
 def _forget(client: redis.Redis, keys: Keys, *names: str) -> None:

@@ -207,19 +207,24 @@ def broker_errors() -> Iterator[None]:
 
 def broker_facts(client: redis.Redis) -> BrokerState:
     """Ask the server for its version, persistence and limits. Raises `redis.RedisError` if it does not answer."""
-    asked: Any = client
-    info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
+    server: Any = client
+    info = {
+        **server.info("server"),
+        **server.info("persistence"),
+        **server.info("memory"),
+        **server.info("replication"),
+    }
     valkey = "valkey_version" in info
     name = info.get("server_name", "valkey") if valkey else "redis"
     version = info["valkey_version"] if valkey else info.get("redis_version", "?")
     refuses = warning = _cannot_write(info)
     if info.get("aof_enabled"):
         synced = {"everysec": "every second", "always": "at every write", "no": "when the system likes"}
-        kept = f"append-only file, synced {synced.get(_setting(asked, 'appendfsync'), 'at times')}"
-    elif _setting(asked, "save"):
-        kept = "snapshots; what came since the last one is lost in a crash"
+        persistence = f"append-only file, synced {synced.get(_setting(server, 'appendfsync'), 'at times')}"
+    elif _setting(server, "save"):
+        persistence = "snapshots; what came since the last one is lost in a crash"
     else:
-        kept = "none"
+        persistence = "none"
         warning = refuses or (
             "the broker keeps nothing on disk: after it crashes, everything is compared anew and the usage figures are "
             "lost; set appendonly yes there"
@@ -231,7 +236,7 @@ def broker_facts(client: redis.Redis) -> BrokerState:
         reachable=True,
         private=False,
         server=f"{name} {version}",
-        persistence=kept,
+        persistence=persistence,
         warning=warning,
         writable=refuses is None,
     )

@@ -97,7 +97,7 @@ class FleetCounters(UsageRecorder):
                     pipe.hincrbyfloat(self._keys.freshness(), "sum", seconds)
                 for key in {key for key, _ in counted if self._keys.is_day(key)}:
                     pipe.expire(key, USAGE_DAY_KEPT_SECONDS)
-                failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
+                failed = [reply for reply in pipe.execute(raise_on_error=False) if isinstance(reply, Exception)]
         except redis.RedisError as error:
             log.debug("counters_kept", error=str(error))
             self._add(counted, seconds=seconds)
@@ -107,13 +107,13 @@ class FleetCounters(UsageRecorder):
 
     def read(self) -> Sequence[Count]:
         """Return the counts of all processes, of the metrics that this version has. Raises `redis.RedisError`."""
-        found = []
+        counts = []
         for field, number in self._client.hgetall(self._keys.counters).items():
             name, *labels = json.loads(field)
             metric = _COUNTED.get(name)
             if metric is not None and len(labels) == len(metric.labels):
-                found.append(Count(metric=name, labels=tuple(map(str, labels)), number=int(number)))
-        return found
+                counts.append(Count(metric=name, labels=tuple(map(str, labels)), number=int(number)))
+        return counts
 
     def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
         """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first.
@@ -124,13 +124,13 @@ class FleetCounters(UsageRecorder):
         for field, number in self._client.hgetall(self._keys.usage(agent, day)).items():
             name, provider, model = field.decode().split("|", 2)
             counts.setdefault((provider, model), Counter())[name] = int(number)
-        found = [
+        usages = [
             Usage(
                 provider, model, *(numbers[name] - (0 if queries else numbers[_QUERIES + name]) for name in _OF_USAGE)
             )
             for (provider, model), numbers in counts.items()
         ]
-        return sorted(found, key=lambda usage: (-usage.requests, usage.provider, usage.model))
+        return sorted(usages, key=lambda usage: (-usage.requests, usage.provider, usage.model))
 
     def _add(self, counts: Mapping[tuple[str, str], int], *, seconds: float = 0.0) -> None:
         with self._lock:

@@ -92,13 +92,15 @@ class ReliableConsumer(_RedisConsumer):
     def _give_back_lost(self) -> None:
         if time.monotonic() < self._looks_at:
             return
-        taken: set[bytes] = self.broker.client.smembers(
+        unacknowledged: set[bytes] = self.broker.client.smembers(
             f"{self.broker.namespace}:__acks__.{self.broker.broker_id}.{self.queue_name}"
         )
         cached = {dramatiq.Message.decode(data).options["redis_message_id"] for data in self.message_cache if data}
-        lost = [name for name in map(bytes.decode, taken) if name not in self._handed and name not in cached]
-        if lost:
-            self.broker.do_requeue(self.queue_name, *lost)
+        lost_names = [
+            name for name in map(bytes.decode, unacknowledged) if name not in self._handed and name not in cached
+        ]
+        if lost_names:
+            self.broker.do_requeue(self.queue_name, *lost_names)
         self._looks_at = time.monotonic() + LOOK_SECONDS
 
 

@@ -70,10 +70,10 @@ class HomeLock:
 
     def refusal(self) -> str:
         """Return the reason why workers of this home must not take from the queue, and the remedy."""
-        named = self._settings.broker.namespace
+        name = self._settings.broker.namespace
         of_its_own = (
             "give each its own broker.namespace"
-            if named is not None
+            if name is not None
             else f"where this home is a copy, delete {self._settings.home / 'namespace'} so that it gets its own"
         )
         return (

@@ -113,11 +113,11 @@ class BrokerJobQueue:
     def _post(self, actor: str, agent: str, lane: Lane) -> Post:
         indexing = actor == INDEX_PENDING
         queue = lane.value if indexing or actor == COMPLETE_GENERATION else VECTORS_QUEUE
-        name, kept = str(uuid.uuid4()), _QUEUED_SECONDS if indexing else _OTHERS_SECONDS
-        made = message(actor, queue, agent, *([queue] if indexing else []))
-        body = made.copy(options={"redis_message_id": name}).encode()
+        name, kept_seconds = str(uuid.uuid4()), _QUEUED_SECONDS if indexing else _OTHERS_SECONDS
+        body_message = message(actor, queue, agent, *([queue] if indexing else []))
+        body = body_message.copy(options={"redis_message_id": name}).encode()
         counter = field_of(CHANGES, lane.value) if indexing else ""
-        return Post(queue, self._keys.queued(actor, agent, queue), kept, name, body, counter)
+        return Post(queue, self._keys.queued(actor, agent, queue), kept_seconds, name, body, counter)
 
     def continue_indexing(self, agent: str) -> bool:
         """Queue a message for each lane in which documents of this agent wait. Return False without any."""
@@ -259,12 +259,12 @@ class EventQueue:
     def take(self, timeout_seconds: float) -> Event | None:
         """Wait for one event. Return None after the timeout, or if the broker does not answer."""
         try:
-            found = self._client.blpop([self._key], timeout=timeout_seconds)
+            entry = self._client.blpop([self._key], timeout=timeout_seconds)
         except redis.RedisError:
             return None
-        if found is None:
+        if entry is None:
             return None
-        body = json.loads(found[1])
+        body = json.loads(entry[1])
         ticket = body.get("ticket")
         return Event(
             kind=str(body["kind"]),

@@ -264,8 +264,8 @@ class PendingSet:
         with self._client.pipeline(transaction=True) as pipe:
             pipe.hmget(self._keys.traces(agent), names)
             pipe.hdel(self._keys.traces(agent), *names)
-            found, _ = pipe.execute()
-        return list(dict.fromkeys(_text(trace) for trace in found if trace is not None))
+            traces, _ = pipe.execute()
+        return list(dict.fromkeys(_text(trace) for trace in traces if trace is not None))
 
     def waiting(self, agent: str) -> Waiting:
         """Return the numbers of documents that wait, by lane, and of those that jobs hold."""
@@ -332,7 +332,7 @@ class PendingSet:
     ) -> Any:
         """Carry out a step of `pending.lua`, and return its answer."""
         names = self._keys
-        named = {
+        all_keys = {
             "since": names.since(of_agent),
             "live": names.waiting(of_agent, Lane.LIVE),
             "backfill": names.waiting(of_agent, Lane.BACKFILL),
@@ -344,8 +344,8 @@ class PendingSet:
             **(keys or {}),
         }
         given = {name: argument for name, argument in arguments.items() if argument is not None}
-        head = json.dumps({"step": step, "keys": list(named), **given})
-        return self._script(keys=list(named.values()), args=[head, *documents])
+        head = json.dumps({"step": step, "keys": list(all_keys), **given})
+        return self._script(keys=list(all_keys.values()), args=[head, *documents])
 
     def _of_posts(self, posts: Mapping[str, Post]) -> dict[str, str]:
         return {

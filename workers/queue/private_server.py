@@ -293,7 +293,7 @@ def server_binary() -> Path:
                 path.chmod(path.stat().st_mode | 0o111)
             return path
     for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found:
-            return Path(found)
+        binary = shutil.which(name)
+        if binary:
+            return Path(binary)
     raise UserError("no Valkey or Redis server was found: install one, or set REDIS_URL to a running server")
