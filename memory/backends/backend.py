@@ -27,6 +27,10 @@ class BackendFailed(RecalldError):
     """A backend cannot answer. The message says why; recalld's own index answers from then on."""
 
 
+class QueryRejected(BackendFailed):
+    """A backend cannot answer this one query. The message says why; recalld's own index answers this search only."""
+
+
 class Backend(SearchableMemory):
     """Search of one agent's memory by another program. Thread-safe.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from memory.backends.backend import BUILTIN, Backend, MakeBackend, backend_maker
+from memory.backends.backend import BUILTIN, Backend, MakeBackend, QueryRejected, backend_maker
 from memory.documents.agent_files import AgentFiles
 from memory.search.scope import Session, allows, resolve_for, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
@@ -79,6 +79,8 @@ class FallbackMemory(SearchableMemory):
                 if not answer.unavailable:
                     return with_corpora(answer, request.corpus)
                 reason = self._fail(answer.error or "it is unavailable")
+            except QueryRejected as error:
+                reason = f"{self._agent.backend} refused the query: {_sentence(error)}"
             except TimeoutError:
                 reason = self._fail("it did not answer in time")
             except Exception as error:  # noqa: BLE001 - whatever a backend raises, a search is answered

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory.backends.backend import Backend
+from memory.backends.backend import Backend, QueryRejected
 from memory.backends.fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
 from memory.search.tools import SearchableMemory
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
@@ -135,6 +135,15 @@ def test_a_backend_that_is_unavailable_or_late_has_failed(
 
     memory = FallbackMemory(agent_of(tmp_path, limits={"timeout_ms": 50 if answer is None else 60_000}), Odd(), Own())
     assert asked(memory) == ("own", True, reason)
+
+
+def test_a_query_that_a_backend_rejects_is_no_outage(tmp_path: Path) -> None:
+    memory, primary, _ = memory_in(HEALTHY, tmp_path)
+    primary.error = QueryRejected("the quotes do not match")
+    assert asked(memory) == ("own", True, "test refused the query: the quotes do not match")
+    primary.error = None
+    assert asked(memory) == SEARCHES[HEALTHY]
+    assert primary.closed == 0
 
 
 def test_when_both_fail_the_memory_is_unavailable_with_both_reasons(tmp_path: Path) -> None:
