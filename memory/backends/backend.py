@@ -6,13 +6,15 @@ A package offers a backend as an entry point of the group `recalld.backends`: a 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
-from memory.search.tools import SearchableMemory
+from memory.redaction import ASKING, redactor_for
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
+from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BackendStatus
 
@@ -21,6 +23,12 @@ GROUP = "recalld.backends"
 
 #: recalld's own index.
 BUILTIN = "builtin"
+
+#: Characters of a backend's text that are looked at: far more than are shown, so that a secret at the end is whole.
+READ_CHARACTERS = 100_000
+
+#: Characters of a reason that answers, status and logs show.
+_REASON_CHARACTERS = 300
 
 
 class BackendFailed(RecalldError):
@@ -31,12 +39,17 @@ class QueryRejected(BackendFailed):
     """A backend cannot answer this one query. The message says why; recalld's own index answers this search only."""
 
 
-class Backend(SearchableMemory):
-    """Search of one agent's memory by another program. Thread-safe.
+class Backend(ABC):
+    """Search of one agent's documents by another program. Thread-safe.
 
-    When `searched` raises, is unavailable or takes too long, recalld's own index answers. Nothing but `searched` may
-    block.
+    recalld's own index answers when `searched` raises, is unavailable, finds nothing or takes too long. Each call runs
+    on a thread of its own and may block. Each `searched` runs on an event loop of its own: a client bound to an earlier
+    loop fails. recalld reads the documents itself, and shows no result of anything else.
     """
+
+    @abstractmethod
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer, best results first. Raise `QueryRejected` for a query that is at fault."""
 
     @abstractmethod
     def status(self) -> BackendStatus:
@@ -77,9 +90,18 @@ def backend_maker(name: str) -> MakeBackend:
         raise BackendFailed(f"no backend is called {name!r}; use builtin or qmd, or install the package that has it")
     try:
         make: MakeBackend = found[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendFailed(f"the backend {name!r} cannot be imported ({type(error).__name__}: {error})") from error
     return make
+
+
+def reason_of(error: BaseException | str, agent: AgentSettings) -> str:
+    """Return the text of a backend's error as one short line without secrets, or the name of the error."""
+    try:
+        text = redactor_for(agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)(str(error)[:READ_CHARACTERS])
+    except BaseException:  # noqa: BLE001 - an error that has no text, or whose text needs too costly patterns
+        text = ""
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_REASON_CHARACTERS] or type(error).__name__
 
 
 def absence_of(agent: AgentSettings) -> str | None:
@@ -92,5 +114,5 @@ def absence_of(agent: AgentSettings) -> str | None:
 
             program_of(agent.qmd.command)
     except BackendFailed as error:
-        return str(error)
+        return reason_of(error, agent)
     return None

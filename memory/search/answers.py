@@ -84,8 +84,6 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
         if not one.key.is_transcript and start >= 0:
             first += one.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
-        # The lines of the passage: the same for every snippet of it.
-        end = "" if one.start_line == one.end_line else f"-L{one.end_line}"
         yield SearchResult(
             path=one.key.path,
             source=one.key.source,
@@ -97,8 +95,14 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
             snippet=snippet.text,
             snippet_start_line=first,
             snippet_end_line=last,
-            citation=f"{one.key.path}#L{one.start_line}{end}",
+            # The lines of the passage: the same for every snippet of it.
+            citation=citation_of(one.key.path, one.start_line, one.end_line),
         )
+
+
+def citation_of(path: str, start_line: int, end_line: int) -> str:
+    """Return the name of lines of a document, as in `path#L5-L9`."""
+    return f"{path}#L{start_line}" + (f"-L{end_line}" if end_line > start_line else "")
 
 
 def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:

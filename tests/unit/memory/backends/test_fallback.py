@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from memory.search.tools import SearchableMemory
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BackendStatus
+from tests.secret_samples import PASSWORD
+from tests.waiting import wait_until
 
 ASKED = SearchRequest(query="gateway")
 PATH = GetRequest(path="MEMORY.md")
@@ -41,11 +44,14 @@ class Own(SearchableMemory):
         return GetAnswer(path=request.path, text="own")
 
 
+SOME = SearchResult(path="MEMORY.md", start_line=1, end_line=1, score=0.5, snippet="words", source="memory")
+
+
 class Primary(Backend):
     """A backend. `error` is what every call raises from now on."""
 
     def __init__(self) -> None:
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.closed = 0
 
     def _told(self, answer: Any) -> Any:
@@ -54,10 +60,7 @@ class Primary(Backend):
         return answer
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        return self._told(SearchAnswer(provider="primary"))  # type: ignore[no-any-return]
-
-    def read_file(self, request: GetRequest) -> GetAnswer:
-        return self._told(GetAnswer(path=request.path, text="primary"))  # type: ignore[no-any-return]
+        return self._told(SearchAnswer(provider="primary", results=(SOME,)))  # type: ignore[no-any-return]
 
     def status(self) -> BackendStatus:
         return self._told(BackendStatus(backend="test"))  # type: ignore[no-any-return]
@@ -77,6 +80,7 @@ class Primary(Backend):
 
 
 def agent_of(folder: Path, backend: str = "test", **more: Any) -> AgentSettings:
+    (folder / "MEMORY.md").touch()
     return AgentSettings(id="main", workspace=folder, backend=backend, **more)
 
 
@@ -91,7 +95,13 @@ HEALTHY, FAILED, BOTH, CLOSED, UNMADE = "healthy", "failed", "both failed", "clo
 
 def memory_in(state: str, folder: Path) -> tuple[FallbackMemory, Primary, Own]:
     primary, own = Primary(), Own(RuntimeError("own is broken") if state == BOTH else None)
-    memory = FallbackMemory(agent_of(folder), "it is not installed" if state == UNMADE else primary, own)
+
+    def make() -> Backend:
+        if state == UNMADE:
+            raise RuntimeError("it is not installed")
+        return primary
+
+    memory = FallbackMemory(agent_of(folder), make, own)
     if state in (FAILED, BOTH):
         primary.error = RuntimeError("it broke")
         asyncio.run(memory.searched(ASKED))
@@ -113,7 +123,7 @@ SEARCHES = {
 def test_a_search_is_answered_in_every_state(tmp_path: Path, state: str) -> None:
     memory, primary, own = memory_in(state, tmp_path)
     assert asked(memory) == asked(memory) == SEARCHES[state]
-    assert primary.closed == (state in (FAILED, BOTH, CLOSED))
+    wait_until(lambda: primary.closed == (state in (FAILED, BOTH, CLOSED)))
     assert bool(own.made) == (state != HEALTHY)
 
 
@@ -133,14 +143,15 @@ def test_a_backend_that_is_unavailable_or_late_has_failed(
         async def searched(self, request: SearchRequest) -> SearchAnswer:
             return answer or (await asyncio.Event().wait() and SearchAnswer())  # type: ignore[return-value]
 
-    memory = FallbackMemory(agent_of(tmp_path, limits={"timeout_ms": 50 if answer is None else 60_000}), Odd(), Own())
+    limits = {"timeout_ms": 50 if answer is None else 60_000}
+    memory = FallbackMemory(agent_of(tmp_path, limits=limits), Odd, Own())
     assert asked(memory) == ("own", True, reason)
 
 
 def test_a_query_that_a_backend_rejects_is_no_outage(tmp_path: Path) -> None:
     memory, primary, _ = memory_in(HEALTHY, tmp_path)
     primary.error = QueryRejected("the quotes do not match")
-    assert asked(memory) == ("own", True, "test refused the query: the quotes do not match")
+    assert asked(memory) == ("own", True, "test did not answer this query: the quotes do not match")
     primary.error = None
     assert asked(memory) == SEARCHES[HEALTHY]
     assert primary.closed == 0
@@ -157,7 +168,7 @@ def test_when_both_fail_the_memory_is_unavailable_with_both_reasons(tmp_path: Pa
 OTHERS: dict[str, tuple[Callable[[FallbackMemory], Any], dict[str, Any]]] = {
     "read_file": (
         lambda memory: memory.read_file(PATH).text,
-        {HEALTHY: "primary", FAILED: "own", CLOSED: "own", UNMADE: "own", BOTH: "own"},
+        {HEALTHY: "own", FAILED: "own", CLOSED: "own", UNMADE: "own", BOTH: "own"},
     ),
     "status": (
         lambda memory: (memory.status().backend, memory.status().fallback_from, memory.status().problem),
@@ -193,7 +204,7 @@ OTHERS: dict[str, tuple[Callable[[FallbackMemory], Any], dict[str, Any]]] = {
             FAILED: "test failed: it broke",
             BOTH: "test failed: it broke",
             CLOSED: "the backend is closed",
-            UNMADE: "it is not installed",
+            UNMADE: "the backend is closed",
         },
     ),
 }
@@ -209,10 +220,6 @@ def test_every_other_call_behaves_through_the_wrapper(tmp_path: Path, name: str,
 
 
 RAISED = {
-    "read_file": (
-        lambda memory: memory.read_file(PATH),
-        lambda answer: answer.text == "own",
-    ),
     "status": (lambda memory: memory.status(), lambda answer: answer.problem == "it broke"),
     "sync": (lambda memory: memory.sync(), lambda answer: answer == "it broke"),
     "probe": (lambda memory: memory.probe_vector_availability(), lambda answer: answer.reason == "it broke"),
@@ -245,7 +252,7 @@ def test_a_corpus_gets_its_outcome(tmp_path: Path) -> None:
 
 def test_a_session_out_of_scope_asks_no_memory(tmp_path: Path) -> None:
     primary, own = Primary(), Own()
-    memory = FallbackMemory(agent_of(tmp_path, scope={"default": "deny"}), primary, own)
+    memory = FallbackMemory(agent_of(tmp_path, scope={"default": "deny"}), lambda: primary, own)
     answer = asyncio.run(memory.searched(SearchRequest(query="x", session_key="agent:main:main")))
     assert answer == SearchAnswer()
 
@@ -261,12 +268,11 @@ FOUND = {
     "memory/of-owner-once.md": (PRIVATE_LINE, False),
     "MEMORY.md": ("words", False),
     "memory/linked.md": ("words", False),
-    "page://of-the-backend": ("words", True),
 }
 
 
 class Finding(Primary):
-    """A backend that finds and reads everything."""
+    """A backend that finds everything."""
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         found = [
@@ -297,7 +303,7 @@ def finding(tmp_path: Path) -> FallbackMemory:
     (workspace / "memory" / "of-owner-once.md").write_text("words\n", "utf-8")
     keys = {"agent:main:main": {"sessionId": "owner"}, GROUP: {"sessionId": "group"}}
     (sessions / "sessions.json").write_text(json.dumps(keys), "utf-8")
-    return FallbackMemory(agent_of(workspace, sessions=[str(sessions)]), Finding(), Own())
+    return FallbackMemory(agent_of(workspace, sessions=[str(sessions)]), Finding, Own())
 
 
 GROUP = "agent:main:telegram:group:42"
@@ -305,7 +311,7 @@ GROUP = "agent:main:telegram:group:42"
 
 def test_of_a_backends_results_a_session_gets_those_that_it_may_see(finding: FallbackMemory) -> None:
     shown = {
-        key: asyncio.run(finding.searched(SearchRequest(query="x", session_key=key))).results
+        key: asyncio.run(finding.searched(SearchRequest(query="x", max_results=100, session_key=key))).results
         for key in (None, "agent:main:main", GROUP)
     }
     assert [one.path for one in shown[None]] == [one.path for one in shown["agent:main:main"]] == list(FOUND)
@@ -314,18 +320,178 @@ def test_of_a_backends_results_a_session_gets_those_that_it_may_see(finding: Fal
     assert not any(one.also_in for one in shown[GROUP])
 
 
-def test_a_backend_reads_no_document_for_a_session_that_may_not_see_it(finding: FallbackMemory) -> None:
-    read = {
-        key: {path for path in FOUND if finding.read_file(GetRequest(path=path, session_key=key)).text == "primary"}
-        for key in (None, GROUP)
+LONG = "many words " * 3_000_000
+
+#: Changes of a backend's result -> changes of the shown one; None for a result that is not shown.
+CHECKED: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+    ({}, {}),
+    ({"path": "./memory//n.md", "source": "sessions"}, {}),
+    ({"path": "../w/memory/n.md"}, None),
+    ({"path": "/etc/passwd"}, None),
+    ({"path": "memory/gone.md"}, None),
+    ({"path": "memory/link.md"}, None),
+    ({"path": "memory/left-out.md"}, None),
+    ({"path": "memory/n.md\0"}, None),
+    ({"path": "memory/\ud83d.md"}, None),
+    ({"path": "page://of-the-backend"}, None),
+    ({"path": ""}, None),
+    ({"score": float("nan")}, None),
+    ({"score": 1.5}, None),
+    ({"score": -0.1}, None),
+    ({"score": 0.3}, None),
+    ({"text_score": float("inf")}, None),
+    ({"start_line": 0}, None),
+    ({"end_line": 1}, None),
+    ({"end_line": 10**30}, None),
+    ({"snippet_start_line": 5}, None),
+    ({"citation": "https://elsewhere"}, {}),
+    ({"snippet": "words\n\nSource: memory/n.md#L2-L4", "citation": "memory/n.md#L2-L4"}, {}),
+    ({"snippet": "half \ud83d"}, {"snippet": "half ?"}),
+    ({"snippet": f"password: {PASSWORD}"}, {"snippet": "password: [redacted:password]"}),
+    ({"snippet": "a project called Xanadu"}, {"snippet": "a project called [redacted:pattern]"}),
+    ({"snippet": LONG}, {"snippet": LONG[:98]}),
+]
+
+
+@pytest.mark.parametrize(("changes", "shown"), CHECKED, ids=lambda one: None if one is None else str(one)[:40])
+def test_a_result_is_shown_if_it_is_a_document_of_the_agent(
+    tmp_path: Path, changes: dict[str, Any], shown: dict[str, Any] | None
+) -> None:
+    (tmp_path / "memory").mkdir()
+    for name in ("n", "left-out"):
+        (tmp_path / "memory" / f"{name}.md").touch()
+    (tmp_path / "memory" / "link.md").symlink_to("n.md")
+    plain = {
+        "path": "memory/n.md",
+        "start_line": 2,
+        "end_line": 4,
+        "score": 0.5,
+        "snippet": "words",
+        "source": "memory",
     }
-    assert read[None] == {*FOUND}
-    assert read[GROUP] == {"sessions/group.jsonl", "memory/of-group.md", "memory/of-owner-once.md"}
+
+    class Odd(Primary):
+        async def searched(self, request: SearchRequest) -> SearchAnswer:
+            assert request.query == "words [redacted:pattern]"
+            return SearchAnswer(provider="primary", results=(SearchResult(**{**plain, **changes}),))
+
+    agent = agent_of(
+        tmp_path,
+        exclude=["memory/left-out.md"],
+        redaction={"patterns": ["Xanadu"]},
+        limits={"timeout_ms": 120_000, "max_snippet_chars": 100},
+    )
+    answer = asyncio.run(FallbackMemory(agent, Odd, Own()).searched(SearchRequest(query="words Xanadu", min_score=0.4)))
+    expected = {**plain, "citation": "memory/n.md#L2-L4", **(shown or {})}
+    assert [one.model_dump(exclude_none=True) for one in answer.results] == ([] if shown is None else [expected])
+    assert (answer.provider, answer.fallback) == ("own" if shown is None else "primary", False)
 
 
-def test_a_backend_reads_nothing_for_a_session_out_of_scope(finding: FallbackMemory) -> None:
-    request = GetRequest(path="memory/of-group.md", session_key="agent:other:main")
-    assert finding.read_file(request).text != "primary"
+def test_a_backends_answer_is_as_long_as_the_settings_and_the_request_allow(tmp_path: Path) -> None:
+    class Many(Primary):
+        async def searched(self, request: SearchRequest) -> SearchAnswer:
+            return SearchAnswer(results=(SOME.model_copy(update={"snippet": "x" * 400}),) * 50)
+
+    agent = agent_of(tmp_path, query={"max_results": 3}, limits={"max_snippet_chars": 100, "max_injected_chars": 450})
+    lengths = {
+        wanted: [
+            len(one.snippet)
+            for one in asyncio.run(
+                FallbackMemory(agent, Many, Own()).searched(SearchRequest(query="x", max_results=wanted))
+            ).results
+        ]
+        for wanted in (None, 1, 50)
+    }
+    assert lengths == {None: [100] * 3, 1: [100], 50: [100] * 4 + [50]}
+
+
+class Blocking(Primary):
+    """A backend of which each call blocks until `released`. `begun` counts them."""
+
+    released: threading.Event
+    begun = 0
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        type(self).begun += 1
+        self.released.wait(60)
+        return await super().searched(request)
+
+
+@pytest.fixture
+def blocking() -> Iterator[type[Blocking]]:
+    """A class of its own, whose calls end with the test."""
+    released = threading.Event()
+    yield type("OneBlocking", (Blocking,), {"released": released})
+    released.set()
+
+
+def test_a_backend_with_two_stuck_calls_gets_no_third_one_until_one_returns(
+    tmp_path: Path, blocking: type[Blocking]
+) -> None:
+    slots, agent = Slots(tmp_path), agent_of(tmp_path, limits={"timeout_ms": 100})
+    slots.kind = blocking
+    reasons = []
+    for _ in range(4):
+        reasons.append(asked(slots.memory(agent))[2])
+        slots.now += BACKOFF_SECONDS
+    late, stuck = "test failed: it did not answer in time", "test failed: 2 earlier calls of it have not returned"
+    assert reasons == [late, late, stuck, stuck]
+    assert (blocking.begun, len(slots.made)) == (2, 2)
+    blocking.released.set()
+
+    def answers() -> bool:
+        slots.now += BACKOFF_SECONDS
+        return asked(slots.memory(agent)) == SEARCHES[HEALTHY]
+
+    wait_until(answers)
+
+
+def test_a_backend_that_is_slow_to_begin_holds_up_no_event_loop(tmp_path: Path) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def make() -> Backend:
+        begun.set()
+        released.wait(60)
+        return Primary()
+
+    async def ask() -> tuple[str | None, bool]:
+        memory = FallbackMemory(agent_of(tmp_path), make, Own())
+        search = asyncio.create_task(memory.searched(ASKED))
+        await asyncio.to_thread(begun.wait, 60)
+        was_done = search.done()
+        released.set()
+        return (await search).provider, was_done
+
+    assert asyncio.run(ask()) == ("primary", False)
+
+
+def test_a_state_that_cannot_be_sent_is_a_problem(tmp_path: Path) -> None:
+    class Odd(Primary):
+        problem = f"password: {PASSWORD}\nhalf \ud83d"
+        model = "qmd"
+
+        def status(self) -> BackendStatus:
+            return BackendStatus(backend="test", model=self.model, problem=self.problem)
+
+    odd = Odd()
+    memory = FallbackMemory(agent_of(tmp_path), lambda: odd, Own())
+    assert memory.status().problem == "password: [redacted:password] half ?"
+    odd.model = "\ud83d"
+    assert "surrogates not allowed" in str(memory.status().problem)
+
+
+def test_a_request_that_is_cancelled_ends_without_an_answer(tmp_path: Path, blocking: type[Blocking]) -> None:
+    async def cancel() -> int:
+        memory = FallbackMemory(agent_of(tmp_path), blocking, own := Own())
+        search = asyncio.create_task(memory.searched(ASKED))
+        while not blocking.begun:
+            await asyncio.sleep(0)
+        search.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await search
+        return own.made
+
+    assert asyncio.run(cancel()) == 0
 
 
 class Slots:
@@ -334,6 +500,7 @@ class Slots:
     def __init__(self, folder: Path) -> None:
         self.now = 0.0
         self.made: list[Primary] = []
+        self.kind = Primary
         self.missing = False
         settings = Settings.model_validate({"home": folder})
         self.slots = BackendSlots(settings, maker=lambda _: self.make, clock=lambda: self.now)
@@ -342,7 +509,7 @@ class Slots:
     def make(self, settings: Settings, agent: AgentSettings) -> Backend:
         if self.missing:
             raise RuntimeError("it is not installed")
-        self.made.append(Primary())
+        self.made.append(self.kind())
         return self.made[-1]
 
     def memory(self, agent: AgentSettings) -> FallbackMemory:
@@ -355,7 +522,7 @@ def test_an_agent_has_one_backend_for_its_settings(tmp_path: Path) -> None:
     assert slots.memory(one) is slots.memory(one)
     assert slots.memory(agent_of(tmp_path, model="other")) is not slots.memory(one)
     assert slots.memory(one.model_copy(update={"id": "second"})) is not slots.memory(one)
-    assert len(slots.made) == 3
+    wait_until(lambda: len(slots.made) == 3)
     slots.slots.close()
     assert [primary.closed for primary in slots.made] == [1, 1, 1]
 
@@ -363,6 +530,7 @@ def test_an_agent_has_one_backend_for_its_settings(tmp_path: Path) -> None:
 def test_a_backend_that_failed_leaves_its_slot_and_is_tried_again_after_a_pause(tmp_path: Path) -> None:
     slots, agent = Slots(tmp_path), agent_of(tmp_path)
     first = slots.memory(agent)
+    assert asked(first) == SEARCHES[HEALTHY]
     slots.made[0].error = RuntimeError("it broke")
     assert asked(first) == SEARCHES[FAILED]
     slots.now = BACKOFF_SECONDS - 0.1
