@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -463,6 +465,31 @@ def test_a_backend_that_is_slow_to_begin_holds_up_no_event_loop(tmp_path: Path) 
         return (await search).provider, was_done
 
     assert asyncio.run(ask()) == ("primary", False)
+
+
+ENDING = """
+import asyncio, pathlib, sys, threading
+from memory.backends.fallback import FallbackMemory
+from memory.search.manager import UnavailableMemory
+from schemas.search import SearchRequest
+from schemas.settings import AgentSettings
+
+class Backend:
+    async def searched(self, request):
+        threading.Event().wait()
+    close = searched
+
+agent = AgentSettings(id="main", workspace=pathlib.Path(sys.argv[1]), backend="test", limits={"timeout_ms": 200})
+memory = FallbackMemory(agent, Backend, lambda: UnavailableMemory(agent, "own"))
+print(asyncio.run(memory.searched(SearchRequest(query="x"))).fallback_reason)
+"""
+
+
+def test_the_end_of_a_process_waits_for_no_stuck_call(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "test failed: it did not answer in time"
 
 
 def test_a_state_that_cannot_be_sent_is_a_problem(tmp_path: Path) -> None:
