@@ -92,8 +92,8 @@ class Injection(Section):
     enabled: bool = Field(False, description="Give prompts what memory knows about them, through the hooks.")
     timeout_ms: int = Field(150, ge=10, description="Milliseconds after which the search for a prompt is given up.")
     max_results: int = Field(3, ge=1, le=20, description="Passages that one prompt gets.")
-    min_score: float | None = Field(
-        None, ge=0, le=1, description="Least score of a passage; unset means query.min_score."
+    min_score: float = Field(
+        0.5, ge=0, le=1, description="Least confidence in a passage: from a half on it rather fits than not."
     )
     max_chars: int = Field(2_000, ge=40, description="Characters of all passages of one prompt.")
     standing_max_chars: int = Field(2_000, ge=0, description="Characters of all standing instructions of a session.")

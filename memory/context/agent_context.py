@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
@@ -16,9 +16,13 @@ from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile, re
 from memory.context.bootstrap import bootstrap_files
 from memory.context.flush import flush_plan
 from memory.context.injection import (
+    InjectedBlock,
     InjectedSessions,
-    found_blocks,
+    confidence,
+    found_results,
     injected_text,
+    passage_blocks,
+    sessions_of,
     standing_blocks,
     triggered_blocks,
     without_hidden_lines,
@@ -27,9 +31,12 @@ from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor_for
+from memory.search.answers import passages
 from memory.search.manager import SearchManager
 from memory.search.query_vectors import QueryVectors
-from memory.search.ranking.terms import searched_query
+from memory.search.ranking.ranker import Wanted, ranked
+from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query, sought
+from memory.search.retrieval import Found
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import TOOLS, SearchableMemory
 from memory.store.reader import Vector
@@ -46,8 +53,9 @@ from schemas.context import (
     SessionKindOfPrompt,
     ToolCost,
 )
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
+from schemas.search import SearchResult
 from schemas.settings import AgentSettings, Settings
 
 #: Bytes of a token, for the estimate of an indexed document.
@@ -92,13 +100,10 @@ class AgentContext:
             self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
         if request.prompt.strip():
-            # What was said in this session stands above the prompt, until it is compacted.
-            own = request.session if self._sessions.holds_all(self._agent.id, request.session) else ""
-            passages, cosines = await asyncio.gather(
-                found_blocks(self._memory, request.prompt, settings, session_key=request.session_key, but_of=own),
-                self._cosines(curated, request.prompt),
-            )
-            blocks += [*triggered_blocks(curated, request.prompt, cosines=cosines), *passages]
+            search = found_results(self._memory, request.prompt, settings, session_key=request.session_key)
+            results, cosines = await asyncio.gather(search, self._cosines(curated, request.prompt))
+            blocks += triggered_blocks(curated, request.prompt, cosines=cosines)
+            blocks += await asyncio.to_thread(self._passages, request, results, files, [block.text for block in blocks])
         texts = {block.source: block.text for block in blocks if not block.is_indexed}
         given = [one for one in curated if texts.get(one.source) == one.text]
         if request.session:
@@ -180,6 +185,30 @@ class AgentContext:
                     self._sessions.curated[self._agent.id, key.path] = cached
                 files[key.path] = cached[1]
         return files
+
+    def _passages(
+        self, request: PromptRequest, results: Sequence[SearchResult], files: Collection[str], given: Iterable[str]
+    ) -> list[InjectedBlock]:
+        """Return the passages for a prompt among the results of a search. `files`: curated files for the session."""
+        settings = self._agent.context.injection
+        # What was said in this session stands above the prompt, until it is compacted. Its note repeats that.
+        own = request.session if self._sessions.holds_all(self._agent.id, request.session) else ""
+        confident = [result for result in results if confidence(result) >= settings.min_score]
+        if results and not any(result.path in CURATED_FILES for result in confident):
+            confident += self._curated_results(request.prompt[:SEARCHED_CHARACTERS], files)
+        hits = [(result, sessions_of(result, self._files)) for result in confident]
+        return passage_blocks(hits, settings, but_of=own, given=given)
+
+    def _curated_results(self, query: str, paths: Iterable[str]) -> Iterator[SearchResult]:
+        """Yield the passage of curated files with most of a query's words, which a search may rank behind others."""
+        wanted = Wanted(query, 1, 0.0, (MEMORY_SOURCE,), self._agent.query.hybrid)
+        with suppress(RecalldError), self._reading() as reader:
+            if reader is not None and reader.text_reason is None:
+                ids = [chunk.id for path in paths for chunk in reader.chunks_of(DocumentKey(MEMORY_SOURCE, path))]
+                hits, copies = ranked(reader, wanted, {}, reader.text_scores(query, ids), model="")
+                found = Found(hits, sought(query), "keyword", (), copies)
+                for passage in passages(found, max_snippet_chars=self._agent.limits.max_snippet_chars):
+                    yield passage[0]
 
     async def _cosines(self, curated: Sequence[CuratedBlock], prompt: str) -> dict[str, float]:
         """Return the cosines of a prompt with the meanings of lines, if the prompt's vector comes in time.

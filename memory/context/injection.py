@@ -9,7 +9,8 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 
@@ -17,12 +18,16 @@ from memory.chunking.chunker import estimate_tokens
 from memory.chunking.curated import CURATED_FILES, CuratedBlock, CuratedFile
 from memory.context.bootstrap import cut
 from memory.context.marks import Kind, marked
-from memory.search.ranking.terms import fold
+from memory.documents.agent_files import AgentFiles
+from memory.documents.note_facts import noted_sessions
+from memory.documents.roots import is_note_name, session_id
+from memory.search.ranking.terms import exact_pieces, fold, sought
 from memory.search.tools import SearchableMemory, injected
 from memory.store.reader import Vector
 from schemas.context import PromptBlock
-from schemas.documents import SESSIONS_SOURCE
-from schemas.search import SearchRequest
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.errors import RecalldError
+from schemas.search import SearchRequest, SearchResult
 from schemas.sections import Injection
 
 #: Sessions whose injected blocks are remembered.
@@ -38,8 +43,14 @@ MEANT_COSINE = 0.72
 #: Characters of a trigger that is looked for as whole words. A longer one is looked for as it is.
 _LONGEST_WORDS = 200
 
-#: Results beyond the wanted ones, for those of the session's own transcript.
-_SPARE_RESULTS = 3
+#: Results beyond the wanted ones, for those that are left out. With more of them a search takes much longer.
+_SPARE_RESULTS = 9
+
+#: Share of a prompt's rare words that is certainty without a vector, and of the best confidence that counts beside it.
+_CERTAIN_SHARE, _NEAR_BEST = 0.6, 0.7
+
+#: Words of a prompt that is not searched if all but one of them are stop words.
+_FEW_WORDS = 2
 
 _HEADINGS: dict[Kind, str] = {
     "standing": "Preferences and rules that the owner keeps in memory.",
@@ -112,7 +123,8 @@ class InjectedSessions:
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-        digests = {blake2s(block.text.encode("utf-8", "replace"), digest_size=12).digest(): block for block in blocks}
+        texts = [(_words(block.text), block) for block in blocks]
+        digests = {blake2s(text.encode("utf-8", "replace"), digest_size=12).digest(): block for text, block in texts}
         fresh = {digest: block for digest, block in digests.items() if digest not in given}
         given.update(fresh)
         return list(fresh.values())
@@ -146,35 +158,77 @@ def triggered_blocks(
     return [InjectedBlock("memory", block.source, block.text) for _, _, block in ranked[:TRIGGERED_LINES]]
 
 
-async def found_blocks(
-    memory: SearchableMemory, prompt: str, settings: Injection, *, session_key: str | None, but_of: str = ""
-) -> list[InjectedBlock]:
-    """Return the passages that a search of the prompt finds within the time and the budget, else none.
+async def found_results(
+    memory: SearchableMemory, prompt: str, settings: Injection, *, session_key: str | None
+) -> Sequence[SearchResult]:
+    """Return the results of a search of the prompt, best first; none if it is late.
 
-    Transcripts of the session `but_of` are left out.
+    A word alone, such as "continue", is not searched if it is no identifier.
     """
+    if len(prompt.split()) <= _FEW_WORDS and len(sought(prompt)) < 2 and not exact_pieces(prompt).pieces:
+        return ()
     request = SearchRequest(
         query=prompt,
-        max_results=settings.max_results + (_SPARE_RESULTS if but_of else 0),
-        min_score=settings.min_score,
+        max_results=settings.max_results + _SPARE_RESULTS,
+        min_score=settings.min_score * _CERTAIN_SHARE,
         session_key=session_key,
         wait_ms=0,
     )
     try:
         async with asyncio.timeout(settings.timeout_ms / 1000):
-            answer = await memory.searched(request)
+            return (await memory.searched(request)).results
     except TimeoutError:
-        return []
-    # The source stands above the text, so the snippets need no footer.
-    plain = [
-        result.model_copy(update={"citation": None})
-        for result in answer.results
-        if not but_of or result.source != SESSIONS_SOURCE or not _is_of(result.path, but_of)
-    ]
-    passages = injected(plain[: settings.max_results], max_chars=settings.max_chars)
+        return ()
+
+
+def sessions_of(result: SearchResult, files: AgentFiles) -> set[str]:
+    """Return the ids of the sessions that a passage is of: by names of transcripts, by lines of a session's note."""
+    paths = [result.path, *(result.also_in.paths if result.also_in is not None else ())]
+    sessions = {session_id(path) for path in paths if not is_note_name(path.rpartition("/")[2])}
+    if result.source != SESSIONS_SOURCE and result.path not in CURATED_FILES:
+        with suppress(RecalldError):
+            note = files.read(DocumentKey(result.source, result.path)).text
+            sessions |= noted_sessions(note, result.start_line, result.end_line)
+    return sessions
+
+
+def confidence(result: SearchResult) -> float:
+    """Return the confidence 0..1 in a passage. Without a vector its score is its share of the prompt's rare words."""
+    return result.score if result.vector_score is not None else min(1.0, result.score / _CERTAIN_SHARE)
+
+
+def passage_blocks(
+    results: Sequence[tuple[SearchResult, Collection[str]]],
+    settings: Injection,
+    *,
+    but_of: str = "",
+    given: Iterable[str] = (),
+) -> list[InjectedBlock]:
+    """Return the passages for a prompt, within the budget. `results`: best first, each with the ids of its sessions.
+
+    A session has one passage at most, and the session `but_of` none. The best one of a curated file comes first. Others
+    below the least confidence, or far below the best, are left out. No text comes twice, nor one of the `given` texts.
+    """
+    least, own = settings.min_score, f"-{session_id(but_of)}"
+    hits = [hit for hit in results if not but_of or not any(f"-{session}".endswith(own) for session in hit[1])]
+    curated = [hit for hit in hits if hit[0].path in CURATED_FILES and confidence(hit[0]) >= least][:1]
+    others = [hit for hit in hits if hit not in curated]
+    least = max([least, *(_NEAR_BEST * confidence(result) for result, _ in others if least > 0)])
+    others = [hit for hit in others if confidence(hit[0]) >= least]
+    texts, shown, sessions = list(map(_words, given)), list[str](), set[str]()
+    chosen: list[SearchResult] = []
+    for result, ids in [*curated, *others]:
+        words = _words(result.snippet)
+        is_new = not any(words in text for text in texts) and not any(text in words for text in shown)
+        if is_new and sessions.isdisjoint(ids) and len(chosen) < settings.max_results:
+            shown.append(words)
+            texts.append(words)
+            sessions.update(ids)
+            # The source stands above the text, so the snippet needs no footer.
+            chosen.append(result.model_copy(update={"citation": None}))
     return [
         InjectedBlock("memory", f"{hit.path}#L{hit.start_line}-L{hit.end_line}", hit.snippet, hit.path in CURATED_FILES)
-        for hit in passages
+        for hit in injected(chosen, max_chars=settings.max_chars)
     ]
 
 
@@ -200,11 +254,6 @@ def without_hidden_lines(
     return reduced_blocks
 
 
-def _is_of(path: str, session: str) -> bool:
-    """Return True if a transcript is called by a session's id, as Claude Code and OpenClaw do, or ends with it."""
-    return f"-{session}." in f"-{path.rpartition('/')[2]}"
-
-
 def injected_text(blocks: Sequence[InjectedBlock]) -> str:
     """Return the text that goes into a prompt: one marked element for each kind, each block below its source."""
     texts = []
@@ -213,6 +262,11 @@ def injected_text(blocks: Sequence[InjectedBlock]) -> str:
         if parts:
             texts.append(marked("\n\n".join([words, *parts]), kind=kind))
     return "\n".join(texts)
+
+
+def _words(text: str) -> str:
+    """Return a text with single spaces as its only white space."""
+    return " ".join(text.split())
 
 
 def _has(text: str, trigger: str) -> bool:

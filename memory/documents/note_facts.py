@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from memory.documents.roots import session_id
+
 #: Words of the lines in which our notes name a transcript, and OpenClaw's own the key of a session.
 ORIGIN_WORDS = ("Transcript:", "**Session Key**:")
 
 _TRANSCRIPT_LINE, _SESSION_KEY_LINE = (
     re.compile(rf"^[ \t]*[-*+][ \t]+{re.escape(words)}[ \t]*(\S.*)$", re.MULTILINE) for words in ORIGIN_WORDS
 )
+
+#: Line that names a session by its id or its transcript.
+_SESSION_LINE = re.compile(r"^[ \t]*[-*+][ \t]+(?:Session:|\*\*Session ID\*\*:|Transcript:)[ \t]*(\S.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +39,12 @@ def named_transcripts(text: str) -> list[str]:
 def named_sessions(text: str) -> list[str]:
     """Return the keys of all sessions that a note names as OpenClaw does."""
     return [match[1].strip() for match in _SESSION_KEY_LINE.finditer(text)]
+
+
+def noted_sessions(text: str, first_line: int, last_line: int) -> set[str]:
+    """Return the ids of the sessions that lines of a note are about: those named in them, and the last one above."""
+    sessions: set[str] = set()
+    for number, line in enumerate(text.split("\n")[:last_line], start=1):
+        if match := _SESSION_LINE.match(line):
+            sessions = {session_id(match[1].strip()), *(sessions if number > first_line else ())}
+    return sessions

@@ -46,6 +46,11 @@ _DATE = re.compile(
 
 _COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl")
 
+#: Codex's time and OpenClaw's topic, before and behind a session's id in the name of its transcript. The transcripts of
+#: sub-agents of Claude Code lie in a folder with the session's id.
+_TIME, _TOPIC = re.compile(r"^rollout-\d{4}-\d\d-\d\d(?:T\d\d-\d\d-\d\d)?-"), "-topic-"
+_SUBAGENTS = "/subagents/"
+
 _NAME = re.compile(r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*)?", re.DOTALL)
 
 
@@ -76,6 +81,12 @@ def archived_path(path: str) -> str | None:
     folder, slash, name = path.rpartition("/")
     match = _NAME.fullmatch(name)
     return folder + slash + match["session"] if match and match["archived"] else None
+
+
+def session_id(path: str) -> str:
+    """Return the id of the session that a transcript, an archive of it, or a sub-agent's transcript is of, by name."""
+    name = path.partition(_SUBAGENTS)[0].rpartition("/")[2].partition(".jsonl")[0]
+    return _TIME.sub("", name).partition(_TOPIC)[0]
 
 
 def archives_of(path: str) -> list[str]:

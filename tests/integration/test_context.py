@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from memory.context.marks import marked
+from memory.documents.note_facts import NoteFacts
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.transcript_format import Said
 from recalld.client import AsyncClient, Client
@@ -350,6 +351,50 @@ def test_a_session_finds_its_own_transcript_only_once_it_was_compacted(settings:
             answer = prompt(client, session="one", begins=begins, prompt="where is the ocelot")
             found.append([name for name in names if f"session {name} sleeps" in answer["text"]])
     assert found == [["two"], [], ["one", "two"]]
+
+
+NOTE = "memory/2026-03-04-0930.md"
+
+
+@pytest.fixture
+def conversations(settings: Settings, tmp_path: Path) -> Settings:
+    """An index of one conversation (transcript, archive, note), 14 others and a MEMORY.md that knows better."""
+    folder, workspace = tmp_path / "sessions", settings.agents[0].workspace
+    folder.mkdir()
+    said = "The gateway of the house listens on port 18789"
+    names = ["one.jsonl", "one.jsonl.reset.2026-03-04T10-00-00.000Z", *(f"talk-{n}.jsonl" for n in range(14))]
+    for name in names:
+        (folder / name).write_bytes(message_line("plain", "user", f"{said}, says {name}."))
+    facts = NoteFacts("one", "claude-code", "sessions/one.jsonl")
+    (workspace / "memory").mkdir(exist_ok=True)
+    note = f"# Session\n\n{facts}\n\n{said}. Which port has the gateway of the house? {said}.\n"
+    (workspace / NOTE).write_text(note, "utf-8")
+    (workspace / "memory" / "weather.md").write_text("It rains in the garden, and the house is wet.\n", "utf-8")
+    injection = {"enabled": True, "timeout_ms": 10_000}
+    agent = settings.agents[0].model_dump() | {"sessions": [str(folder)], "context": {"injection": injection}}
+    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    truth = "The gateway: port 20001.\n" + "".join(f"- Fact {n} of many others, such as herons.\n" for n in range(40))
+    with Workers(settings) as workers:
+        workers.index("MEMORY.md", truth)
+        wait_until(lambda: workers.finds("weather") and workers.complete() and workers.counts().files == 3 + len(names))
+    # Vectors of the stub mean nothing.
+    return Settings.model_validate({"home": settings.home, "agents": [{**agent, "provider": "none"}]})
+
+
+@pytest.mark.usefixtures("broker_server")
+def test_earlier_conversations_bring_one_passage_each_beside_the_truth_of_memory_md(conversations: Settings) -> None:
+    question = "which port has the gateway of the house"
+    with running(conversations) as client:
+        top = [result["path"] for result in search(client, question, maxResults=12)["results"]]
+        assert (top[0], "MEMORY.md" in top) == (NOTE, False), "the truth ranks behind"
+        new, own = (sources(prompt(client, session=name, prompt=question)) for name in ("new", "one"))
+        unrelated = prompt(client, session="else", prompt="write a quick sort in Rust, which the house needs")
+        prompt(client, session="one", begins=True)
+        compacted = sources(prompt(client, session="one", prompt=question))
+    assert [new[0], own[0], compacted[0]] == ["MEMORY.md"] * 3
+    of_one = ("sessions/one.jsonl", NOTE)
+    assert [sum(path.startswith(of_one) for path in paths) for paths in (new, own, compacted)] == [1, 0, 1]
+    assert unrelated["blocks"] == []
 
 
 def test_rules_beyond_their_budget_are_found_as_passages(tmp_path: Path) -> None:

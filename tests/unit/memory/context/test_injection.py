@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +18,22 @@ from memory.context.injection import (
     REMEMBERED_SESSIONS,
     InjectedBlock,
     InjectedSessions,
-    found_blocks,
+    found_results,
     injected_text,
+    passage_blocks,
+    sessions_of,
     standing_blocks,
     triggered_blocks,
     without_hidden_lines,
 )
 from memory.context.marks import MARK
+from memory.documents.agent_files import AgentFiles
+from memory.documents.note_facts import noted_sessions
 from memory.search.tools import SearchableMemory
 from memory.store.reader import Vector
-from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Injection
+from schemas.settings import AgentSettings
 
 CURATED = [
     *curated_blocks(
@@ -37,31 +44,44 @@ CURATED = [
 
 
 class Found(SearchableMemory):
-    """Memory with one passage, found after so many seconds."""
+    """Memory with these results, found after so many seconds."""
 
-    def __init__(self, seconds: float = 0.0, *, transcripts: Sequence[str] = ()) -> None:
+    def __init__(self, *results: SearchResult, seconds: float = 0.0) -> None:
+        self.results = results
         self.seconds = seconds
-        self.transcripts = transcripts
-        self.path = "memory/a.md"
         self.asked: SearchRequest | None = None
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         self.asked = request
         await asyncio.sleep(self.seconds)
-        result = SearchResult(
-            path=self.path,
-            start_line=3,
-            end_line=9,
-            score=0.9,
-            snippet="y" * 3_000,
-            source="memory",
-            citation="memory/a.md#L3-L9",
-        )
-        said = [result.model_copy(update={"path": path, "source": "sessions"}) for path in self.transcripts]
-        return SearchAnswer(results=(*said, result))
+        return SearchAnswer(results=self.results)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         return GetAnswer(path=request.path)
+
+
+def hit(
+    path: str, text: str, score: float = 0.9, *, vector: float | None = 0.4, copies: Sequence[str] = ()
+) -> SearchResult:
+    """A result of a search."""
+    return SearchResult(
+        path=path,
+        start_line=3,
+        end_line=9,
+        score=score,
+        vector_score=vector,
+        snippet=text,
+        source="sessions" if ".jsonl" in path else "memory",
+        citation=f"{path}#L3-L9",
+        also_in=AlsoIn(count=len(copies), paths=tuple(copies)) if copies else None,
+    )
+
+
+def texts(*hits: SearchResult, but_of: str = "", given: Sequence[str] = (), **settings: Any) -> list[str]:
+    """Return the texts of the passages among results, of which only transcripts are of sessions."""
+    files = AgentFiles(AgentSettings(id="a", workspace=Path("/nowhere")))
+    results = [(one, sessions_of(one, files)) for one in hits]
+    return [one.text for one in passage_blocks(results, Injection(**settings), but_of=but_of, given=given)]
 
 
 def test_standing_instructions_have_a_budget_of_their_own() -> None:
@@ -112,29 +132,103 @@ def test_a_prompt_gets_at_most_three_lines_by_words_and_meanings_the_most_import
 
 
 def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
-    memory = Found()
-    settings = Injection(max_chars=100, max_results=2, min_score=0.5, timeout_ms=10_000)
-    blocks = asyncio.run(found_blocks(memory, "the port", settings, session_key="agent:a:main"))
-    assert [(one.source, one.text) for one in blocks] == [("memory/a.md#L3-L9", "y" * 100)]
-    assert memory.asked == SearchRequest(
-        query="the port", max_results=2, min_score=0.5, session_key="agent:a:main", wait_ms=0
+    memory, settings = (
+        Found(hit("memory/a.md", "y" * 3_000)),
+        Injection(max_chars=100, max_results=2, timeout_ms=10_000),
     )
+    results = asyncio.run(found_results(memory, "the port of it", settings, session_key="agent:a:main"))
+    blocks = passage_blocks([(one, ()) for one in results], settings)
+    assert [(one.source, one.text) for one in blocks] == [("memory/a.md#L3-L9", "y" * 100)]
+    assert memory.asked is not None
+    assert (memory.asked.query, memory.asked.session_key, memory.asked.wait_ms) == ("the port of it", "agent:a:main", 0)
+
+
+@pytest.mark.parametrize("prompt", ["continue", "please continue", "谢谢", " "])
+def test_a_word_alone_is_not_searched(prompt: str) -> None:
+    memory = Found(hit("memory/a.md", "one"))
+    assert asyncio.run(found_results(memory, prompt, Injection(timeout_ms=10_000), session_key=None)) == ()
+    for searched in ("FP-131", "gateway port", "网关端口", "where is it"):
+        assert asyncio.run(found_results(memory, searched, Injection(timeout_ms=10_000), session_key=None))
 
 
 def test_a_search_that_is_late_is_left_out() -> None:
-    assert asyncio.run(found_blocks(Found(60.0), "the port", Injection(timeout_ms=10), session_key=None)) == []
+    memory, settings = Found(hit("memory/a.md", "one"), seconds=60.0), Injection(timeout_ms=10)
+    assert asyncio.run(found_results(memory, "the gateway port", settings, session_key=None)) == ()
 
 
-@pytest.mark.parametrize("path", ["sessions/7f.jsonl", "sessions/rollout-2026-03-04-7f.jsonl", "7f.jsonl.reset.2026"])
+SESSION_7F = [
+    "sessions/7f.jsonl",
+    "sessions/rollout-2026-03-04-7f.jsonl",
+    "sessions/rollout-2026-03-04T10-00-00-7f.jsonl",
+    "7f.jsonl.reset.2026-03-04T10-00-00.000Z",
+    "7f.jsonl.deleted.2026-03-04T10-00-00.000Z",
+    "sessions/7f-topic-12.jsonl",
+    "sessions/project/7f/subagents/agent-1.jsonl",
+]
+
+
+@pytest.mark.parametrize("path", SESSION_7F)
 def test_a_session_that_is_not_compacted_gets_nothing_of_its_own_transcript(path: str) -> None:
-    memory, first, asked = Found(transcripts=(path, "sessions/a7f.jsonl")), [], []
-    for session in ("7f", ""):
-        found = asyncio.run(found_blocks(memory, "x", Injection(), session_key=None, but_of=session))
-        first.append(found[0].source.partition("#")[0])
-        assert memory.asked is not None
-        asked.append(memory.asked.max_results or 0)
-    assert first == ["sessions/a7f.jsonl", path]
-    assert asked[0] > asked[1], "others take the places of those that are left out"
+    others = hit("sessions/a7f.jsonl", "other"), hit("memory/a.md", "note")
+    assert texts(hit(path, "said"), *others, but_of="7f") == ["other", "note"]
+    copied = hit("sessions/a7f.jsonl", "said", copies=["sessions/b.jsonl", path])
+    assert texts(copied, others[1], but_of="7f") == ["note"], "it holds the same words itself"
+    assert texts(hit(path, "said"), *others) == ["said", "other", "note"]
+
+
+@pytest.mark.parametrize("path", SESSION_7F)
+def test_a_conversation_has_one_passage(path: str) -> None:
+    same = hit("sessions/7f.jsonl.reset.2026-01-01T10-00-00.000Z", "said", 0.95)
+    assert texts(same, hit(path, "answered"), hit("sessions/8.jsonl", "other"), max_results=2) == ["said", "other"]
+
+
+NOTE = """- Session: 7f
+- Program: claude-code
+- Transcript: sessions/7f.jsonl
+
+# Session: 2026-03-04 11:00
+
+- **Session Key**: agent:main:main
+- **Session ID**: 8e
+
+user: hello
+"""
+
+
+def test_lines_of_a_note_are_of_the_session_named_above_them_or_in_them() -> None:
+    assert [noted_sessions(NOTE, *lines) for lines in ((4, 5), (4, 9), (9, 10), (1, 1))] == [
+        {"7f"},
+        {"7f", "8e"},
+        {"8e"},
+        {"7f"},
+    ]
+    assert noted_sessions("- A session: x\nSession: y\n", 1, 3) == set()
+
+
+def test_a_curated_file_has_a_place_before_better_passages() -> None:
+    better = [hit(f"memory/{name}.md", name) for name in ("one", "two", "three", "four")]
+    curated = hit("MEMORY.md", "20001", 0.55), hit("USER.md", "Ada", 0.52)
+    assert texts(*better, *curated) == ["20001", "one", "two"]
+    assert texts(*better, hit("MEMORY.md", "20001", 0.4)) == ["one", "two", "three"], "it does not match"
+
+
+def test_a_text_comes_once() -> None:
+    hits = hit("memory/a.md", "The port\n  is 1"), hit("memory/b.md", "The port is 1"), hit("memory/c.md", "port")
+    assert texts(*hits, hit("memory/d.md", "Now: The port is 1 \n")) == ["The port\n  is 1"]
+    assert texts(*hits, given=["Rules\nThe  port is 1"]) == []
+    assert texts(*hits[:1], given=["port"]) == ["The port\n  is 1"], "a rule may be a part of a passage"
+    assert texts(hit("memory/a.md", "The port is 1"), hit("MEMORY.md", "port is 1", 0.6)) == ["port is 1"]
+
+
+def test_passages_with_little_confidence_are_left_out() -> None:
+    assert texts(hit("memory/a.md", "one", 0.6), hit("memory/b.md", "two", 0.49)) == ["one"]
+    assert texts(hit("memory/a.md", "one", 0.9), hit("memory/b.md", "two", 0.6)) == ["one"], "far below the best"
+    by_words = [hit(f"memory/{share}.md", str(share), share, vector=None) for share in (0.4, 0.3, 0.29, 0.25)]
+    assert texts(*by_words) == ["0.4", "0.3"]
+    assert texts(*by_words, min_score=0.0, max_results=9) == ["0.4", "0.3", "0.29", "0.25"]
+
+
+def test_a_sessions_context_holds_all_of_it_until_it_is_compacted() -> None:
     sessions = InjectedSessions()
     sessions.begin("a", "7f")
     sessions.fresh("a", "7f", [])
@@ -200,16 +294,9 @@ def test_a_file_that_cannot_be_read_now_has_no_passages() -> None:
     assert without_hidden_lines([passage("- The gateway")], {}, (), given=()) == []
 
 
-async def results(path: str) -> list[InjectedBlock]:
-    """Passages of a search that tells no lines of its snippets, as other backends do."""
-    memory = Found()
-    memory.path = path
-    return await found_blocks(memory, "x", Injection(), session_key=None)
-
-
 def test_passages_of_curated_files_are_known_by_their_path() -> None:
-    [curated], [note] = (asyncio.run(results(path)) for path in ("USER.md", "memory/USER.md"))
-    assert (curated.is_indexed, note.is_indexed) == (True, False)
+    hits = hit("USER.md", "one"), hit("memory/USER.md", "two")
+    assert [one.is_indexed for one in passage_blocks([(one, ()) for one in hits], Injection())] == [True, False]
 
 
 def blocks(*texts: str) -> list[InjectedBlock]:
@@ -224,6 +311,10 @@ def test_a_block_comes_once_in_a_session_until_it_begins_anew() -> None:
     assert sessions.fresh("b", "s", blocks("two")) == blocks("two")
     sessions.begin("a", "s")
     assert sessions.fresh("a", "s", blocks("two")) == blocks("two")
+
+
+def test_a_block_with_other_white_space_is_the_same() -> None:
+    assert InjectedSessions().fresh("a", "s", blocks("one two", "one\n two")) == blocks("one\n two")
 
 
 def test_sessions_used_last_are_remembered() -> None:

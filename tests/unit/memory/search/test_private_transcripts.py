@@ -328,7 +328,8 @@ def test_a_prompt_gets_passages_of_those_documents_only_that_its_session_finds(o
         Settings(home=Path("/nowhere")), manager.agent, manager, InjectedSessions(), reading=manager.reading
     )
     sources = set()
-    for name in (*TRANSCRIPTS, "cellar"):
+    # A conversation has one passage: of the document that is named.
+    for name in (*TRANSCRIPTS, *map(note_name, TRANSCRIPTS), "cellar"):
         prompt = PromptRequest(prompt=f"vault {name}", session_key=session_key)
         blocks = asyncio.run(context.before_prompt(prompt)).blocks
         sources |= {block.source.partition("#")[0] for block in blocks}
