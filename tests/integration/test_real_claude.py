@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +26,7 @@ ANSWER = "It listens on 7171."
 
 
 @contextmanager
-def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def model(answer: str = ANSWER) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The address of a model that always gives the same answer, and the requests that it gets."""
     requests: list[dict[str, Any]] = []
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "stand-in", "content": []}
@@ -33,7 +35,7 @@ def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": ANSWER}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": answer}},
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", **ended},
         {"type": "message_stop"},
@@ -62,35 +64,57 @@ def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.server_close()
 
 
-@pytest.mark.long
-def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_it_got(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    folder = pytestconfig.cache.mkdir("claude-2.1.197") if pytestconfig.cache else tmp_path
-    program = installed(folder, PACKAGE, scripts=True) / ".bin/claude"
-    user, workspace, home = tmp_path / "user", tmp_path / "workspace", tmp_path / "home"
-    (workspace / "memory").mkdir(parents=True)
-    (user / ".claude" / "projects").mkdir(parents=True)
-    (workspace / "MEMORY.md").write_text("## Rules\n- Never push on Fridays\n", "utf-8")
-    (workspace / "memory" / "2026-03-04.md").write_text("The gateway listens on port 7171.\n", "utf-8")
-    config = (
-        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{user / ".claude" / "projects"}"]\n'
-        "[agents.context]\ninjection = { enabled = true, min_score = 0.0, timeout_ms = 10000 }\n"
-        "session_notes.enabled = true\n"
-    )
-    with Daemon(home, workspace, config=config) as daemon, model() as (address, requests):
-        daemon.run("hook", "install", "claude-code", "--settings", str(user / ".claude" / "settings.json"), "--yes")
+class Claude:
+    """The program, with a user's folder, a workspace with this MEMORY.md, and a daemon that gives prompts memory."""
+
+    def __init__(self, folder: Path, config: pytest.Config, *, memory: str) -> None:
+        programs = config.cache.mkdir("claude-2.1.197") if config.cache else folder
+        self.program = installed(programs, PACKAGE, scripts=True) / ".bin/claude"
+        self.user, self.workspace = folder / "user", folder / "workspace"
+        (self.workspace / "memory").mkdir(parents=True)
+        (self.user / ".claude" / "projects").mkdir(parents=True)
+        (self.workspace / "MEMORY.md").write_text(memory, "utf-8")
+        settings = (
+            f'[[agents]]\nid = "main"\nworkspace = "{self.workspace}"\n'
+            f'sessions = ["{self.user / ".claude" / "projects"}"]\n'
+            "[agents.context]\ninjection = { enabled = true, min_score = 0.0, timeout_ms = 10000 }\n"
+            "session_notes.enabled = true\n"
+        )
+        self.daemon = Daemon(folder / "home", self.workspace, config=settings)
+
+    def say(self, address: str, *arguments: str) -> str:
+        """Return the program's answer. `address`: the model."""
         environment = {
             **os.environ,
-            "HOME": str(user),
+            "HOME": str(self.user),
             "ANTHROPIC_BASE_URL": address,
             "ANTHROPIC_API_KEY": "sk-test",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
         }
-        asked = [str(program), "-p", "Which port has the gateway?"]
-        ran = subprocess.run(asked, cwd=workspace, env=environment, capture_output=True, text=True, timeout=300)
-        assert ran.stdout.strip() == ANSWER, ran.stderr
+        command = [str(self.program), "-p", *arguments]
+        ran = subprocess.run(
+            command, cwd=self.workspace, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.strip()
+
+    def install(self) -> None:
+        """Install the hooks."""
+        file = self.user / ".claude" / "settings.json"
+        self.daemon.run("hook", "install", "claude-code", "--settings", str(file), "--yes")
+
+
+@pytest.mark.long
+def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_it_got(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    claude = Claude(tmp_path, pytestconfig, memory="## Rules\n- Never push on Fridays\n")
+    workspace = claude.workspace
+    (workspace / "memory" / "2026-03-04.md").write_text("The gateway listens on port 7171.\n", "utf-8")
+    with claude.daemon as daemon, model() as (address, requests):
+        claude.install()
+        assert claude.say(address, "Which port has the gateway?") == ANSWER
 
         sent = json.dumps(requests)
         assert "Never push on Fridays" in sent
@@ -111,3 +135,42 @@ def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_
 
         wait_until(transcripts, timeout=60)
         assert not any("recalld-context" in text or "Fridays" in text for text in transcripts())
+
+
+@pytest.mark.long
+def test_a_changed_fact_comes_from_memory_md_and_a_resumed_session_gets_nothing_of_its_own(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    claude = Claude(tmp_path, pytestconfig, memory="The gateway listens on port 18789.\n")
+    first, question = str(uuid.uuid4()), "Which port has the gateway?"
+    with claude.daemon as daemon, model("The gateway listens on port 18789.") as (address, requests):
+        claude.install()
+        claude.say(address, "--session-id", first, question)
+
+        def paths(query: str) -> set[str]:
+            return {result["path"] for result in daemon.search(query, "--min-score", "0")}
+
+        def first_conversation() -> set[str]:
+            return {path for path in paths("gateway 18789") if first in path or path.startswith("memory/")}
+
+        wait_until(lambda: len(first_conversation()) == 2, what="its transcript and its note are indexed")
+        of_first = first_conversation()
+        daemon.write("MEMORY.md", "The gateway listens on port 20001.\n")
+        wait_until(lambda: "MEMORY.md" in paths("20001") and "MEMORY.md" not in of_texts(daemon, "18789"))
+
+        def sources(*arguments: str) -> list[str]:
+            """Return the paths of the passages that the model gets with a question."""
+            begun = len(requests)
+            claude.say(address, *arguments, question)
+            asked = [json.dumps(one["messages"]) for one in requests[begun:] if question in json.dumps(one["messages"])]
+            assert "20001" in asked[-1], "it comes from MEMORY.md"
+            return re.findall(r"\[((?:MEMORY\.md|memory/|sessions/)[^\]#]*)#L", asked[-1])
+
+        new = sources()
+        assert ("MEMORY.md" in new, len(of_first.intersection(new)) <= 1) == (True, True)
+        assert not of_first.intersection(sources("--resume", first))
+
+
+def of_texts(daemon: Daemon, text: str) -> set[str]:
+    """Return the paths of results whose snippets hold a text."""
+    return {result["path"] for result in daemon.search(text, "--min-score", "0") if text in result["snippet"]}
