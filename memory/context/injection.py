@@ -123,8 +123,7 @@ class InjectedSessions:
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-        texts = [(_words(block.text), block) for block in blocks]
-        digests = {blake2s(text.encode("utf-8", "replace"), digest_size=12).digest(): block for text, block in texts}
+        digests = {blake2s(_words(one.text).encode("utf-8", "replace"), digest_size=12).digest(): one for one in blocks}
         fresh = {digest: block for digest, block in digests.items() if digest not in given}
         given.update(fresh)
         return list(fresh.values())

@@ -159,16 +159,16 @@ def test_a_changed_fact_comes_from_memory_md_and_a_resumed_session_gets_nothing_
         wait_until(lambda: "MEMORY.md" in paths("20001") and "MEMORY.md" not in of_texts(daemon, "18789"))
 
         def sources(*arguments: str) -> list[str]:
-            """Return the paths of the passages that the model gets with a question."""
+            """Return the paths of the passages that the model gets with the last argument, a question."""
             begun = len(requests)
-            claude.say(address, *arguments, question)
-            asked = [json.dumps(one["messages"]) for one in requests[begun:] if question in json.dumps(one["messages"])]
+            claude.say(address, *arguments)
+            asked = [text for one in requests[begun:] if arguments[-1] in (text := json.dumps(one["messages"]))]
             assert "20001" in asked[-1], "it comes from MEMORY.md"
             return re.findall(r"\[((?:MEMORY\.md|memory/|sessions/)[^\]#]*)#L", asked[-1])
 
-        new = sources()
+        new = sources("Which port does the gateway listen on today?")
         assert ("MEMORY.md" in new, len(of_first.intersection(new)) <= 1) == (True, True)
-        assert not of_first.intersection(sources("--resume", first))
+        assert not of_first.intersection(sources("--resume", first, question))
 
 
 def of_texts(daemon: Daemon, text: str) -> set[str]:
