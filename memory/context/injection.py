@@ -44,7 +44,7 @@ MEANT_COSINE = 0.72
 _LONGEST_WORDS = 200
 
 #: Results beyond the wanted ones, for those that are left out. With more of them a search takes much longer.
-_SPARE_RESULTS = 9
+_SPARE_RESULTS = 5
 
 #: Share of a prompt's rare words that is certainty without a vector, and of the best confidence that counts beside it.
 _CERTAIN_SHARE, _NEAR_BEST = 0.6, 0.7
