@@ -22,7 +22,7 @@ from memory.documents.comparison import Difference, difference, missing_of
 from memory.documents.note_folders import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
 from memory.status.run_files import write_derived
-from memory.store.errors import OtherVersion, StoreCorrupt
+from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.sqlite.reader import StoreReader
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
@@ -223,7 +223,7 @@ def reconcile(
     index = index_look or _Look(difference(files, None, imported=True))
     live: _Look | None = index
     if complete or index_look is None:
-        live = _look(partial(indexes.answering, agent), files, OtherVersion, imported=True)
+        live = _look(partial(indexes.answering, agent), files, OtherFormat, imported=True)
     # Of both generations: the one under construction lacks the notes of a folder that is missing.
     if records_folders:
         _record_folders(files, index.found.missing_notes | (live or index).found.missing_notes)

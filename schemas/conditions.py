@@ -27,8 +27,6 @@ class ConditionCode(StrEnum):
     PROVIDER_USELESS = "provider_useless"
     DIMENSIONS_CHANGED = "dimensions_changed"
     FALLBACK_UNUSABLE = "fallback_unusable"
-    PREFIXES_MISSING = "prefixes_missing"
-    TASK_TYPES_MISSING = "task_types_missing"
 
     # Batch jobs
     BATCH_API_MISSING = "batch_api_missing"

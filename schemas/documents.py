@@ -50,7 +50,7 @@ class FileStat:
     Times fit 64 bits (`memory.documents.scan.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
     clock: a program may set it to any value. `ctime_ns` is the last change of the file or its inode. It reveals an
     edit that keeps the size and sets `mtime_ns` back. 0 means unknown: the file system has no such time, or changes it
-    by itself. A negative value -n means that the time was at most n when the document was indexed.
+    by itself.
     """
 
     size: int
@@ -62,8 +62,6 @@ class FileStat:
         """Return True if a file in the state `now` is, as far as is known, unchanged since this state."""
         if self.size != now.size or self.mtime_ns != now.mtime_ns or self.inode != now.inode:
             return False
-        if self.ctime_ns < 0:
-            return now.ctime_ns <= -self.ctime_ns
         return self.ctime_ns == now.ctime_ns or not self.ctime_ns or not now.ctime_ns
 
     def without_ctime(self) -> FileStat:

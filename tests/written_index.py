@@ -35,13 +35,10 @@ def with_agents(settings: Settings, *names: str, note: str = "note") -> Settings
     return settings.model_copy(update={"agents": tuple(agents)})
 
 
-def write_index(
-    settings: Settings, agent_id: str = "main", *, vectors: bool = True, earlier_version: bool = False
-) -> Store:
+def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = True) -> Store:
     """Index all of an agent's documents that the index does not know yet; `vectors=False` leaves them pending."""
     agent = settings.agent(agent_id)
-    choice = choose_provider(agent, settings.credentials)
-    provider = choice.earlier if earlier_version else choice.provider
+    provider = choose_provider(agent, settings.credentials).provider
     wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
     store = writer_of(settings, agent_id).open_writer(wanted.digest, wanted.description)[0]
     files = AgentFiles(agent)

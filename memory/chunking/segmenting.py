@@ -28,8 +28,7 @@ from memory.chunking.stop_words import (
     stop_words_of,
 )
 
-#: Part of an index's fingerprint. Raise it with every change of the results of `index_text` or `index_title`, unless
-#: a migration can mark the few affected indexes (`memory.store.sqlite.schema`).
+#: Part of an index's fingerprint. Raise it with every change of the results of `index_text` or `index_title`.
 SEGMENTER_VERSION = 2
 
 #: FTS5 tokenizer of texts and queries.
@@ -109,14 +108,13 @@ class QueryTerm:
     """Term of a query. `text` holds the words of a phrase, segmented like the index, separated by blanks.
 
     A `prefix` term also matches words that begin with it. `typed` is the term as written in a text, for highlighting. A
-    `pair` may straddle two words. An `outdated` term matches indexes of earlier versions.
+    `pair` may straddle two words.
     """
 
     text: str
     typed: str
     prefix: bool = False
     pair: bool = False
-    outdated: bool = False
 
 
 def index_text(text: str) -> str:
@@ -267,8 +265,6 @@ def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
         # A run of two is a word.
         is_single = len(stops) == 1
         yield QueryTerm(text=pairs[at], typed=_composed(typed[at] + typed[at + 1]), pair=not is_single), is_stop
-    if typed is not run:
-        yield QueryTerm(text=run, typed=run, outdated=True), False
 
 
 def _composed(text: str) -> str:

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from memory.embedding.providers.bedrock import BedrockProvider
 from memory.embedding.providers.endpoint import Endpoint
-from memory.embedding.providers.json_apis import VERSION, GeminiProvider, OllamaProvider
+from memory.embedding.providers.json_apis import GeminiProvider, OllamaProvider
 from memory.embedding.providers.local import E5Provider, GgufProvider, UseProvider
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.openai import OpenAIProvider
-from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset, family_prefixes
+from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, family_prefixes
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.providers.stub import StubProvider
@@ -58,9 +58,8 @@ class ProviderChoice:
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
     why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen. `earlier` is what an earlier version made of
-    the same settings, where that is another one: an index that was made with it goes on with it. Then `rebuilt` is what
-    the settings mean now, for an index that a person builds anew.
+    set when there are no vectors though keywords alone were not chosen. `rebuilt` is the provider of an index that a
+    person builds anew, where that is another one.
     """
 
     provider: EmbeddingProvider | None
@@ -70,7 +69,6 @@ class ProviderChoice:
     error: str | None
     taken_over: str | None = None
     lacking: ProviderUnavailable | None = None
-    earlier: EmbeddingProvider | None = None
     rebuilt: EmbeddingProvider | None = None
 
     def for_rebuild(self) -> ProviderChoice:
@@ -146,12 +144,10 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     own = memory.model_copy(update={"provider": name, **update})
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
-    for provider in (choice.provider, choice.earlier):
-        if isinstance(provider, RemoteProvider) and "width" in facts:
-            provider = provider.of_width(facts["width"])  # noqa: PLW2901 - the same one, as the index was rebuilt
-        if provider is not None and provider.identity == identity:
-            return replace(choice, provider=provider, earlier=None)
-    return None
+    provider = choice.provider
+    if isinstance(provider, RemoteProvider) and "width" in facts:
+        provider = provider.of_width(facts["width"])  # the same one, as the index was rebuilt
+    return replace(choice, provider=provider) if provider is not None and provider.identity == identity else None
 
 
 def facts_in(identity: str) -> dict[str, Any]:
@@ -210,26 +206,16 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
-    """Return the choice of a provider by name, with what earlier versions made of the same settings."""
+    """Return the choice of a provider by name."""
     try:
         made = _make(memory, credentials, name)
     except ProviderUnavailable as error:
         return ProviderChoice(None, memory.provider, "none", None, str(error), lacking=error)
-    earlier = None
-    with suppress(ProviderUnavailable):
-        unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
-        if unset and name in PRESETS and any(_prefixes(memory, name)):
-            # Earlier versions put nothing before a text.
-            earlier = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
-        if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
-            earlier = _make(memory, credentials, name, GEMINI_COMPATIBLE)
-    return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
+    return ProviderChoice(made, memory.provider, name, reason, None)
 
 
-def _make(
-    memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
-) -> EmbeddingProvider:
-    """Return the provider. Without a `preset` the address in the settings decides.
+def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider:
+    """Return the provider.
 
     Raises:
         ProviderUnavailable: it cannot be had.
@@ -239,9 +225,8 @@ def _make(
     if name == "local":
         return _make_local(memory)
     remote, model = memory.remote, _model_name(memory, name)
-    if preset is None:
-        compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
-        preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
+    compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
+    preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
     _require(preset.package, preset.extra)
     if name == "openai-compatible" and not (remote.base_url and memory.model):
         said = {"remote.base_url": remote.base_url, "model": memory.model}

@@ -13,7 +13,7 @@ import structlog
 
 from memory.chunking.chunker import CutChunk, text_hash
 from memory.documents.comparison import difference, is_archived
-from memory.documents.roots import archived_path, is_transcript_name
+from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
@@ -21,7 +21,6 @@ from memory.index.fingerprint import embedding_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
-from memory.store.errors import OtherVersion
 from memory.store.reader import NOWHERE, IndexedFile
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
@@ -122,8 +121,7 @@ def complete_generation(indexer: Indexer) -> bool:
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
 
-    Ignored transcripts are left out, and sessions of which the written one has an archive. So are files that an older
-    version took for transcripts by their names.
+    Ignored transcripts are left out, and sessions of which the written one has an archive.
     """
     if indexer.generations.next() is None:
         return []
@@ -131,8 +129,7 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     with _answering(indexer) as reader:
         if reader is None:
             return []
-        sessions = [file.key for file in reader.files() if file.key.is_transcript]
-        transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
+        transcripts = [file.key for file in reader.files() if file.key.is_transcript]
         lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
         out = indexer.files.left_out(lacking)
         # Few have archives, and looking for those of one lists its folder.
@@ -154,11 +151,8 @@ def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
 
 @contextmanager
 def _answering(indexer: Indexer) -> Iterator[StoreReader | None]:
-    """Lend the answering generation; None without one, or if only another version can read it."""
-    try:
-        reader = indexer.generations.open_reader()
-    except OtherVersion:
-        reader = None
+    """Lend the answering generation, of any format; None without one."""
+    reader = indexer.generations.open_reader(any_format=True)
     with closing(reader) if reader is not None else nullcontext():
         yield reader
 

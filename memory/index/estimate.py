@@ -123,7 +123,7 @@ def estimate(
     identity = provider.identity if provider is not None else NO_VECTORS
     with ExitStack() as opened:
         target = None if fresh else generations.target_reader(wanted.digest)
-        answering = generations.open_reader()
+        answering = generations.open_reader(any_format=True)
         for reader in (target, answering):
             if reader is not None:
                 opened.callback(reader.close)

@@ -20,7 +20,7 @@ from memory.redaction import redaction_facts
 from memory.transcripts.folding import TRANSCRIPT_VERSION
 from schemas.settings import MemorySettings
 
-#: Version of tables that no migration can convert from an earlier one.
+#: Version of tables that no migration can convert.
 SCHEMA_VERSION = 1
 
 
@@ -94,7 +94,7 @@ def made_with(generations: Generations, name: str) -> str | None:
     """
     known = (generations.folder, name)
     if known not in _made_with:
-        reader = generations.open_named(name)
+        reader = generations.open_named(name, any_format=True)
         if reader is None:
             return None
         with closing(reader):

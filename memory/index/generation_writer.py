@@ -20,8 +20,9 @@ from typing import Protocol, Self
 
 from memory.index.generations import CURRENT, NEXT, Generations
 from memory.store.durable_sqlite import locked, parts, set_aside
-from memory.store.errors import NoRoom, NotOwner, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import NoRoom, NotOwner, OtherFormat, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store, create_generation
 from schemas.settings import Settings
 
@@ -125,6 +126,8 @@ class GenerationWriter(Generations):
         self._free = free
         self._lock = threading.RLock()
         self._stores: dict[str, Store] = {}
+        #: Generations of another format, for their vectors.
+        self._foreign: dict[str, StoreReader] = {}
 
     @classmethod
     def at(cls, settings: Settings, agent_id: str, *, owner: Owner | None = None) -> Self:
@@ -134,9 +137,10 @@ class GenerationWriter(Generations):
     def close(self) -> None:
         """Close all stores. Another call opens them again."""
         with self._lock:
-            for store in self._stores.values():
+            for store in (*self._stores.values(), *self._foreign.values()):
                 store.close()
             self._stores.clear()
+            self._foreign.clear()
 
     def require_owner(self) -> None:
         """Check that this process may replace the answering generation.
@@ -178,13 +182,13 @@ class GenerationWriter(Generations):
         name = self._existing(NEXT) or self._existing(CURRENT)
         return name is not None and self._stores.get(name) is store
 
-    def open_stores(self) -> list[Store]:
-        """Return the stores that are open, in any order."""
+    def open_stores(self) -> list[StoreReader]:
+        """Return the generations that are open, those of another format included, in any order."""
         with self._lock:
-            return list(self._stores.values())
+            return [*self._stores.values(), *self._foreign.values()]
 
     def open_existing(self) -> list[Store]:
-        """Return NEXT and CURRENT, as far as they exist and this version can read them. The caller must not close them.
+        """Return NEXT and CURRENT, as far as they exist in the format of this version. The caller must not close them.
 
         Raises:
             StoreCorrupt: like `open_writer`.
@@ -252,9 +256,8 @@ class GenerationWriter(Generations):
             if there and not force:
                 return
             if current is not None:
-                with suppress(OtherVersion):  # no owner writes the generation of another version
-                    if not (there or any(self._has(current, one) for one in (fingerprint, instead_of or fingerprint))):
-                        self.require_owner()
+                if not (there or any(self._has(current, one) for one in (fingerprint, instead_of or fingerprint))):
+                    self.require_owner()
                 if not force:
                     self._require_room(current)
             self._point(NEXT, self._create(fingerprint, description))
@@ -380,16 +383,22 @@ class GenerationWriter(Generations):
             return self._stores[name]
 
     def _readable(self, names: Sequence[str]) -> Iterator[Store]:
-        """Open the generations that this version of recalld can read."""
+        """Open the generations; yield those that have the format of this version of recalld."""
         for name in names:
-            with suppress(OtherVersion):
+            try:
                 yield self._store(name)
+            except OtherFormat:
+                with self._lock:
+                    if name not in self._foreign and (reader := self.open_named(name, any_format=True)) is not None:
+                        self._foreign[name] = reader
 
     def _has(self, name: str, fingerprint: str) -> bool:
-        """Return True if a generation has this fingerprint, which only a migration changes."""
+        """Return True if a generation has this fingerprint, and the format of this version of recalld."""
         if name in self._stores:
             return self._stores[name].meta("fingerprint") == fingerprint
-        reader = self.open_named(name)
+        reader = None
+        with suppress(OtherFormat):
+            reader = self.open_named(name)
         if reader is None:
             return False
         with closing(reader):

@@ -18,11 +18,12 @@ import os
 import re
 import time
 from calendar import timegm
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from memory.store.errors import StoreCorrupt, StoreUnreadable
+from memory.store.errors import OtherFormat, StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
@@ -150,32 +151,34 @@ class Generations:
             return [], damaged
         return [path for path in paths if path.name.endswith(".sqlite") and path.name not in named], damaged
 
-    def open_named(self, name: str) -> StoreReader | None:
-        """Open a generation by its name, None if it is gone.
+    def open_named(self, name: str, *, any_format: bool = False) -> StoreReader | None:
+        """Open a generation by its name, None if it is gone. `any_format`: see `StoreReader`.
 
         Raises:
-            StoreUnreadable: it cannot be opened; the message says why.
+            StoreUnreadable: it cannot be opened, or has another format; the message says why.
             StoreCorrupt: it is damaged; a worker sets it aside and builds a new one.
         """
         path = self.folder / name
         try:
-            return StoreReader(path, self._options, shelf=self._shelf)
+            return StoreReader(path, self._options, shelf=self._shelf, any_format=any_format)
         except (StoreUnreadable, StoreCorrupt):
             if path.exists():
                 raise
             return None
 
-    def open_reader(self) -> StoreReader | None:
+    def open_reader(self, *, any_format: bool = False) -> StoreReader | None:
         """Open the answering generation, None without one. Raises like `open_named`."""
-        return self._open(CURRENT)
+        return self._open(CURRENT, any_format=any_format)
 
     def target_reader(self, fingerprint: str) -> StoreReader | None:
         """Open the generation to compare with the disk: NEXT if it has this fingerprint, else CURRENT if it has.
 
-        Return None if neither has. Raises like `open_named`.
+        Return None if neither has, or in another format. Raises like `open_named`.
         """
         for pointer in (NEXT, CURRENT):
-            reader = self._open(pointer)
+            reader = None
+            with suppress(OtherFormat):
+                reader = self._open(pointer)
             if reader is None:
                 continue
             if reader.meta("fingerprint") == fingerprint:
@@ -183,14 +186,14 @@ class Generations:
             reader.close()
         return None
 
-    def _open(self, pointer: str) -> StoreReader | None:
+    def _open(self, pointer: str, *, any_format: bool = False) -> StoreReader | None:
         """Open the generation that a pointer names; try again if it was flipped and swept in between."""
         for _ in range(_ATTEMPTS):
             name = self.pointer(pointer)
             if name is None:
                 return None
             try:
-                reader = self.open_named(name)
+                reader = self.open_named(name, any_format=any_format)
             except (StoreUnreadable, StoreCorrupt):
                 if self.pointer(pointer) == name:
                     raise

@@ -65,7 +65,7 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
     fallback = fallback_choice(agent, settings.credentials) if own.has_taken_over(first) else None
     if fallback is None or own.takeover is None:
         return first
-    fallback = own.as_indexed(fallback)
+    fallback = own.of_indexed_width(fallback)
     why = f"{agent.fallback} took over: {own.takeover.reason}"
     return replace(
         fallback,
@@ -177,27 +177,22 @@ class _Providers:
     def asked_for(self) -> ProviderChoice:
         """Return the provider that the settings name."""
         enabled = self._settings.store.vector.enabled
-        return self.as_indexed(choose_provider(self._agent, self._settings.credentials, vectors_enabled=enabled))
+        return self.of_indexed_width(choose_provider(self._agent, self._settings.credentials, vectors_enabled=enabled))
 
-    def as_indexed(self, choice: ProviderChoice) -> ProviderChoice:
-        """Return the choice with its `earlier` provider if the agent's index was made with it and is not rebuilt.
+    def of_indexed_width(self, choice: ProviderChoice) -> ProviderChoice:
+        """Return the choice with the width of the vectors in the agent's index, if that was rebuilt for another one.
 
-        An index that was rebuilt for vectors of another width goes on with them. While the provider is stopped for its
-        width, `rebuilt` is the provider of a rebuild.
+        While the provider is stopped for its width, `rebuilt` is the provider of a rebuild.
         """
-        if choice.provider is None:
-            return choice
-        made = self.identities(NEXT, CURRENT)
-        if choice.earlier is not None and choice.earlier.identity in made and choice.provider.identity not in made:
-            choice = replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
         if not isinstance(provider := choice.provider, RemoteProvider):
             return choice
+        made = self.identities(NEXT, CURRENT)
         of_widths = [provider.of_width(facts["width"]) for facts in map(facts_in, made) if "width" in facts]
         provider = next((one for one in of_widths if one.identity in made), provider)
         width_is_set = provider.endpoint.dimensions is not None  # another width is a fault of that setting
         waste = None if width_is_set else read_waste(waste_path(self._settings.home, provider))
         rebuilt = provider.of_width(waste.got) if waste is not None and waste.got else None
-        return replace(choice, provider=provider, rebuilt=choice.rebuilt or rebuilt)
+        return replace(choice, provider=provider, rebuilt=rebuilt)
 
     def names(self, *pointers: str) -> list[str]:
         """Return the names of the providers of the readable generations."""

@@ -21,7 +21,7 @@ from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
 from memory.status.run_files import read_watch_state
-from memory.status.vectors import LOOKED_AFTER_SECONDS, no_prefixes, no_vectors, useless_answers, vector_progress
+from memory.status.vectors import LOOKED_AFTER_SECONDS, no_vectors, useless_answers, vector_progress
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
@@ -104,7 +104,6 @@ def agent_status(
         by_text=agent.query.hybrid.enabled,
     )
     found += _look_conditions(agent.id, index, waiting, queue_expected=sources.queue_expected)
-    advice = [no_prefixes(agent.id, agent, choice, chunks=state.chunks), *mark_conditions(agent, sources.files)]
     return AgentStatus(
         agent=agent.id,
         ok=not found,
@@ -129,7 +128,7 @@ def agent_status(
         dead_letters=index.dead_letters,
         notes=index.notes,
         troubles=tuple(trouble_of(one, now=now) for one in found),
-        advice=tuple(trouble_of(one, now=now) for one in advice if one is not None),
+        advice=tuple(trouble_of(one, now=now) for one in mark_conditions(agent, sources.files)),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )

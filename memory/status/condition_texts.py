@@ -26,10 +26,6 @@ class Text:
 
 _CODE = ConditionCode
 _MEND_FILES = "`recalld up` sees it by itself, `recalld index` compares when you run it"
-_REBUILD = (
-    "`recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly), and {keep} keeps "
-    "the index as it is"
-)
 _LOG = "the folder log in the home says more"
 _PROVIDER = "provider {subject}"
 _IN_VAIN = "{billed:count text} ({tokens:,} tokens) billed in vain so far"
@@ -67,24 +63,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.PROVIDER_USELESS: Text("{error}, " + _IN_VAIN, _ASKED_BY_ONE, _PROVIDER),
     _CODE.DIMENSIONS_CHANGED: Text(
         "it answers with {got:,} dimensions instead of {expected:,}, as another model does, " + _IN_VAIN,
-        _ASKED_BY_ONE + "; " + _REBUILD.replace(", and {keep} keeps the index as it is", ""),
+        _ASKED_BY_ONE
+        + "; `recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly)",
         _PROVIDER,
     ),
     _CODE.FALLBACK_UNUSABLE: Text("{reason}", "correct `fallback` in the settings", _PROVIDER),
-    _CODE.PREFIXES_MISSING: Text(
-        "the index was made without the prefixes that {model} is trained on, and finds better with them",
-        _REBUILD.replace("{keep}", '`query_prefix = ""` with `document_prefix = ""` in the settings'),
-        "embedding",
-    ),
-    _CODE.TASK_TYPES_MISSING: Text(
-        "the index was made without the task types by which {model} tells queries from documents, and finds better "
-        "with them",
-        _REBUILD.replace(
-            "{keep}",
-            '`provider = "gemini"` with `remote.base_url = "https://generativelanguage.googleapis.com/v1beta/openai"`',
-        ),
-        "embedding",
-    ),
     # Batch jobs
     _CODE.BATCH_API_MISSING: Text(
         "remote.batch.enabled is set, but recalld speaks no Batch API of {subject}: embedding goes the normal way",
@@ -354,8 +337,8 @@ def part_of(condition: Condition) -> str:
 
 
 def stop_text(reason: str) -> str:
-    """Return a `StopReason` in words; those that an earlier version wrote are words already."""
-    return _STOPS.get(reason, reason)
+    """Return a `StopReason` in words, "" without one."""
+    return _STOPS.get(reason, "")
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Vectors of an index: time until all are there, why there are none, what a rebuild would better."""
+"""Vectors of an index: time until all are there, why there are none, what a rebuild would cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.selection import ProviderChoice, facts_in
+from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import VectorProgress
@@ -96,15 +96,6 @@ def no_vectors(
         documents = counted(pending, "chunk") if pending else "new documents"
     params = {"documents": documents, "reason": choice.lacking.reason, "remedy": choice.lacking.remedy}
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
-
-
-def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
-    """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
-    if choice.rebuilt is None or not chunks or "width" in facts_in(choice.rebuilt.identity):
-        return None
-    params: dict[str, Param] = {"model": choice.rebuilt.model, **rebuild_cost(memory, choice, chunks=chunks)}
-    code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
-    return Condition(code, agent, params=params)
 
 
 def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:

@@ -134,7 +134,8 @@ class DurableSqlite:
             return
         if version:
             raise StoreUnreadable(
-                f"another version of recalld wrote {self._kind.name} {self._path}: move it away to start anew"
+                f"{self._kind.name} {self._path} has the format of another version of recalld: move it away to start "
+                "anew"
             )
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -163,6 +164,10 @@ class DurableSqlite:
             raise StoreFull(f"there is no space left for {named}: free some") from error
         except apsw.BusyError as error:
             raise StoreBusy(f"another process keeps {named} locked") from error
+        except apsw.SQLError as error:
+            raise StoreUnreadable(
+                f"{named} has the format of another version of recalld ({error}): move it away to start anew"
+            ) from error
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
             raise StoreUnreadable(f"{named} cannot be used ({error}): check the folder's permissions") from error
 

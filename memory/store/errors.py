@@ -47,8 +47,8 @@ class StoreUnreadable(RecalldError):
     """The index file cannot be opened; the message has the reason and the remedy."""
 
 
-class OtherVersion(StoreUnreadable):
-    """Another version of recalld wrote the index, which stays untouched. `recalld rebuild` replaces it."""
+class OtherFormat(StoreUnreadable):
+    """The index has the format of another version. A new one is built beside it, from the files and its contents."""
 
 
 class KeywordsUnavailable(Transient):

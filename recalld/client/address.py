@@ -76,15 +76,12 @@ def is_plain(text: str) -> bool:
 
 
 class RunningService(NamedTuple):
-    """Entry of a home's service: its address, its process, and the secret by which it proves itself.
-
-    A service of an earlier version has no secret.
-    """
+    """Entry of a home's service: its address, its process, and the secret by which it proves itself."""
 
     host: str
     port: int
     pid: int
-    secret: str | None = None
+    secret: str
 
 
 def running_service(home: Path) -> RunningService | None:
@@ -97,14 +94,16 @@ def running_service(home: Path) -> RunningService | None:
             if os.fstat(file.fileno()).st_uid not in {0, os.geteuid(), home.stat().st_uid}:
                 return None
             entry = json.load(file)
-        host, port, pid, secret = entry["host"], entry["port"], entry["pid"], entry.get("secret")
+        host, port, pid, secret = entry["host"], entry["port"], entry["pid"], entry["secret"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
     if not (isinstance(host, str) and is_plain(host) and type(port) is int and 0 < port < 65536 and _alive(pid)):
         return None
+    if not isinstance(secret, str) or not secret:
+        return None
     # A service that listens on all addresses is called on loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound to
-    return RunningService(host, port, pid, secret if isinstance(secret, str) and secret else None)
+    return RunningService(host, port, pid, secret)
 
 
 def agents_with_tokens(home: Path) -> list[str]:

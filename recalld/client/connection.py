@@ -116,11 +116,6 @@ class Transport:
         service = running_service(self.home)
         if service is None:
             raise ServiceUnavailable(f"no recalld service runs for {self.home}; start it with `recalld up`")
-        if service.secret is None:
-            raise ServiceUnproven(
-                f"the service of {self.home} is of an earlier version of recalld and was asked nothing; "
-                "restart `recalld up`"
-            )
         self.address = Address(service.host, service.port)  # another one after a restart
         return service.secret
 

@@ -38,10 +38,6 @@ class Absence(Enum):
     NOT_RUNNING = "no service is running", "`recalld up` adds search by meaning"
     NO_ANSWER = "the service did not answer in time", "`recalld doctor` looks for the reason"
     STOPPED = "the service's process is stopped", "`recalld status` says how it goes on"
-    OUTDATED = (
-        "the service that runs is of an earlier version of recalld (restart `recalld up`)",
-        "the restarted one adds search by meaning",
-    )
     UNPROVEN = (
         "another program answers where the service of this home did (restart `recalld up`)",
         "the restarted service adds search by meaning",
@@ -101,9 +97,7 @@ def _ask(
     running = running_service(invocation.home_path)
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
     absence = Absence.NOT_RUNNING
-    if running is not None and running.secret is None:
-        absence = Absence.OUTDATED
-    elif running is not None and is_stopped(running.pid):
+    if running is not None and is_stopped(running.pid):
         absence = Absence.STOPPED  # a stopped process does not answer
     elif client is not None:
         try:

@@ -13,7 +13,8 @@ from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import text_of
-from memory.status.vectors import no_prefixes, no_vectors
+from memory.status.vectors import no_vectors
+from memory.store.errors import OtherFormat
 from memory.store.reader import IndexCounts
 from memory.store.sqlite.reader import StoreReader
 from recalld.invocation import to_type
@@ -42,7 +43,6 @@ class Outcome:
     spent: Sequence[tuple[Usage, str]] = ()
     in_jobs: bool = False
     condition: Condition | None = None
-    advice: Condition | None = None
     left: Sequence[DocumentKey] = ()
     done: str | None = None
 
@@ -76,8 +76,6 @@ class Outcome:
             yield f"  {self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); {how}", True
         if self.condition is not None:
             yield f"  {text_of(self.condition)}", False
-        if self.advice is not None:
-            yield f"  {text_of(self.advice)}", True
         for key in self.left[:_LISTED] if all_left else ():
             yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
         if all_left and len(self.left) > _LISTED:
@@ -92,6 +90,8 @@ class AgentIndex:
         self.agent = agent
         self.generations = Generations.of(settings, agent.id)
         self._open: tuple[str | None, StoreReader] | None = None
+        #: The reason why the index is built anew, if it has another format.
+        self.other_format: str | None = None
 
     @property
     def name(self) -> str | None:
@@ -104,11 +104,14 @@ class AgentIndex:
         return provider_of(self.settings, self.agent)
 
     def reader(self) -> StoreReader | None:
-        """Return a reader of the generation, None without one."""
-        name = self.name
+        """Return a reader of the generation, None without one or if it has another format."""
+        name, reader = self.name, None
         if self._open is None or self._open[0] != name:
             self.close()
-            reader = self.generations.open_named(name) if name is not None else None
+            try:
+                reader = self.generations.open_named(name) if name is not None else None
+            except OtherFormat as error:
+                self.other_format = str(error)
             self._open = (name, reader) if reader is not None else None
         return self._open[1] if self._open is not None else None
 
@@ -132,7 +135,6 @@ class AgentIndex:
             failed=self.failed(),
             in_jobs=in_jobs,
             condition=condition or self.lack(counts, choice) or self._made_otherwise(choice),
-            advice=no_prefixes(self.agent.id, self.agent, choice, chunks=counts.chunks),
         )
 
     def lack(self, counts: IndexCounts, choice: ProviderChoice) -> Condition | None:
@@ -204,7 +206,6 @@ class Report:
                 "files": one.counts.files,
                 "failed": [f"{key.path}: {reason}" for key, reason in one.failed.items()],
                 **one.body(),
-                "advice": one.advice.code if one.advice is not None else None,
             }
             for one in self.outcomes
         ]

@@ -20,7 +20,6 @@ from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stag
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
-from memory.store.errors import OtherVersion
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
@@ -112,7 +111,9 @@ class Run:
         self._stop = stop
         self._spending = Spending(broker.board, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum([one.counts_before() for one in self._agents])
+        self._start = _sum([one.counts() for one in self._agents])
+        for sentence in filter(None, (one.other_format for one in self._agents)):
+            self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
         self._most_documents = 0
         self._begun = self._moved_at = time.monotonic()
         self._state: object = None
@@ -253,13 +254,6 @@ class _AgentWait(AgentIndex):
         self._begun = self.marked_at = time.time()
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
-
-    def counts_before(self) -> IndexCounts:
-        """Return the counts of the index; zeros if only another version can read it, beside which one is built."""
-        try:
-            return self.counts()
-        except OtherVersion:
-            return IndexCounts()
 
     def look(self) -> None:
         """Take in the present state."""

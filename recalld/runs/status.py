@@ -61,10 +61,8 @@ def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
     rate = f"hit rate {cache['hits'] / lookups:.0%} ({counted(lookups, 'lookup')})" if lookups else ""
     kept = _joined(counted(cache["entries"], "embedding"), size(cache["diskBytes"])) if cache["enabled"] else "off"
     yield "cache", _joined(kept, rate)
-    # A service started before an upgrade leaves out some of this.
-    if "broker" in status:
-        yield "broker", _broker(status["broker"], resting=resting)
-    use: Mapping[str, Any] = status.get("diskUse", {})
+    yield "broker", _broker(status["broker"], resting=resting)
+    use: Mapping[str, Any] = status["diskUse"]
     names = [name for name in ("indexes", "cache", "models", "broker", "log", "free") if use.get(name) is not None]
     yield "disk", _joined(*(f"{name} {size(use[name])}" for name in names))
     for process in status.get("processes", ()):
@@ -72,7 +70,7 @@ def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
         yield "at work", f"{process['role']} (process {process['pid']}): {doing}" if doing else ""
     yield "hooks", f"{status['hooks']}PROGRAM" if status.get("hooks") else ""
     yield "home", status["home"]
-    versions: Mapping[str, Any] = status.get("versions", {"recalld": status["version"]})
+    versions: Mapping[str, Any] = status["versions"]
     programs = {"recalld": "recalld", "python": "Python", "sqlite": "SQLite", "sqliteVec": "sqlite-vec"}
     yield "versions", _joined(*(f"{name} {versions[key]}" for key, name in programs.items() if versions.get(key)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from memory.backends.backend import absence_of
 from memory.http.private_folders import check_private
@@ -15,16 +15,17 @@ from memory.status.condition_texts import text_of
 from memory.status.processes import Pulses, known_processes
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_vectors
+from memory.store.errors import StoreUnreadable
 from memory.telemetry.server import TelemetryServer, readiness
 from recalld.client.address import Address, running_service
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
 from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
-from recalld.wiring import BrokerSide, open_broker
+from recalld.wiring import BrokerSide, closed, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.version import recalld_version
@@ -40,9 +41,6 @@ OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0
 
 #: Times that a process may fail to start: the broker may die as it does.
 _START_ATTEMPTS = 2
-
-#: Folders of a home, which earlier versions left open to other users.
-_FOLDERS = ("broker", "cache", "imports", "indexes", "log", "run", "spool")
 
 
 def run_daemon(invocation: Invocation) -> int:
@@ -61,11 +59,16 @@ def run_daemon(invocation: Invocation) -> int:
         # The query service could not say it in a sentence, and listens on the same port when it is started again.
         with listen(service.host, service.port, key="service.host", advice=advice) as free:
             address = Address(service.host, free.getsockname()[1])
-        for folder in _FOLDERS:
-            with suppress(OSError):
-                (settings.home / folder).chmod(0o700)
         check_private(settings.home / "run", home=settings.home)
         invocation.remember()
+        for agent in settings.agents:
+            try:
+                with closed(generations_of(settings, agent).open_reader()):
+                    pass
+            except StoreUnreadable as error:
+                say(to_type(str(error)))
+            except RecalldError:
+                pass  # workers meet it, too, and report it
         # Before anything is started that a signal would leave behind.
         stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)
         with running_broker(settings) as broker, open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side:

@@ -16,10 +16,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from recalld.cli import run
 from tests.daemon import Daemon
+from tests.waiting import wait_until
 
 DERIVED = (
     "run/service.json",
@@ -114,6 +116,17 @@ def test_up_starts_with_every_derived_file_damaged_and_makes_them_again(daemon: 
     assert daemon.found("gateway port", "MEMORY.md")
     assert json.loads((daemon.home / "run" / "service.json").read_bytes())["port"] == daemon.port()
     assert "main" in json.loads((daemon.home / "run" / "watch.json").read_bytes())
+    assert daemon.stop() == 0
+
+
+def test_up_says_that_an_index_has_another_format_and_finds_everything_again(daemon: Daemon):
+    [index] = (daemon.home / "indexes" / "main").glob("*.sqlite")
+    connection = apsw.Connection(str(index))
+    connection.pragma("user_version", 99)
+    connection.close()
+    daemon.start()
+    wait_until(lambda: daemon.found("gateway port", "MEMORY.md"))
+    assert daemon.said().count("has the format of another version of recalld") == 1
     assert daemon.stop() == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 from memory.index.generation_writer import GenerationWriter
 from memory.search.manager import get_search_manager
 from memory.store.options import StoreOptions
-from memory.store.sqlite.schema import PAGE_SIZE, SCHEMA_NUMBER
+from memory.store.sqlite.schema import FIRST_SCHEMA_NUMBER, PAGE_SIZE, SCHEMA_NUMBER
 from recalld.wiring import generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.search import SearchRequest
@@ -114,10 +114,10 @@ def over_its_pages(file: Path) -> None:
 
 
 def without_meta(file: Path) -> None:
-    _execute(file, "DROP TABLE meta")
+    execute(file, "DROP TABLE meta")
 
 
-def _execute(file: Path, statement: str) -> None:
+def execute(file: Path, statement: str) -> None:
     connection = apsw.Connection(str(file))
     connection.execute(statement)
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -148,44 +148,56 @@ def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
     assert server.inputs == server.distinct == 4
 
 
-def test_an_index_of_a_newer_version_is_left_alone_until_a_person_has_it_made_anew(
+def environment_of(settings: Settings, server: EmbeddingServer) -> dict[str, str]:
+    """The settings as variables, for a command."""
+    sessions = str(settings.home.parent / "sessions")
+    return {
+        "RECALLD_PROVIDER": "openai",
+        "RECALLD_REMOTE__BASE_URL": server.url,
+        "RECALLD_REMOTE__API_KEY": "a-key",
+        "RECALLD_AGENTS": json.dumps(
+            [{"id": "main", "workspace": str(settings.agents[0].workspace), "sessions": [sessions]}]
+        ),
+    }
+
+
+@pytest.mark.parametrize("number", [SCHEMA_NUMBER + 1, FIRST_SCHEMA_NUMBER - 1])
+def test_an_index_of_another_format_is_said_and_built_anew_without_losing_or_paying(
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, number: int
+) -> None:
+    with Workers(paying) as workers:
+        fill(workers, paying)
+    file, paid = index_file(paying), server.inputs
+    execute(file, f"PRAGMA user_version = {number}")
+    (paying.home / "cache" / "embeddings.sqlite").unlink()
+    paths, said = found(paying, "heron")
+    assert (paths, said.count("has the format of another version of recalld")) == ([], 1)
+    environment = environment_of(paying, server)
+    foreseen = recalld("index", "--dry-run", "--json", home=paying.home, environment=environment)
+    assert json.loads(foreseen.stdout)["agents"][0]["toEmbed"] == 0
+    ran = recalld("index", home=paying.home, environment=environment)
+    assert (ran.returncode, ran.stderr.count("has the format of another version of recalld")) == (0, 1), ran.stderr
+    assert found(paying, "heron")[0] == ["memory/0.md"]
+    assert found(paying, "walrus")[0] == ["sessions/gone.jsonl"]
+    assert not file.exists()
+    assert server.inputs == paid
+    again = recalld("index", "--json", home=paying.home, environment=environment)
+    assert json.loads(again.stdout)["agents"][0]["vectorsReady"] == 3
+    assert "format" not in again.stderr
+
+
+def test_an_index_that_cannot_be_taken_over_stays_until_a_person_moves_it_away(
     paying: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
     file = index_file(paying)
-    _execute(file, f"PRAGMA user_version = {SCHEMA_NUMBER + 1}")
+    execute(file, f"PRAGMA user_version = {SCHEMA_NUMBER + 1}; ALTER TABLE chunks RENAME COLUMN text TO words")
     content = file.read_bytes()
-    paths, said = found(paying, "heron")
-    assert not paths
-    assert "was written by a newer recalld; update this one, or run `recalld rebuild`" in said
     with Workers(paying) as workers:
         workers.note("memory/2.md", "A stork came.\n")
-        wait_until(
-            lambda: any("newer recalld" in str(one.params.get("error")) for one in workers.conditions().values())
-        )
-        assert not workers.settled(), "it waits"
-    assert file.read_bytes() == content
-    sessions = str(paying.home.parent / "sessions")
-    environment = {
-        "RECALLD_PROVIDER": "openai",
-        "RECALLD_REMOTE__BASE_URL": server.url,
-        "RECALLD_REMOTE__API_KEY": "a-key",
-        "RECALLD_AGENTS": json.dumps(
-            [
-                {
-                    "id": "main",
-                    "workspace": str(paying.agents[0].workspace),
-                    "sessions": [sessions],
-                }
-            ]
-        ),
-    }
-    for command in (["index"], ["status"]):
-        ran = recalld(*command, home=paying.home, environment=environment)
-        assert "newer recalld" in ran.stdout + ran.stderr, command
-        assert "Traceback" not in ran.stderr
-    rebuilt = recalld("rebuild", home=paying.home, environment=environment)
-    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
-    assert found(paying, "stork heron")[0] != []
-    assert index_file(paying) != file
+        wait_until(lambda: any("move it away" in str(one.params.get("error")) for one in workers.conditions().values()))
+        assert file.read_bytes() == content
+        file.rename(paying.home / "away.sqlite")
+        wait_until(lambda: workers.complete() and workers.finds("stork"))
+    assert server.inputs == server.distinct == 4

@@ -55,19 +55,6 @@ def test_documents_are_taken_in_the_order_they_were_given(marks: PendingSet, now
     assert taken == many
 
 
-def test_marks_that_an_earlier_version_left_are_understood(marks: PendingSet, client: redis.Redis, keys: Keys) -> None:
-    held, waits = A.encode(), B.encode()
-    client.hset(f"{keys.prefix}:sequence:main", mapping={held: "2|live", waits: "1|backfill"})
-    client.zadd(keys.since("main"), {held: 50.0, waits: 60.0})
-    client.zadd(keys.waiting("main", "backfill"), {waits: 1.0})
-    client.hset(keys.running("main"), held, "job|1")
-    client.sadd(keys.agents, "main")
-    assert marks.recover_crashed("main", job="job") == 1
-    assert taken(marks, "main", Lane.BACKFILL, "next") == [A, B]
-    assert marks.finish("main", [A, B], job="next", now=70.0) == [50.0, 60.0]
-    assert marks.agents() == []
-
-
 def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingSet) -> None:
     marks.mark("main", [A, B], lane=Lane.LIVE, now=50.0)
     marks.claim("main", lane=Lane.LIVE, job="dead", limit=1)

@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,20 +18,11 @@ from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.presets import PRESETS
 from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import choose_provider
-from memory.index.provider_fallback import provider_of
-from memory.status.vectors import no_prefixes
-from recalld.wiring import fingerprint_of
-from schemas.conditions import ConditionCode
-from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient, Unusable
-from schemas.settings import Credentials, MemorySettings, Settings
-from tests.batch_server import GeminiServer
+from schemas.settings import Credentials, MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.provider_requests import AWS, ROWS, document
 from tests.waiting import wait_until
-from tests.working import Workers
-from tests.written_index import write_index, writer_of
-from workers.queue.private_server import BrokerServer
 
 KEY = "sk-very-secret-0123456789"
 TEXTS = ["sourdough needs a warm place", "北京的冬天很冷"]
@@ -350,43 +341,6 @@ def test_without_credentials_or_region_it_is_said_and_not_tried_again(
         monkeypatch.delenv(variable)
     with pytest.raises(Terminal, match="aws configure"):
         connect("bedrock", "http://127.0.0.1:1").embed_query("one")
-
-
-# Gemini
-
-
-PATH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"
-
-
-def test_an_index_of_the_compatible_api_goes_on_with_it_until_a_person_rebuilds_it(
-    settings: Settings, broker_server: BrokerServer
-) -> None:
-    with GeminiServer() as server:
-        remote = {"base_url": server.root, "api_key": KEY}
-        common = {"provider": "gemini", "remote": remote, "output_dimensionality": 32}
-        main = {"id": "main", "workspace": settings.agents[0].workspace, **common}
-        old = Settings.model_validate({"home": settings.home, "agents": [main], **common})
-        agent = old.agents[0]
-        with Workers(old) as workers:
-            workers.write("memory/1.md", "The heron stands in the reeds.")
-            write_index(old, earlier_version=True).close()
-            assert [entry.path for entry in server.log] == ["/embeddings"]
-            workers.write("memory/2.md", "An otter came by.")
-            workers.mark("memory/1.md", "memory/2.md")
-            wait_until(lambda: workers.complete() and workers.counts().files == 2)
-        assert server.paid == {"The heron stands in the reeds.": 1, "An otter came by.": 1}
-        assert {entry.path for entry in server.log} == {"/embeddings"}
-        told = no_prefixes("main", agent, provider_of(old, agent), chunks=2)
-        assert told is not None
-        assert (told.code, told.params["texts"]) == (ConditionCode.TASK_TYPES_MISSING, "2 texts")
-        identity = fingerprint_of(old, agent, rebuild=True)
-        with closing(writer_of(old)) as writer:
-            writer.begin(identity.digest, identity.description, force=True)
-        with Workers(old) as workers:
-            workers.mark("memory/1.md", "memory/2.md", lane=Lane.BACKFILL)
-            wait_until(lambda: server.paid.total() == 4, what="the new index is made over the other API")
-        assert server.log[-1].path == PATH
-        assert provider_of(old, agent).rebuilt is None
 
 
 # The table of the documentation

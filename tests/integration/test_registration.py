@@ -95,12 +95,3 @@ def test_commands_answer_themselves_where_another_program_has_the_services_port(
     assert TOKEN.encode() not in seen
     assert b"spare" not in seen
     assert b"MEMORY" not in seen
-
-
-def test_commands_send_nothing_to_a_service_of_an_earlier_version_and_say_so(indexed: CommandLine, settings: Settings):
-    with raw_server([]) as earlier:
-        announce(settings.home, earlier)
-        degraded, remarks = asked(indexed)
-    assert degraded == keywords_only(Absence.OUTDATED)
-    assert reason(Absence.OUTDATED) in remarks
-    assert earlier.connections == []

@@ -169,26 +169,16 @@ def test_a_change_that_keeps_the_content_costs_one_reading_and_no_more(
     assert world.provider.paid == []
 
 
-# Permissions -----------------------------------------------------------------------------------------
+# File systems with other change times ---------------------------------------------------------------
 
 
-# Indexes of before, and file systems with other change times ----------------------------------------
-
-
-def test_an_index_from_before_change_times_were_kept_reads_only_what_was_changed_since(world: World) -> None:
+def test_documents_with_an_unknown_change_time_are_read_when_something_else_changed(world: World) -> None:
     forget_ctimes(world)
-    with counted_readings() as read:
-        assert world.stale() == []
-        assert world.index().unchanged == 2
-        assert read == []
-        in_place(world.note)
-        chmod(world.talk)
-        assert world.stale() == [world.NOTE, world.TALK]
-        world.index()
-        assert len(read) == 2
-    assert (world.found("hideout"), world.stale()) == (1, [])
+    assert world.stale() == []
+    restore(world.note)
+    assert world.stale() == [world.NOTE]
+    world.index()
     assert world.known(world.NOTE).ctime_ns == world.note.stat().st_ctime_ns
-    assert world.known(world.TALK).ctime_ns == world.talk.stat().st_ctime_ns
 
 
 def test_change_times_that_move_by_themselves_do_not_have_documents_read_for_ever(

@@ -10,7 +10,7 @@ from memory.search.ranking.terms import sought
 
 def words(query: str) -> list[str]:
     """The words that a query is searched for, as they were typed."""
-    return [term.typed for term in query_terms(query) if not term.outdated]
+    return [term.typed for term in query_terms(query)]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,6 @@ class Heartbeat:
             "pid": os.getpid(),
             "born": born(os.getpid()),
             "startedAt": self._started_at,
-            "awokeSeconds": None,  # read by earlier versions
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
             "unanswered": [asdict(request) for request in self._asking.unanswered()],

@@ -10,7 +10,7 @@ local documents = {unpack(ARGV, 2)}
 
 -- The claim of a document, in `running`: job, lane, crashes ('' for none), lane of a mark made meanwhile ('' for none).
 local function parts(claim)
-  return string.match(claim, '^([^|]*)|([^|]*)|?([^|]*)|?(.*)$')
+  return string.match(claim, '^([^|]*)|([^|]*)|([^|]*)|(.*)$')
 end
 
 local function claim_of(job, lane, crashes, again)
@@ -139,7 +139,7 @@ steps.claim = claim
 function steps.finish()
   local over = {}
   for i, document in ipairs(documents) do
-    local job, lane, crashes, again = parts(redis.call('HGET', key.running, document) or '|')
+    local job, lane, crashes, again = parts(redis.call('HGET', key.running, document) or '|||')
     if job == args.job then
       redis.call('HDEL', key.running, document)
       if again == '' and not args.back then

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -101,7 +101,6 @@ class BatchJob:
 
 # Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
 # `total`, `completed` and `failed` are what the provider says; `taken` vectors came back and were kept.
-# Ledgers of 0.1.0 have two more tables, which are not read any more.
 TABLES = """
 CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE jobs (
@@ -137,9 +136,6 @@ CREATE TABLE texts (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX texts_by_job ON texts (job);
 """
-
-#: Columns of jobs that ledgers of older versions lack. Those versions can go on with them.
-_ADDED = {"missing_since": "REAL", "missing_looks": "INTEGER NOT NULL DEFAULT 0"}
 
 #: Columns of jobs whose name is not that of `BatchJob`'s field.
 _COLUMNS = {"identity": "i.identity", "stage": "state"}
@@ -215,7 +211,7 @@ class BatchLedger:
         self._path = path
         self._clock = clock
         self._file = DurableSqlite(path, _KIND)
-        self._file.guarded(self._add_columns)
+        self._file.guarded(self._file.connection)
 
     def __enter__(self) -> Self:
         return self
@@ -331,13 +327,6 @@ class BatchLedger:
         return {(identity, text_hash) for text_hash, identity in self._read(OPEN_TEXTS)}
 
     # The file
-
-    def _add_columns(self) -> None:
-        connection = self._file.connection()
-        columns = {row[1] for row in connection.execute("PRAGMA table_info(jobs)")}
-        for name in _ADDED.keys() - columns:
-            with suppress(apsw.SQLError):  # another process was faster
-                connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {_ADDED[name]}")
 
     def _jobs(self, reference: str) -> list[BatchJob]:
         jobs = [BatchJob(*row) for row in self._read(SELECT_JOBS, reference)]

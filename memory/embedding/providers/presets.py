@@ -122,7 +122,7 @@ PRESETS = {
 #: Servers of people's own, written with or without "/v1"; nothing is paid there.
 OWN_SERVERS = frozenset({"ollama", "lmstudio"})
 
-#: Gemini's OpenAI-compatible API, which indexes of earlier versions were made with. It refuses fields that it does not
+#: Gemini's OpenAI-compatible API, for a `remote.base_url` that ends in "/openai". It refuses fields that it does not
 #: know, task types among them: https://ai.google.dev/gemini-api/docs/openai
 GEMINI_COMPATIBLE = Preset(
     "https://generativelanguage.googleapis.com/v1beta/openai",

@@ -194,14 +194,14 @@ def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
 
 def rare_words(query: str, counts: TermCounts) -> list[str]:
     """Return the rare words of a list of words, or the only word, as the user typed them."""
-    words = [term for term in listed_terms(query) if not term.outdated and not term.pair][:_MOST_LISTED]
+    words = [term for term in listed_terms(query) if not term.pair][:_MOST_LISTED]
     most = max(_FEW, _RARE * counts.chunks) if len(words) > 1 else counts.chunks
     return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
 
 
 def _single_terms(query: str) -> Iterator[QueryTerm]:
     """Return the query's terms without phrases: pairs of characters represent a phrase of CJK."""
-    return (term for term in query_terms(query) if " " not in term.text and not term.outdated)
+    return (term for term in query_terms(query) if " " not in term.text)
 
 
 def _begins_word(term: str, text: str, folded: str) -> bool:

@@ -11,8 +11,7 @@ from memory.store.errors import CheckUnfinished
 from memory.store.reader import Flaw
 from memory.store.sqlite import vectors
 from memory.store.sqlite.connection import missing_keywords
-from memory.store.sqlite.rows import fetch, fetch_one, meta_value, schema_number
-from memory.store.sqlite.schema import TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite.rows import fetch, fetch_one, meta_value
 
 #: Time limit of a check in seconds; a million chunks take about ten.
 CHECK_SECONDS = 120.0
@@ -94,11 +93,8 @@ def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
 
 def _files(connection: apsw.Connection) -> Iterator[Flaw]:
     yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
-    if schema_number(connection) >= TRANSCRIPTS_SCHEMA_NUMBER:
-        yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
-        yield from _difference(
-            "stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE)
-        )
+    yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
+    yield from _difference("stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE))
 
 
 def _ids(connection: apsw.Connection, statement: str) -> set[int]:

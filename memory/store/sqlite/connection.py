@@ -9,10 +9,10 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import KeywordsUnavailable, OtherFormat, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite.rows import schema_number
-from memory.store.sqlite.schema import APPLICATION_ID, OLDEST_READABLE_SCHEMA_NUMBER, SCHEMA_NUMBER
+from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, SCHEMA_NUMBER
 from memory.store.sqlite_file import open_read_only
 from schemas.errors import OutOfMemory
 
@@ -47,20 +47,23 @@ def set_up(connection: apsw.Connection, options: StoreOptions, pragmas: Mapping[
         connection.pragma(pragma, value)
 
 
-def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
-    """Check the header of the file.
+def refuse_strangers(connection: apsw.Connection, path: Path, *, any_format: bool = False) -> bool:
+    """Check the header of the file. Return True if the index has another format.
 
     Raises:
         StoreCorrupt: the file is not an index.
-        OtherVersion: another version of recalld wrote the index.
+        OtherFormat: the index has another format, unless `any_format` is asked for.
     """
     number = schema_number(connection)
     if int(connection.pragma("application_id")) != APPLICATION_ID or number < 1:
         raise StoreCorrupt(f"{path} holds no index", generation=path.name)
-    if number > SCHEMA_NUMBER:
-        raise OtherVersion(f"{path} was written by a newer recalld; update this one, or run `recalld rebuild`")
-    if number < OLDEST_READABLE_SCHEMA_NUMBER:
-        raise OtherVersion(f"{path} was written by an older recalld; run `recalld rebuild`")
+    is_foreign = not FIRST_SCHEMA_NUMBER <= number <= SCHEMA_NUMBER
+    if is_foreign and not any_format:
+        raise OtherFormat(
+            f"{path} has the format of another version of recalld; `recalld up` or `recalld index` builds it anew from "
+            "the files, and takes over its vectors and the transcripts that only it holds"
+        )
+    return is_foreign
 
 
 def load_sqlite_vec(connection: apsw.Connection, extension_path: Path | None) -> str | None:
@@ -138,15 +141,18 @@ MAX_IDLE_CONNECTIONS = 2
 class ReadConnections:
     """Pool of connections, each lent to one thread at a time. It opens the first one at once, to raise errors early.
 
-    `text_reason` is the reason why there are no keywords.
+    `text_reason` is the reason why there are no keywords. `any_format`: see `StoreReader`.
 
     Raises:
         StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` after the file has changed.
+        OtherFormat: the same, also if the contents of another format cannot be read.
     """
 
-    def __init__(self, path: Path, options: StoreOptions) -> None:
+    def __init__(self, path: Path, options: StoreOptions, *, any_format: bool = False) -> None:
         self._path = path
         self._options = options
+        self._any_format = any_format
+        self._is_foreign = False
         self._idle: list[apsw.Connection] = []
         self._lent = 0
         self._closed = False
@@ -168,6 +174,14 @@ class ReadConnections:
                 if connection is None:
                     connection = self._open()
                 yield connection
+        except StoreCorrupt as error:
+            if not self._is_foreign:
+                raise
+            # What only this file holds is lost if it is set aside: a person decides.
+            raise OtherFormat(
+                f"{self._path} has a format that this version of recalld cannot take over ({error}); move it away to "
+                "have the index built from the files alone"
+            ) from error
         finally:
             with self._changed:
                 self._lent -= 1
@@ -200,5 +214,5 @@ class ReadConnections:
 
     def _begin(self, connection: apsw.Connection) -> None:
         set_up(connection, self._options, READER_PRAGMAS)
-        refuse_strangers(connection, self._path)
+        self._is_foreign = refuse_strangers(connection, self._path, any_format=self._any_format)
         self.text_reason = missing_keywords(connection)

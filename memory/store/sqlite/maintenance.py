@@ -51,11 +51,6 @@ UNERASED_SINCE = "unerased_since"
 #: Seconds after the first deletion until its words are overwritten. Each time rewrites the keyword index.
 ERASE_AFTER_SECONDS = 900.0
 
-# FTS5 merges a segment inside the transaction that deletes a tenth of it. For 200,000 chunks in transactions of 1,000
-# that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
-SELECT_MERGES_DELETIONS = "SELECT 1 FROM chunks_fts_config WHERE k = 'deletemerge' AND v = 0"
-LEAVE_DELETIONS = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0)"
-
 SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
 COUNT_CHUNKS = "SELECT count(*) FROM chunks"
 COUNT_DELETED = f"SELECT ({SELECT_CHUNKS_EVER}) - ({COUNT_CHUNKS})"
@@ -94,12 +89,6 @@ def is_worth_merging(connection: apsw.Connection) -> bool:
     [(now,)] = fetch(connection, COUNT_CHUNKS)
     changed = _changes_ever(connection) - int(meta_value(connection, MERGED_AT) or 0)
     return changed >= max(WORTH_MERGING_CHUNKS, int(WORTH_MERGING * int(now)))
-
-
-def leave_deletions(connection: apsw.Connection) -> None:
-    """Make FTS5 merge deletions on request only."""
-    if not fetch(connection, SELECT_MERGES_DELETIONS):
-        connection.execute(LEAVE_DELETIONS)
 
 
 def merge_keywords(connection: apsw.Connection) -> bool:

@@ -36,7 +36,6 @@ from memory.store.sqlite.keywords import TermFrequencies
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
-    FILE_COLUMNS_WITHOUT_CTIME,
     SELECT_FILE_ID,
     STORED_CHUNK_COLUMNS,
     as_json,
@@ -50,18 +49,15 @@ from memory.store.sqlite.rows import (
     meta_value,
     name_of,
     refused_of,
-    schema_number,
     stored_chunk,
 )
-from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite.schema import FILE_NAME
 from memory.store.sqlite.vectors import HeldVectors, VectorShelf
 from memory.store.sqlite_file import bytes_of
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
-SELECT_OLD_FILE = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-SELECT_OLD_FILES = f"SELECT id, {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
 
 #: Documents in one page.
 _FILES_PAGE = 2_000
@@ -155,17 +151,20 @@ class StoreReader:
     """Read access to one generation, for several threads. Reads committed transactions only.
 
     It works in a folder that this user cannot write, and during writes. With a `shelf`, the vectors of a frequently
-    searched index are held in memory.
+    searched index are held in memory. `any_format` is for taking over the contents of an index of another format.
 
     Raises:
-        StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
+        StoreUnreadable: the file cannot be opened.
+        OtherFormat: the file has another format.
         StoreCorrupt: the file is damaged, or is no index.
     """
 
-    def __init__(self, path: Path, options: StoreOptions, *, shelf: VectorShelf | None = None) -> None:
+    def __init__(
+        self, path: Path, options: StoreOptions, *, shelf: VectorShelf | None = None, any_format: bool = False
+    ) -> None:
         self._path = path
         self._options = options
-        self._readers = ReadConnections(path, options)
+        self._readers = ReadConnections(path, options, any_format=any_format)
         self._known_dimensions: int | None = None
         self._held = HeldVectors(shelf) if shelf is not None else None
         self._frequencies = TermFrequencies()
@@ -202,8 +201,7 @@ class StoreReader:
     def file(self, key: DocumentKey) -> IndexedFile | None:
         """Return the facts about one document's source, None if it is unknown."""
         with self._readers.borrow() as connection:
-            statement = SELECT_FILE if schema_number(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILE
-            row = fetch_one(connection, statement, name_of(key))
+            row = fetch_one(connection, SELECT_FILE, name_of(key))
         return indexed_file(row) if row else None
 
     def files(self) -> Iterator[IndexedFile]:
@@ -214,9 +212,7 @@ class StoreReader:
         # Each page is fetched at once: a half-read statement would hold its snapshot and the write-ahead log.
         last = 0
         while True:
-            with self._readers.borrow() as connection:
-                statement = SELECT_FILES if schema_number(connection) >= CTIME_SCHEMA_NUMBER else SELECT_OLD_FILES
-                rows = fetch(connection, statement, (last, _FILES_PAGE))
+            rows = self._fetch(SELECT_FILES, last, _FILES_PAGE)
             for row in rows:
                 yield indexed_file(row[1:])
             if len(rows) < _FILES_PAGE:
@@ -241,10 +237,9 @@ class StoreReader:
         """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
 
         ASCII letters match in any case. `folder` is the end of the document's folders, with a slash at both ends. The
-        name of a Codex rollout is the part after its time. An index that no writer has opened since version 3 finds
-        none.
+        name of a Codex rollout is the part after its time.
         """
-        return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name, since=NAMES_SCHEMA_NUMBER)]
+        return [DocumentKey(*row) for row in self._fetch(SELECT_NAMED, folder, name)]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         """Return the transcripts whose first chunk has this text hash, at most `MOST_BEGUN` of them."""
@@ -252,7 +247,7 @@ class StoreReader:
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
         """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
-        return dict(self._fetch(SELECT_TIMES, as_json(ids), since=TRANSCRIPTS_SCHEMA_NUMBER))
+        return dict(self._fetch(SELECT_TIMES, as_json(ids)))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         """Return chunks by id, without the ids that are gone."""
@@ -400,10 +395,10 @@ class StoreReader:
         if self._held is not None:
             self._held.close()
 
-    def _fetch(self, statement: str, *bindings: str | int, since: int = 0) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement, none in an index of an older schema than the one `since` which it works."""
+    def _fetch(self, statement: str, *bindings: str | int) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
         with self._readers.borrow() as connection:
-            return fetch(connection, statement, bindings) if not since or schema_number(connection) >= since else []
+            return fetch(connection, statement, bindings)
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
         """Return the width of the vectors, None while the index has never held one."""

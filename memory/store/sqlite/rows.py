@@ -19,7 +19,7 @@ from memory.store.reader import (
     Vector,
     VectorState,
 )
-from memory.store.sqlite.schema import SELECT_META, TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite.schema import SELECT_META
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import Permanent
 from schemas.lazy_module import LazyModule
@@ -30,10 +30,9 @@ else:
     np = LazyModule("numpy")
 
 #: Columns for `indexed_file`, in its order.
-FILE_COLUMNS = "source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches"
-
-#: The same for a database without change times.
-FILE_COLUMNS_WITHOUT_CTIME = "source, path, size, mtime_ns, inode, NULL, content_hash, revision, indexed_at, notes, 0"
+FILE_COLUMNS = (
+    "source, path, size, mtime_ns, inode, ifnull(ctime_ns, 0), content_hash, revision, indexed_at, notes, touches"
+)
 
 #: Columns for `stored_chunk`.
 STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state"
@@ -84,9 +83,6 @@ def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
 def indexed_file(row: Sequence[Any]) -> IndexedFile:
     """Convert a row of `FILE_COLUMNS`."""
     source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches = row
-    if ctime_ns is None:
-        # A file that changed after its indexing is read again; the other files of an old index are not.
-        ctime_ns = -round(indexed_at * 1e9) if size >= 0 else 0
     return IndexedFile(
         key=DocumentKey(source, path),
         stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode % (1 << _INODE_BITS), ctime_ns=ctime_ns),
@@ -122,9 +118,7 @@ def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
 
 
 def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:
-    """Return a transcript's mark, None without one or in a database older than transcripts."""
-    if schema_number(connection) < TRANSCRIPTS_SCHEMA_NUMBER:
-        return None
+    """Return a transcript's mark, None without one."""
     row = fetch_one(connection, SELECT_MARK, name_of(key))
     return TranscriptMark(*row) if row is not None else None
 

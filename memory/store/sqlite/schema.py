@@ -34,7 +34,8 @@ CREATE TABLE meta (
 INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0');
 
 -- `revision` is the number of the transaction that wrote the document last: it never repeats, not even for a document
--- that went and came back. `notes` is a JSON array.
+-- that went and came back. `ctime_ns` NULL is unknown. `notes` is a JSON array. `touches`: see
+-- `memory.store.reader.IndexedFile`.
 CREATE TABLE files (
     id           INTEGER PRIMARY KEY,
     source       TEXT NOT NULL,
@@ -42,15 +43,19 @@ CREATE TABLE files (
     size         INTEGER NOT NULL,
     mtime_ns     INTEGER NOT NULL,
     inode        INTEGER NOT NULL,
+    ctime_ns     INTEGER,
     content_hash TEXT NOT NULL,
     revision     INTEGER NOT NULL,
     indexed_at   REAL NOT NULL,
     notes        TEXT NOT NULL,
+    touches      INTEGER NOT NULL DEFAULT 0,
     UNIQUE (source, path)
 ) STRICT;
+CREATE INDEX files_by_name ON files ({FILE_NAME});
 
 -- AUTOINCREMENT: an id that a reader still holds must never belong to another chunk.
--- The text comes last, so that a scan of the small columns does not read its overflow pages.
+-- A chunk with a negative ordinal is stale: it was at -1 - ordinal. `said_at` is the Unix time of the last message in
+-- a chunk of a transcript. The text comes after the columns that searches read, because of its overflow pages.
 CREATE TABLE chunks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     file_id      INTEGER NOT NULL,
@@ -60,18 +65,32 @@ CREATE TABLE chunks (
     vector_state TEXT NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused')),
     text_hash    TEXT NOT NULL,
     refusal      TEXT,
-    text         TEXT NOT NULL
+    text         TEXT NOT NULL,
+    said_at      REAL
 ) STRICT;
 CREATE INDEX chunks_by_file ON chunks (file_id, ordinal);
 CREATE INDEX chunks_by_hash ON chunks (text_hash);
 -- Partial: the next chunks to embed, and the counts of status, without a scan of all chunks.
 CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending';
-CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused';
+-- By file: each commit of a document with a dead letter reads its refused chunks among up to 500,000 others.
+CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused';
 
 -- Contentless: the text is in `chunks` already. FTS5 indexes its `memory.chunking.segmenting.index_text`.
 CREATE VIRTUAL TABLE chunks_fts USING fts5 (
     text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
 );
+-- FTS5 merges a segment inside the transaction that deletes a tenth of it. For 200,000 chunks in transactions of 1,000
+-- that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
+INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0);
+
+-- Marks: see `memory.store.reader.TranscriptMark`.
+CREATE TABLE transcripts (
+    file_id  INTEGER PRIMARY KEY,
+    "offset" INTEGER NOT NULL,
+    lines    INTEGER NOT NULL,
+    digest   TEXT NOT NULL,
+    state    TEXT NOT NULL
+) STRICT;
 
 CREATE TABLE dead_letters (
     source      TEXT NOT NULL,
@@ -85,62 +104,11 @@ CREATE TABLE dead_letters (
 ) STRICT, WITHOUT ROWID;
 """  # noqa: S608 - a constant
 
-_TRANSCRIPTS = """
--- Marks: see `memory.store.reader.TranscriptMark`. Chunks with a negative ordinal are stale: they were at -1 - ordinal.
-CREATE TABLE transcripts (
-    file_id INTEGER PRIMARY KEY,
-    "offset" INTEGER NOT NULL,
-    lines   INTEGER NOT NULL,
-    digest  TEXT NOT NULL,
-    state   TEXT NOT NULL
-) STRICT;
--- Unix time of the last message in a chunk of a transcript. It comes after the text, so searches must not read it.
-ALTER TABLE chunks ADD COLUMN said_at REAL;
--- By file: each commit of a document with a dead letter reads its refused chunks among up to 500,000 others.
-DROP INDEX chunks_refused;
-CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused';
-"""
+#: Names and SQL of the steps of the schema, numbered from `FIRST_SCHEMA_NUMBER` on.
+MIGRATIONS = (("first tables", _FIRST_TABLES),)
 
-_CHANGE_TIMES = """
--- NULL in rows that were not written since. `touches`: see `memory.store.reader.IndexedFile`.
-ALTER TABLE files ADD COLUMN ctime_ns INTEGER;
-ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0;
--- A worker of the version before, which still has the index open, writes a file's other times only.
-CREATE TRIGGER files_forget_outdated_ctime AFTER UPDATE OF size, mtime_ns, inode ON files
-WHEN new.ctime_ns > 0 AND new.ctime_ns = old.ctime_ns
-  AND (new.mtime_ns <> old.mtime_ns OR new.size <> old.size OR new.inode <> old.inode)
-BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END;
-"""
-
-_FILE_NAMES = f"""
-CREATE INDEX files_by_name ON files ({FILE_NAME});
--- Earlier versions indexed Thai, Lao, Burmese and Khmer without pairs. An index with such text is rebuilt from its own
--- vectors, since its fingerprint no longer matches; other indexes stay as they are.
-UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
-    EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
-    OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
-);
-"""  # noqa: S608 - a constant
-
-#: Names and SQL of the steps of the schema. The number of a step is its place, starting at 1.
-MIGRATIONS = (
-    ("first tables", _FIRST_TABLES),
-    ("transcripts", _TRANSCRIPTS),
-    ("change times of files", _CHANGE_TIMES),
-    ("names of files", _FILE_NAMES),
-)
-
-#: First schema with transcripts. A reader may open an older one before any writer does.
-TRANSCRIPTS_SCHEMA_NUMBER = 2
-
-#: First schema with change times of files.
-CTIME_SCHEMA_NUMBER = 3
-
-#: First schema with an index on file names.
-NAMES_SCHEMA_NUMBER = 4
+#: Number of the first tables. Development versions used the smaller ones.
+FIRST_SCHEMA_NUMBER = 4
 
 #: `PRAGMA user_version` of an index with all migrations.
-SCHEMA_NUMBER = len(MIGRATIONS)
-
-#: Oldest schema that a reader can use without migrating it.
-OLDEST_READABLE_SCHEMA_NUMBER = 1
+SCHEMA_NUMBER = FIRST_SCHEMA_NUMBER + len(MIGRATIONS) - 1

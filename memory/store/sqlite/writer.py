@@ -29,13 +29,12 @@ from memory.store.sqlite.maintenance import (
     is_due_to_erase,
     is_worth_compacting,
     is_worth_merging,
-    leave_deletions,
     merge_keywords,
     note_erased,
 )
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.rows import schema_number
-from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, PAGE_SIZE, SET_META
+from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, PAGE_SIZE, SET_META
 from memory.store.sqlite.transaction import WriteTransaction, is_large, parts_of, size_of
 from memory.store.sqlite_file import bytes_of, opened
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentFailure, DocumentWrite, Maintained, WriteOutcome
@@ -84,7 +83,7 @@ class Store(StoreReader):
     serialised.
 
     Raises, from the constructor and from every writing method, which then has written nothing:
-        StoreUnreadable, StoreBusy
+        StoreUnreadable, OtherFormat, StoreBusy
         StoreFull: the disk is full.
         StoreCorrupt: the file is damaged.
     """
@@ -99,9 +98,6 @@ class Store(StoreReader):
             super().__init__(path, options)
             if options.vector_enabled:
                 load_sqlite_vec(self._writer, options.extension_path)
-            if self.text_reason is None:
-                with translated(path), suppress(apsw.BusyError):  # the next store does it
-                    leave_deletions(self._writer)
         except BaseException:
             self._writer.close()
             raise
@@ -283,7 +279,7 @@ def migrate(connection: apsw.Connection, migrations: tuple[tuple[str, str], ...]
     Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may call this at once.
     """
     applied = 0
-    for number, (name, statements) in enumerate(migrations, start=1):
+    for number, (name, statements) in enumerate(migrations, start=FIRST_SCHEMA_NUMBER):
         if schema_number(connection) >= number:
             continue
         with committed(connection):

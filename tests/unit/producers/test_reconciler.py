@@ -10,7 +10,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_folders import KEPT_SECONDS, read_record
-from memory.store.errors import OtherVersion, StoreCorrupt
+from memory.store.errors import OtherFormat, StoreCorrupt
 from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import (
     COMPARISON_RETRY_SECONDS,
@@ -121,9 +121,9 @@ def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Ben
 
 @pytest.mark.parametrize(
     ("which", "error"),
-    [("answering", OtherVersion("written by an older recalld")), ("indexed", StoreCorrupt("damaged"))],
+    [("answering", OtherFormat("written by another recalld")), ("indexed", StoreCorrupt("damaged"))],
 )
-def test_a_damaged_index_and_an_answering_one_of_another_version_count_as_none(
+def test_a_damaged_index_and_an_answering_one_of_another_format_count_as_none(
     bench: Bench, which: str, error: RecalldError
 ) -> None:
     bench.write("memory/a.md")

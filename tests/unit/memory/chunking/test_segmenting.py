@@ -114,11 +114,6 @@ def test_the_exact_wording_ranks_before_the_same_pairs_elsewhere(index: Index) -
     assert index.find("数据库迁移")[0] == 2
 
 
-def test_an_index_of_earlier_versions_is_still_asked_for_a_run_as_it_stands(index: Index) -> None:
-    index.connection.execute("INSERT INTO notes(rowid, body) VALUES (7, ?)", ("คำว่า ประชุม ทีม",))
-    assert index.find("ประชุม") == [7]
-
-
 @pytest.mark.parametrize("query", ["", "   ", "?!", '""\'', "\0", "()*^", "-- ++", "。。。", "🙂"])
 def test_a_query_without_letters_asks_for_nothing(query: str) -> None:
     assert match_terms(query) == ()

@@ -13,14 +13,14 @@ import apsw
 import pytest
 
 from memory.store.errors import (
-    OtherVersion,
+    OtherFormat,
     StoreCorrupt,
 )
 from memory.store.options import StoreOptions
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.connection import ReadConnections
 from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from memory.store.sqlite.schema import APPLICATION_ID, FIRST_SCHEMA_NUMBER, MIGRATIONS, SCHEMA_NUMBER
 from memory.store.sqlite.writer import Store, create_generation, migrate
 from memory.store.writer import DocumentDelete
 from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
@@ -143,7 +143,7 @@ def execute(path: Path, statements: str) -> None:
         (lambda path: path.write_bytes(b"not a database " * 5000), StoreCorrupt, "is damaged"),
         (lambda path: path.write_bytes(b""), StoreCorrupt, "holds no index"),
         (lambda path: execute(path, "CREATE TABLE t(x); PRAGMA user_version = 1"), StoreCorrupt, "holds no index"),
-        (lambda path: execute(path, f"{OURS} PRAGMA user_version = 99"), OtherVersion, "newer"),
+        (lambda path: execute(path, f"{OURS} PRAGMA user_version = 99"), OtherFormat, "another version"),
         (lambda path: execute(path, f"{OURS} PRAGMA user_version = 0"), StoreCorrupt, "holds no index"),
     ],
     ids=["no database", "an empty file", "a stranger's database", "a newer program's", "half a generation"],
@@ -219,12 +219,12 @@ def test_migrations_are_recorded_and_applied_once_and_one_that_fails_leaves_no_t
     broken = (*MIGRATIONS, ("broken", "CREATE TABLE colours (name TEXT); CREATE nonsense"))
     with pytest.raises(apsw.SQLError):
         migrate(connection, broken)
-    assert connection.pragma("user_version") == len(MIGRATIONS)
+    assert connection.pragma("user_version") == SCHEMA_NUMBER
     more = (*MIGRATIONS, ("colours", "CREATE TABLE colours (name TEXT)"))
     assert [migrate(connection, more), migrate(connection, more)] == [1, 0]
     recorded = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'migration:%'").fetchall())
-    assert recorded["migration:1"].startswith("first tables, ")
-    assert recorded[f"migration:{len(more)}"].startswith("colours, ")
+    assert recorded[f"migration:{FIRST_SCHEMA_NUMBER}"].startswith("first tables, ")
+    assert recorded[f"migration:{SCHEMA_NUMBER + 1}"].startswith("colours, ")
     connection.close()
 
 

@@ -48,7 +48,7 @@ def tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("host", "called"), [("0.0.0.0", "127.0.0.1"), ("::", "::1")])
 def test_a_service_that_listens_everywhere_is_called_on_this_machine(tmp_path: Path, host: str, called: str) -> None:
-    write_entry(tmp_path, json.dumps({"host": host, "port": 1, "pid": os.getpid()}))
+    write_entry(tmp_path, json.dumps({"host": host, "port": 1, "pid": os.getpid(), "secret": SECRET}))
     assert at_home(tmp_path).host == called
 
 
@@ -61,7 +61,7 @@ def test_a_damaged_entry_or_none_means_no_service(tmp_path: Path, content: str |
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a file away")
 def test_an_entry_that_another_user_wrote_is_no_service(tmp_path: Path) -> None:
-    write_entry(tmp_path, json.dumps({"host": "h", "port": 1, "pid": os.getpid()}))
+    write_entry(tmp_path, json.dumps({"host": "h", "port": 1, "pid": os.getpid(), "secret": SECRET}))
     assert Client.at_home(tmp_path) is not None
     os.chown(tmp_path / "run" / "service.json", 1001, 1001)
     assert Client.at_home(tmp_path) is None

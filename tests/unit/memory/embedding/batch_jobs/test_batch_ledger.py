@@ -11,6 +11,7 @@ import pytest
 
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage
 from memory.embedding.providers.stub import StubProvider
+from memory.store.errors import StoreUnreadable
 
 
 class Provider(StubProvider):
@@ -58,17 +59,14 @@ def test_a_text_is_in_one_job_of_an_identity_at_most(ledger: BatchLedger) -> Non
     assert len(ledger.everything()) == 4
 
 
-def test_a_ledger_of_an_older_version_is_gone_on_with(ledger: BatchLedger, path: Path) -> None:
+@pytest.mark.parametrize("change", ["ALTER TABLE jobs DROP COLUMN missing_since", "PRAGMA user_version = 9"])
+def test_a_ledger_of_another_format_is_left_alone_and_named(ledger: BatchLedger, path: Path, change: str) -> None:
     ledger.note("main", OPENAI, ["a", "b"], most_open=10)
-    older = apsw.Connection(str(path))
-    for name in ("missing_since", "missing_looks"):
-        older.execute(f"ALTER TABLE jobs DROP COLUMN {name}")
-    older.close()
-    with BatchLedger(path) as newer, BatchLedger(path) as again:
-        [job] = newer.jobs()
-        assert (job.missing_since, job.missing_looks, newer.hashes_in(job.reference)) == (None, 0, {"a", "b"})
-        newer.save(replace(job, missing_since=4.0, missing_looks=2))
-        assert again.jobs() == newer.jobs() != [job]
+    other = apsw.Connection(str(path))
+    other.execute(change)
+    other.close()
+    with pytest.raises(StoreUnreadable, match="move it away"), BatchLedger(path) as again:
+        again.jobs()
 
 
 def test_a_lost_job_may_be_found_and_what_is_over_stays_so(ledger: BatchLedger) -> None:
