@@ -34,7 +34,7 @@ from producers.watcher import Watcher
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue
+from schemas.ports import ConditionReporter, Event, EventInbox, ProducerQueue, SpooledUsage
 from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -74,8 +74,9 @@ def run_producers(
     on_ready: Callable[[], None] | None = None,
     poll_interval_seconds: float = 5.0,
     pulses: Pulses | None = None,
+    count: Callable[[SpooledUsage], None] = lambda _: None,
 ) -> None:
-    """Watch, compare and queue until `stop` is set.
+    """Watch, compare and queue until `stop` is set. `count` counts the usage that commands spooled.
 
     `on_ready` is called once, after every agent is watched and its first comparison was tried. At the end, documents
     that wait for their quiet time are handed over. The threads report to `pulses`.
@@ -84,7 +85,9 @@ def run_producers(
         UserError: the port for hooks cannot be opened.
     """
     pulses = pulses or Pulses()
-    router = EventRouter(settings, queue, reporter, indexes, poll_interval_seconds=poll_interval_seconds, pulses=pulses)
+    router = EventRouter(
+        settings, queue, reporter, indexes, poll_interval_seconds=poll_interval_seconds, pulses=pulses, count=count
+    )
     hooks = None
     if settings.hooks.port is not None:
         from producers.hook_server import HookServer  # without a port, starting does not wait for a web server's import
@@ -120,7 +123,9 @@ class EventRouter:
         *,
         poll_interval_seconds: float,
         pulses: Pulses,
+        count: Callable[[SpooledUsage], None],
     ) -> None:
+        self._count = count
         self._pulse = pulses.of("comparing")
         self._settings = settings
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
@@ -324,9 +329,11 @@ class EventRouter:
         if set_aside:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
-    def _handle_safely(self, event: Event | Hook) -> None:
-        """Handle an event or a hook. A failure does not hold up later ones. Raise EndUnkept if it has to come again."""
+    def _handle_safely(self, event: Event | Hook | SpooledUsage) -> None:
+        """Handle what was spooled. A failure does not hold up later files. Raise EndUnkept if it has to come again."""
         try:
+            if isinstance(event, SpooledUsage):
+                return self._count(event)
             self.handle(event_of(event, self._settings, agent=event.meant) if isinstance(event, Hook) else event)
         except EndUnkept:
             raise

@@ -1,4 +1,4 @@
-"""Spool of hooks, and of events without a broker: one small file each under `home/spool`, read by the producers.
+"""Spool of hooks, of commands' usage, and of events without a broker: one file each, read by the producers.
 
 Writers rename a hidden file, so that a reader sees a file whole or not at all. The reader moves unreadable files to
 `home/spool/damaged`, beside a text with the reason. An agent's program waits for the top-level imports of this module
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from schemas.ports import Event
+    from schemas.ports import Event, SpooledUsage
 
 SPOOL = "spool"
 DAMAGED = "damaged"
@@ -45,6 +45,17 @@ def write_event(home: Path, event: Event) -> None:
         OSError: it could not be written.
     """
     _write(os.fspath(home), {"kind": event.kind, "agent": event.agent, "paths": event.paths})
+
+
+def write_usage(home: Path, spooled: SpooledUsage) -> None:
+    """Leave the usage of one request for the next `drain`.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    from dataclasses import asdict
+
+    _write(os.fspath(home), {"usage": {**asdict(spooled), "day": spooled.day.isoformat()}})
 
 
 def write_hook(home: str, hook: Hook) -> None:
@@ -82,7 +93,7 @@ def _write(home: str, content: dict[str, object]) -> None:
         raise
 
 
-def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...]:
+def drain(home: Path, deliver: Callable[[Event | Hook | SpooledUsage], None]) -> tuple[str, ...]:
     """Deliver all spooled files, oldest first, and remove each one after its delivery.
 
     Return one sentence for each file that was set aside. An exception of `deliver` passes through and keeps its file
@@ -124,8 +135,8 @@ def _waiting(folder: Path) -> list[Path]:
     return [path for path in paths if path.name != DAMAGED and not path.name.startswith(".")]
 
 
-def _read(path: Path) -> Event | Hook:
-    """Return the event or hook of a file. Raise ValueError if it has none; the message says why."""
+def _read(path: Path) -> Event | Hook | SpooledUsage:
+    """Return the content of a file. Raise ValueError if it has none; the message says why."""
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -140,9 +151,11 @@ def _read(path: Path) -> Event | Hook:
     return _parse(raw)
 
 
-def _parse(raw: Any) -> Event | Hook:
+def _parse(raw: Any) -> Event | Hook | SpooledUsage:
     from schemas.ports import Event
 
+    if isinstance(raw, dict) and "usage" in raw:
+        return _usage_of(raw["usage"])
     hook = raw.get("hook") if isinstance(raw, dict) else None
     entry = raw if hook is None else hook
     if not isinstance(entry, dict):
@@ -156,6 +169,19 @@ def _parse(raw: Any) -> Event | Hook:
     if hook is None:
         return Event(texts["kind"], texts["agent"], tuple(paths))
     return Hook(paths=tuple(paths), at=at if isinstance(at, float) else None, **texts)
+
+
+def _usage_of(raw: Any) -> SpooledUsage:
+    from datetime import date
+
+    from schemas.ports import SpooledUsage, Usage
+
+    try:
+        agents = {str(agent): Usage(**share) for agent, share in raw["agents"].items()}
+        day = date.fromisoformat(raw["day"])
+        return SpooledUsage(Usage(**raw["usage"]), agents, queries=bool(raw["queries"]), day=day)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it does not hold a usage: {error}") from None
 
 
 def _set_aside(path: Path, reason: str) -> str:

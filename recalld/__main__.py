@@ -30,7 +30,13 @@ def main() -> None:
         os.environ.setdefault(variable, "1")
     from recalld.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    import threading
+
+    if any(thread.name == "load-model" for thread in threading.enumerate()):
+        # The library that loads a model (`memory.search.query_vectors`) may crash in an interpreter that is torn down.
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
-"""Construction of what commands share: the broker and its ports, the readers of indexes."""
+"""Construction of what commands share: the broker and its ports, the readers of indexes, requests of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.breaker import Breaker, waste_path
+from memory.embedding.coordination import Coordination, alone
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.rate_limit import AccountState, RateLimiter
 from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
+from memory.status.run_files import keep_derived, server_pid
 from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import Indexes, reconcile
 from schemas.documents import DocumentKey, Lane
-from schemas.ports import JobQueue
+from schemas.errors import BrokerUnavailable
+from schemas.ports import JobQueue, SpooledUsage, Usage, UsageRecorder
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
@@ -23,6 +30,10 @@ if TYPE_CHECKING:
     from workers.health.health_store import HealthStore
     from workers.queue.job_queue import BrokerJobQueue, EventQueue
     from workers.queue.names import Keys
+
+
+#: Account, model, and a step with its arguments (`workers.health.account_state`).
+AccountStep: TypeAlias = tuple[str, str, str, Sequence[float | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,47 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None, read
         board=HealthStore(client, keys),
         inbox=EventQueue(client, keys),
     )
+
+
+class OwnRequests(UsageRecorder):
+    """Coordination of the requests that a command itself sends to providers (a `Coordinate`).
+
+    Their usage is `spent` for agents, and goes to the spool, from which producers count it. A broker that runs shares
+    the rate limiter; none is started. `failures` are steps that no broker took.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.failures: list[AccountStep] = []
+        self.spent: list[Mapping[str, Usage]] = []
+
+    def __call__(self, provider: EmbeddingProvider) -> Coordination:
+        home, account, model = self._settings.home, provider.account, provider.model
+        if not account:
+            return alone(provider)
+        waste = Breaker(waste_path(home, provider), keep=keep_derived)
+        if self._settings.broker.url is not None or server_pid(home) is not None:
+            from workers.coordination import CircuitBreaker, shared_limiter
+            from workers.queue.connection import IMPATIENT_SECONDS, connect
+
+            client, limits = connect(self._settings, answer_seconds=IMPATIENT_SECONDS), provider.limits
+            limiter = shared_limiter(client, CircuitBreaker(), account=account, model=model, limits=limits, waste=waste)
+        else:
+
+            def take(step: str, *arguments: float | str) -> AccountState:
+                if step in ("refused", "failed"):
+                    self.failures.append((account, model, step, arguments))
+                raise BrokerUnavailable("no broker runs")
+
+            limiter = RateLimiter(provider.limits, shared=take, breaker=waste)
+        return Coordination(limiter, usage=self)
+
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
+        from producers.spool import write_usage
+
+        self.spent.append(agents)
+        with suppress(OSError):  # a home that cannot be written counts nothing
+            write_usage(self._settings.home, SpooledUsage(usage, agents, queries=queries, day=datetime.now(UTC).date()))
 
 
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:

@@ -58,6 +58,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class SpooledUsage:
+    """Usage of one request of a command, on a day (UTC). The other fields are arguments of `record_usage`."""
+
+    usage: Usage
+    agents: Mapping[str, Usage]
+    queries: bool
+    day: date
+
+
+@dataclass(frozen=True, slots=True)
 class Unanswered:
     """Request to a provider's account and model, at `address`, without an answer for `seconds`."""
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import redis
@@ -24,7 +23,7 @@ from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
 from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import RateLimiter
-from memory.status.run_files import write_derived
+from memory.status.run_files import keep_derived
 from schemas.settings import Settings
 from workers.health.account_state import Account
 from workers.queue.connection import IMPATIENT_SECONDS, broker_errors, connect, namespace
@@ -162,14 +161,6 @@ def shared_limiter(
     return RateLimiter(limits, shared=shared, breaker=waste, clock=clock or time.monotonic)
 
 
-def _keep_waste(path: Path, facts: object) -> None:
-    """Replace the file of a provider's record, or remove it. Raises OSError."""
-    if facts is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_derived(path, facts)
-
-
 class BrokerCoordination:
     """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
 
@@ -236,7 +227,7 @@ def coordinating(
     """
 
     def breaker_of(provider: EmbeddingProvider) -> Breaker:
-        keep = _keep_waste if keeps else None
+        keep = keep_derived if keeps else None
         return Breaker(waste_path(settings.home, provider), keep=keep, first_pause_seconds=first_pause_seconds)
 
     keys = Keys(namespace(settings))

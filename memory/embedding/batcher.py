@@ -37,8 +37,8 @@ log = structlog.get_logger(__name__)
 LIVE_LINGER_SECONDS = 0.002
 
 #: Live requests stay small: an answer to a few inputs comes back soon.
-_LIVE_INPUTS = 64
-_LIVE_TOKENS = 16_000.0
+LIVE_INPUTS = 64
+LIVE_TOKENS = 16_000.0
 
 #: Requests above this size take seconds, so one sender of three or more is kept free for live texts.
 _LARGE_REQUEST_TOKENS = 32_000
@@ -170,7 +170,7 @@ class EmbeddingBatcher:
         self._patience = patience_seconds
         self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}
         self._limits = {
-            Lane.LIVE: (min(limits.inputs, _LIVE_INPUTS), min(limits.tokens, _LIVE_TOKENS)),
+            Lane.LIVE: (min(limits.inputs, LIVE_INPUTS), min(limits.tokens, LIVE_TOKENS)),
             Lane.BACKFILL: (limits.inputs, float(limits.tokens)),
         }
         self._senders = max(1, limits.concurrency)

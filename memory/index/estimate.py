@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from memory.chunking.chunker import estimate_tokens
+from memory.chunking.chunker import estimate_tokens, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
@@ -80,6 +80,8 @@ class _Work:
             self.removed.update(plan.write.removed)
             for chunk in plan.added:
                 self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+            for meaning in plan.meanings:
+                self.texts.setdefault(text_hash(meaning), estimate_tokens(meaning))
         for change in batch.others:
             if isinstance(change, DocumentDelete) and self.target is not None:
                 self.removed.update(chunk.id for chunk in self.target.chunks_of(change.key))

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -88,7 +87,18 @@ class QueryVectors:
             loaded = self._model is not None and not (self._model.done() and self._model.exception())
             if not loaded and self._clock() >= self._load_again_at:
                 self._load_again_at = self._clock() + REFUSED_SECONDS
-                self._model = self._threads.submit(self.provider.warm_up)
+                model: Future[None] = Future()
+                self._model = model
+                # A daemon: the end of a process waits for no model. `recalld.__main__` knows its name.
+                threading.Thread(target=self._load, args=(model,), name="load-model", daemon=True).start()
+
+    def _load(self, model: Future[None]) -> None:
+        try:
+            self.provider.warm_up()
+        except Exception as error:  # noqa: BLE001 - the reason why there are no vectors
+            model.set_exception(error)
+        else:
+            model.set_result(None)
 
     def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector]:
         """Start embedding a query for a search that waits at most `seconds`. Wait for a loading model only.
@@ -226,9 +236,7 @@ class QueryVectors:
             if isinstance(ended, Unusable) and billed is None:
                 billed = round(item.tokens)
             self._limiter.report(ended, permit, tokens=billed or 0)
-            # Not on this query's time. At the end of the process the executor refuses it.
-            with suppress(RuntimeError):
-                self._threads.submit(self._meter.count, [item], failed=ended is not None, billed=billed)
+            self._meter.count([item], failed=ended is not None, billed=billed)
         return vector
 
 

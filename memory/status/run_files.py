@@ -162,6 +162,14 @@ def write_derived(path: Path, value: object) -> None:
         raise
 
 
+def keep_derived(path: Path, value: object) -> None:
+    """Replace a derived file, or remove it (None). Raises OSError."""
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_derived(path, value)
+
+
 def this_process() -> dict[str, int | str | None]:
     """Return the entries by which a file names the process that wrote it."""
     return {"pid": os.getpid(), "born": born(os.getpid())}

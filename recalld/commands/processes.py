@@ -65,6 +65,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
             indexes_of(process.settings),
             on_ready=process.ready,
             pulses=process.pulses,
+            count=broker.board.counters.count_spooled,
         )
 
 
@@ -129,7 +130,8 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
 def mcp(invocation: Invocation, *, session_key: str | None) -> None:
     """Serve the memory tools by the Model Context Protocol, on standard input and output.
 
-    Asks the running service; when none runs, reads the index itself, by keywords only. Ends when standard input ends.
+    Asks the running service; when none runs, reads the index and embeds the queries itself. Ends when standard input
+    ends.
     """
     if session_key is not None and not session_key.strip():
         raise UserError("--session-key must not be empty; leave it out for the owner's private session", exit_code=2)

@@ -38,7 +38,8 @@ def search(
 ) -> int:
     """Search an agent's memory by meaning and by word.
 
-    Through the running service; when none runs, straight from the index, by keywords only.
+    Through the running service; when none runs, straight from the index. A remote provider then embeds the query with
+    one request of this command, and a local model has two seconds to load; else the search is by keywords only.
     """
     answer = answers.search(invocation, " ".join(words), sources=list(sources) or None, **options)
     if as_json:

@@ -1,14 +1,12 @@
-"""Answers about one home: of its running service, else of this process, by keywords only.
-
-Loading a model or a provider's SDK for one query would take seconds; a running service has loaded it.
-"""
+"""Answers about one home: of its running service, else of this process, which embeds the query itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memory.status.run_files import is_stopped
 from recalld.client import (
@@ -31,27 +29,24 @@ if TYPE_CHECKING:
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]
 
+OpenMemory: TypeAlias = "Callable[[], AbstractContextManager[SearchableMemory]]"
+
+
+#: Seconds in which a model of the user's own must load. The bundled one takes less, unless the machine is very busy.
+OWN_MODEL_SECONDS, BUNDLED_MODEL_SECONDS = 2.0, 10.0
+
 
 class Absence(Enum):
-    """Reason why this process finds the answer itself, and the remedy for the absence of search by meaning."""
+    """Reason why this process finds the answer itself."""
 
-    NOT_RUNNING = "no service is running", "`recalld up` adds search by meaning"
-    NO_ANSWER = "the service did not answer in time", "`recalld doctor` looks for the reason"
-    STOPPED = "the service's process is stopped", "`recalld status` says how it goes on"
-    UNPROVEN = (
-        "another program answers where the service of this home did (restart `recalld up`)",
-        "the restarted service adds search by meaning",
-    )
+    NOT_RUNNING = "no service is running"
+    NO_ANSWER = "the service did not answer in time (`recalld doctor` looks for the reason)"
+    STOPPED = "the service's process is stopped (`recalld status` says how it goes on)"
+    UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
 
 
-def keywords_only(absence: Absence) -> str:
-    """Return the remark beside an answer that this process found."""
-    reason, remedy = absence.value
-    return f"{reason}, so this is keywords only; {remedy}"
-
-
-def search(invocation: Invocation, query: str, **request: Any) -> Answer:
-    """Search. `request` has the further arguments of `Client.search`.
+def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = None, **request: Any) -> Answer:
+    """Search. `request` has the further arguments of `Client.search`. `memory` takes the place of `own_memory`.
 
     Raises:
         UserError: the service refused, the settings are wrong, or no agent is known.
@@ -59,7 +54,9 @@ def search(invocation: Invocation, query: str, **request: Any) -> Answer:
     return _ask(
         invocation,
         service=lambda client: client.search(query, agent=invocation.agent, **request),
-        otherwise=lambda absence: _search(invocation, {"query": query, **request}, absence),
+        otherwise=lambda absence: _search(
+            invocation, {"query": query, **request}, absence, memory or partial(own_memory, invocation)
+        ),
     )
 
 
@@ -76,7 +73,7 @@ def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], No
     """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
 
     def here(absence: Absence) -> Answer:
-        on_absence(absence.value[0])
+        on_absence(absence.value)
         return _status(invocation, deep=deep)
 
     return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
@@ -141,18 +138,19 @@ def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
 # In this process
 
 
-def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence) -> Answer:
+def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence, opened: OpenMemory) -> Answer:
     from memory.search.scope import allows, session_of
     from schemas.search import SearchRequest
 
     asked = SearchRequest.model_validate(request)
-    with _by_keywords(invocation) as memory:
+    with opened() as memory:
         answer = memory.search(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
     agent = invocation.the_agent()
     # A session out of scope does not even learn that there is a memory.
     may_ask = allows(agent.scope, session_of(asked.session_key), agent=agent.id)
-    if agent.provider != "none" and may_ask and not answer.get("unavailable"):
-        answer["degraded"] = [keywords_only(absence), *answer["degraded"]]
+    is_trouble = absence is not Absence.NOT_RUNNING and not answer.get("unavailable")
+    if is_trouble and may_ask:
+        answer["degraded"] = [absence.value, *answer["degraded"]]
     return answer
 
 
@@ -162,7 +160,7 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     given = {name: value for name, value in request.items() if value is not None}
     given["from"] = given.pop("start_line", None)
     asked = GetRequest.model_validate(given)
-    with _by_keywords(invocation) as memory:
+    with own_memory(invocation) as memory:
         return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -171,7 +169,7 @@ def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     from memory.context.injection import InjectedSessions
     from memory.search.manager import SearchManager
 
-    with _by_keywords(invocation) as memory:
+    with own_memory(invocation) as memory:
         reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
         agent = invocation.the_agent()
         context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
@@ -179,22 +177,21 @@ def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
 
 
 @contextmanager
-def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
+def own_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
+    """Open the agent's memory in this process."""
     from memory.search.manager import UnavailableMemory, get_search_manager
+    from memory.search.resources import SearchResources
     from recalld.logs import configure_logs
+    from recalld.wiring import OwnRequests
 
     configure_logs(level=40)
-    asked = invocation.the_agent()
-    agent = asked.model_copy(update={"provider": "none", "fallback": "none"})
+    agent = invocation.the_agent()
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
-    manager, reason = get_search_manager(settings, agent.id)
-    if manager is None:
-        yield UnavailableMemory(agent, reason or "there is no such memory")
-        return
-    try:
-        yield manager
-    finally:
-        manager.close()
+    seconds = BUNDLED_MODEL_SECONDS if agent.local.model_path is None else OWN_MODEL_SECONDS
+    resources = SearchResources(settings, coordinate=OwnRequests(settings), model_wait_seconds=seconds)
+    manager, reason = get_search_manager(settings, agent.id, resources=resources)
+    with closing(resources), closing(manager) if manager is not None else nullcontext():
+        yield manager or UnavailableMemory(agent, reason or "there is no such memory")
 
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:

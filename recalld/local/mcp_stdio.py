@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any
 
 import anyio
@@ -44,7 +45,8 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gone = False
     try:
-        asyncio.run(_serve(HomeMemory(invocation), session_key))
+        with contextlib.ExitStack() as opened:
+            asyncio.run(_serve(HomeMemory(invocation, opened), session_key))
     except* BrokenPipeError:
         gone = True
         # The library's writer still holds what has no reader, and Python 3.14 says so when it takes it apart.
@@ -67,11 +69,17 @@ async def _serve(memory: HomeMemory, session_key: str | None) -> None:
 class HomeMemory(SearchableMemory):
     """Memory of one agent, through the running service, else straight from the index. An error is an answer.
 
-    Every call looks for the service: it may start or end meanwhile.
+    Every call looks for the service: it may start or end meanwhile. Without one, a memory that is `opened` once embeds
+    the queries.
     """
 
-    def __init__(self, invocation: Invocation) -> None:
+    def __init__(self, invocation: Invocation, opened: contextlib.ExitStack) -> None:
         self._invocation = invocation
+        self._opened = opened
+
+    @cached_property
+    def _own(self) -> SearchableMemory:
+        return self._opened.enter_context(answers.own_memory(self._invocation))
 
     @property
     def limits(self) -> Limits:
@@ -85,7 +93,8 @@ class HomeMemory(SearchableMemory):
         """Return the answer that `recalld search --json` prints."""
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
         try:
-            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, **asked)
+            own = lambda: contextlib.nullcontext(self._own)  # noqa: E731
+            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, memory=own, **asked)
         except RecalldError as error:
             return SearchAnswer(**unavailable(str(error)))
         return SearchAnswer.model_validate(answer)

@@ -13,13 +13,13 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
-from recalld.runs.status import FREE_OF_CHARGE, dollars, spent_text
+from recalld.runs.outcome import spent_line
+from recalld.runs.status import FREE_OF_CHARGE, dollars
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import fields, printable_json
 from recalld.wiring import Differences, compare, generations_of
@@ -161,10 +161,7 @@ class Spending:
             usage = replace(now, **counts)
             if not usage.requests or provider in FREE_OF_CHARGE:
                 continue
-            text = spent_text(provider, model, usage.requests, usage.failed, usage.tokens)
-            price = price_of(self._agents[agent], provider, model)
-            text += f", {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else ""
-            spent.append((usage, text))
+            spent.append(spent_line(self._agents[agent], usage))
         return spent
 
     def _used(self, agent: str) -> dict[tuple[str, str], Usage]:

@@ -1,7 +1,7 @@
 """`recalld index` and `recalld rebuild`: compare, index what differs, wait, report.
 
 `recalld index` needs no broker and no worker while the home is at rest and little differs: this process compares, and
-indexes with the functions that the actors call.
+indexes with the functions that the actors call. It sends a provider one request at most.
 """
 
 from __future__ import annotations
@@ -9,26 +9,39 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from recalld.invocation import Invocation
-from recalld.runs.outcome import AgentIndex, Report
+from recalld.runs.outcome import AgentIndex, Report, spent_line
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
 from recalld.up.lock import anybody_runs
-from recalld.wiring import Differences, compare, fingerprint_of
+from recalld.wiring import Differences, OwnRequests, compare, fingerprint_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
+
+if TYPE_CHECKING:
+    from memory.embedding.cache import EmbeddingCache
+    from memory.embedding.providers.provider import EmbeddingProvider
+    from memory.index.generation_writer import HomeOwner
+
+#: Index of an agent, and the documents that differ from it.
+Work: TypeAlias = tuple[AgentIndex, Sequence[DocumentKey]]
 
 #: Documents that are indexed without workers; more of them are worth the start of workers.
 MOST_DOCUMENTS = 20
 
 #: Seconds after which the rest is left to workers, which show progress.
 IN_PROCESS_SECONDS = 3.0
+
+#: Seconds for an answer under way when the rest is left to workers; one that comes later is paid again.
+ANSWER_SECONDS = 10.0
 
 #: Seconds in which workers that own the indexes and have the same settings begin a generation by themselves.
 OWNER_SECONDS = 10.0
@@ -54,7 +67,8 @@ def run_index(
     configure_logs(level=40)
     for agent in agents if forget_missing else ():
         forget_missing_folders(AgentFiles.of(settings, agent))
-    report = None if fresh else _in_process(settings, agents)
+    requests = OwnRequests(settings)
+    report = None if fresh else _in_process(settings, agents, requests)
     if report is None:
         from recalld.runs.run import running
 
@@ -62,7 +76,15 @@ def run_index(
             for agent in agents if fresh else ():
                 _begin(settings, agent, force=force)
             run.compare()
-            report = run.finish()
+            report = run.finish(requests.failures)
+    spent = [
+        (agent.id, spent_line(agent, used[agent.id])) for used in requests.spent for agent in agents if agent.id in used
+    ]
+    outcomes = [
+        replace(one, spent=[*(line for agent, line in spent if agent == one.agent), *one.spent])
+        for one in report.outcomes
+    ]
+    report = replace(report, outcomes=outcomes)
     if as_json:
         click.echo(printable_json(report.body()))
     else:
@@ -99,7 +121,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
 # Without broker and workers
 
 
-def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report | None:
+def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: OwnRequests) -> Report | None:
     """Return the report of a run in this process; None where broker and workers are needed.
 
     An error is theirs, too: they meet it again, retry it or report it.
@@ -109,16 +131,15 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report |
         return None
     indexes = [AgentIndex(settings, agent) for agent in agents]
     try:
-        found = [_differences(index) for index in indexes]
-        if any(documents is None for documents in found):
+        work = []
+        for index in indexes:
+            documents = _differences(index)
+            if documents is None:
+                return None
+            if documents:
+                work.append((index, documents))
+        if work and not _done(settings, work, requests):
             return None
-        if any(found):
-            # After a crash in here, workers take the documents: they count crashes.
-            note_unfinished(settings.home)
-            for index, documents in zip(indexes, found, strict=True):
-                if documents and not _indexed(index, documents):
-                    return None
-            note_finished(settings.home)
         return Report([index.outcome() for index in indexes], time.monotonic() - begun)
     except (RecalldError, OSError):
         return None
@@ -138,7 +159,7 @@ def _at_rest(settings: Settings) -> bool:
 def _differences(index: AgentIndex) -> list[DocumentKey] | None:
     """Return the documents that differ; None where workers are needed.
 
-    That is with a generation to build, with missing vectors, with a provider that is away or to be paid, and with more
+    That is with a generation to build, with missing vectors, with a provider that is away or took over, and with more
     than a few documents.
     """
     choice, reader = index.choice, index.reader()
@@ -148,32 +169,83 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
         return None
     found = Differences()
     compare(index.settings, index.agent, found)
-    # What is paid is counted in the broker, and its limits are shared there.
-    is_remote = choice.taken_over is not None or (choice.provider is not None and bool(choice.provider.account))
-    most = 0 if is_remote else MOST_DOCUMENTS
+    most = 0 if choice.taken_over is not None else MOST_DOCUMENTS
     return None if found.needs_workers or len(found.documents) > most else found.documents
 
 
-def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
-    """Index documents and fill in their vectors. Return False if something is left."""
-    from memory.documents.agent_files import AgentFiles
+def _done(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
+    """Index what differs. Return False if something is left, or if workers have to do it."""
     from memory.embedding.cache import EmbeddingCache
-    from memory.embedding.supply import EmbeddingSupply
-    from memory.index.generation_writer import GenerationWriter, HomeOwner
-    from memory.index.indexer import Indexer
-    from memory.index.vector_fill import fill_vectors
+    from memory.index.generation_writer import HomeOwner
 
-    deadline = time.monotonic() + IN_PROCESS_SECONDS
-    settings, agent, cache = index.settings, index.agent, None
     with ExitStack() as opened:
+        cache = None
         if settings.cache.enabled:
             path = settings.home / "cache" / "embeddings.sqlite"
             path.parent.mkdir(parents=True, exist_ok=True)
             cache = opened.enter_context(closing(EmbeddingCache(path, max_entries=settings.cache.max_entries)))
         owner = opened.enter_context(closing(HomeOwner(settings.home)))
+        provider = next((made for index, _ in work if (made := index.choice.provider) and made.account), None)
+        if provider is not None and not (_is_one_request(provider, work, cache) and _is_owned(owner)):
+            return False
+        # After a crash in here, workers take the documents: they count crashes.
+        note_unfinished(settings.home)
+        if not all(_indexed(index, documents, cache, owner, requests) for index, documents in work):
+            return False
+        note_finished(settings.home)
+        return True
+
+
+def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: EmbeddingCache | None) -> bool:
+    """Return True if one request is enough for a provider that is paid, and nothing is to be shared with workers.
+
+    They share the limits a minute. Without a cache they would pay again for what this process leaves.
+    """
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
+    from memory.index.estimate import estimate
+
+    limits, [(index, documents), *others] = provider.limits, work
+    is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+    if others or cache is None or is_shared:
+        return False
+    files = AgentFiles.of(index.settings, index.agent)
+    cost = estimate(
+        index.agent, documents, files=files, generations=index.generations, choice=index.choice, cache=cache
+    )
+    return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
+
+
+def _is_owned(owner: HomeOwner) -> bool:
+    """Return True if this process owns the indexes, perhaps after another command: it leaves nothing to pay again."""
+    until = time.monotonic() + OWNER_SECONDS
+    while not (owns := owner.owns()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return owns
+
+
+def _indexed(
+    index: AgentIndex,
+    documents: Sequence[DocumentKey],
+    cache: EmbeddingCache | None,
+    owner: HomeOwner,
+    requests: OwnRequests,
+) -> bool:
+    """Index documents and fill in their vectors. Return False if something is left."""
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.supply import EmbeddingSupply
+    from memory.index.generation_writer import GenerationWriter
+    from memory.index.indexer import Indexer
+    from memory.index.vector_fill import fill_vectors
+
+    deadline = time.monotonic() + IN_PROCESS_SECONDS
+    settings, agent, choice = index.settings, index.agent, index.choice
+    with ExitStack() as opened:
         generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
-        supply = EmbeddingSupply(index.choice, cache, home=settings.home)
-        opened.callback(supply.close, timeout_seconds=0.0)
+        supply = EmbeddingSupply(choice, cache, coordinate=requests, home=settings.home)
+        # A model on this machine would only compute in the way of workers.
+        seconds = ANSWER_SECONDS if choice.provider is not None and choice.provider.account else 0.0
+        opened.callback(supply.close, timeout_seconds=seconds)
         indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
         done: list[DocumentKey] = []
         report = indexer.index(

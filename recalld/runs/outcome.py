@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
@@ -18,6 +19,7 @@ from memory.store.errors import OtherFormat
 from memory.store.reader import IndexCounts
 from memory.store.sqlite.reader import StoreReader
 from recalld.invocation import to_type
+from recalld.runs.status import dollars, spent_text
 from recalld.terminal_text import fields, printable_name
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
@@ -80,6 +82,13 @@ class Outcome:
             yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again", False
         if all_left and len(self.left) > _LISTED:
             yield f"  and {len(self.left) - _LISTED:,} more", False
+
+
+def spent_line(agent: AgentSettings, usage: Usage) -> tuple[Usage, str]:
+    """Return an agent's usage with a line for people."""
+    text = spent_text(usage.provider, usage.model, usage.requests, usage.failed, usage.tokens)
+    price = price_of(agent, usage.provider, usage.model)
+    return usage, text + (f", {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else "")
 
 
 class AgentIndex:

@@ -27,7 +27,7 @@ from recalld.runs.outcome import AgentIndex, Outcome, Report
 from recalld.terminal_text import ProgressLine, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
-from recalld.wiring import BrokerSide, compare, open_broker
+from recalld.wiring import AccountStep, BrokerSide, compare, open_broker
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
@@ -129,14 +129,16 @@ class Run:
         for agent in self._agents:
             agent.marked_at = time.time()
 
-    def finish(self) -> Report:
-        """Wait until all is done, with workers where work is left.
+    def finish(self, failures: Sequence[AccountStep] = ()) -> Report:
+        """Wait until all is done, with workers where work is left. They ask no provider before its `failures` are over.
 
         Raises:
             UserError: the workers are gone, or refused.
         """
         for agent in self._agents:
             agent.ask_again()
+        for failure in failures:
+            self.broker.board.take_step(*failure)
         self._look()
         if all(agent.is_done for agent in self._agents):
             outcomes = self._outcomes()
@@ -292,7 +294,7 @@ class _AgentWait(AgentIndex):
         """Ask the provider now for all that waits, whatever pause an earlier run met."""
         provider = self.choice.provider
         if provider is not None and provider.account:
-            self._broker.board.ask_again(provider.account, provider.model)
+            self._broker.board.take_step(provider.account, provider.model, "forget")
         if self.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 

@@ -27,7 +27,7 @@ class KillPoint:
     """
 
     name: str
-    process: Literal["watch", "work", "serve", "rebuild"]
+    process: Literal["watch", "work", "serve", "rebuild", "index"]
     moment: Literal["before", "after"]
     function: str
     deed: Deed

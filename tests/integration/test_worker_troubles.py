@@ -79,7 +79,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         server.recover()
         provider = provider_of(remote, remote.agents[0]).provider
         assert provider is not None
-        workers.board.ask_again(provider.account, provider.model)
+        workers.board.take_step(provider.account, provider.model, "forget")
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
 

@@ -144,10 +144,6 @@ class Account:
         words = refusal.decode("utf-8", "replace") or None
         return AccountState(float(seconds), words, float(paced), failures, failing == 1)
 
-    def forget_backoff(self) -> None:
-        """End the backoff after failures; a time that the provider named stays."""
-        self.step("forget")
-
     def status(self) -> EndpointStatus:
         """Return the state for status."""
         state = self.step("look")

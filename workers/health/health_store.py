@@ -101,12 +101,9 @@ class HealthStore(PendingReader):
         return max(0.0, min(waiting_seconds, MOVED_KEPT_SECONDS - left) if left > 0 else waiting_seconds)
 
     @_else(None)
-    def ask_again(self, account: str, model: str) -> None:
-        """Let requests to a provider's account leave at once, despite the backoff after failures.
-
-        A retry time that the provider named is kept.
-        """
-        Account(self._client, account, model).forget_backoff()
+    def take_step(self, account: str, model: str, step: str, arguments: Sequence[float | str] = ()) -> None:
+        """Take a step of a provider's account (`workers.health.account_state`)."""
+        Account(self._client, account, model).step(step, *arguments)
 
     @_else(VectorProgress())
     def vector_progress(self, agent: str) -> VectorProgress:

@@ -17,7 +17,7 @@ import redis
 import structlog
 
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Told
-from schemas.ports import Count, Usage, UsageRecorder
+from schemas.ports import Count, SpooledUsage, Usage, UsageRecorder
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -66,14 +66,16 @@ class FleetCounters(UsageRecorder):
             Counter((self._keys.freshness(), bound) for bound in bounds), seconds=sum(max(s, 0.0) for s in seconds)
         )
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        """Add one request to the usage of its agents and to the sum of all (agent "*").
+    def record_usage(
+        self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False, on: date | None = None
+    ) -> None:
+        """Add one request to the usage of its agents and to the sum of all (agent "*"), `on` a day (today).
 
         Requests of indexing are in the broker before their vectors are in the cache, so that a kill loses none of them.
         """
         counts: Counter[tuple[str, str]] = Counter()
         for agent, share in [*agents.items(), ("*", usage)]:
-            for day in (None, today_utc()):
+            for day in (None, on or today_utc()):
                 for name in _OF_USAGE:
                     for prefix in ("", _QUERIES) if queries else ("",):
                         field = f"{prefix}{name}|{share.provider}|{share.model}"
@@ -81,6 +83,11 @@ class FleetCounters(UsageRecorder):
         self._add(counts)
         if not queries:
             self.flush()
+
+    def count_spooled(self, spooled: SpooledUsage) -> None:
+        """Add the request of a command."""
+        self.record_usage(spooled.usage, agents=spooled.agents, queries=spooled.queries, on=spooled.day)
+        self.flush()
 
     def flush(self) -> None:
         """Add the new counts to the broker's; keep them if it does not answer. A single refused count is lost."""

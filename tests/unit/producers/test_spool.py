@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from producers.hook_events import Hook
 from producers.session_ends import EndUnkept, SessionEnds
-from producers.spool import drain, write_event, write_hook
+from producers.spool import drain, write_event, write_hook, write_usage
 from schemas.errors import BrokerUnavailable
-from schemas.ports import Event
+from schemas.ports import Event, SpooledUsage, Usage
 
 
 def test_spooled_events_are_delivered_once_and_in_order(tmp_path: Path) -> None:
@@ -21,6 +22,15 @@ def test_spooled_events_are_delivered_once_and_in_order(tmp_path: Path) -> None:
     drain(tmp_path, got.append)
     assert got == events
     drain(tmp_path, pytest.fail)
+
+
+def test_a_spooled_usage_comes_back_as_it_was(tmp_path: Path) -> None:
+    usage = Usage("openai", "m", requests=1, inputs=2, tokens=7)
+    spooled = SpooledUsage(usage, {"main": usage}, queries=True, day=date(2026, 11, 28))
+    write_usage(tmp_path, spooled)
+    got: list[object] = []
+    drain(tmp_path, got.append)
+    assert got == [spooled]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +112,13 @@ def test_an_event_that_cannot_be_delivered_stays_with_all_later_ones(tmp_path: P
         *(b"", b"{", b"\xff\xfe", b"[]", b"\0" * 100, b"{}\x1b[2J", b"9" * 5000, b"[" * 100_000),
         *(b'{"kind": 1, "agent": "main"}', b'{"kind": "changed", "agent": "main", "paths": [1]}'),
         *(b'{"hook": "grew", "agent": "main"}', b'{"hook": {"kind": "grew", "session": 7}}'),
-        b'{"kind": ' * 100_000,
+        *(
+            b'{"kind": ' * 100_000,
+            b'{"usage": 1}',
+            b'{"usage": {"agents": {}, "usage": {"x": 1}, "day": "2026-11-28"}}',
+        ),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_a_damaged_file_is_set_aside_with_a_reason_and_the_rest_is_delivered(tmp_path: Path, content: bytes) -> None:
     write_event(tmp_path, Event("reconcile", "main"))

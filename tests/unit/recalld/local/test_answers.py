@@ -1,4 +1,4 @@
-"""Searches without a running service: this process reads the index, by keywords."""
+"""Searches without a running service: this process reads the index, and embeds the query."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import pytest
 
 from recalld.invocation import Invocation
 from recalld.local import answers
-from recalld.local.answers import Absence, Answer
+from recalld.local.answers import Answer
 from recalld.settings.load import load
 from tests.written_index import write_index
 
 SAMPLE = Path(__file__).parents[4] / "deploy" / "sample-workspace"
-
-REMARK = answers.keywords_only(Absence.NOT_RUNNING)
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +39,10 @@ def search(home: Path, query: str, **request: Any) -> Answer:
     return answers.search(Invocation(home=str(home)), query, **request)
 
 
-def test_words_are_found_and_the_lack_of_meaning_is_remarked_on(indexed: Path) -> None:
+def test_a_query_is_embedded_and_nothing_is_remarked_on(indexed: Path) -> None:
     answer = search(indexed, "暖气阀门")
     assert answer["results"][0]["path"] == "MEMORY.md"
-    assert answer["degraded"] == [REMARK]
-    assert search(indexed, "zzzzqqqq")["results"] == []
+    assert (answer["mode"], answer["degraded"]) == ("hybrid", [])
     file = indexed / "recalld.toml"
     file.write_text(file.read_text("utf-8").replace("stub", "none"), "utf-8")
     assert search(indexed, "sourdough")["degraded"] == [], "it was chosen on purpose"
