@@ -78,14 +78,14 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None, read
 class OwnRequests(UsageRecorder):
     """Coordination of the requests that a command itself sends to providers (a `Coordinate`).
 
-    Their usage is `spent` for agents, and goes to the spool, from which producers count it. A broker that runs shares
-    the rate limiter; none is started. `failures` are steps that no broker took.
+    Their usage goes to the spool, from which producers count it. A broker that runs shares the rate limiter; none is
+    started. `failures` are steps that no broker took.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.failures: list[AccountStep] = []
-        self.spent: list[Mapping[str, Usage]] = []
+        self._spent: list[Mapping[str, Usage]] = []
 
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
         home, account, model = self._settings.home, provider.account, provider.model
@@ -111,9 +111,13 @@ class OwnRequests(UsageRecorder):
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         from producers.spool import write_usage
 
-        self.spent.append(agents)
+        self._spent.append(agents)
         with suppress(OSError):  # a home that cannot be written counts nothing
             write_usage(self._settings.home, SpooledUsage(usage, agents, queries=queries, day=datetime.now(UTC).date()))
+
+    def spent_by(self, agent: str) -> Sequence[Usage]:
+        """Return an agent's usage in each request."""
+        return [shares[agent] for shares in self._spent if agent in shares]
 
 
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:

@@ -40,7 +40,7 @@ MOST_DOCUMENTS = 20
 #: Seconds after which the rest is left to workers, which show progress.
 IN_PROCESS_SECONDS = 3.0
 
-#: Seconds for an answer under way when the rest is left to workers; one that comes later is paid again.
+#: Seconds for an answer under way when the rest is left to workers. A later answer is paid again.
 ANSWER_SECONDS = 10.0
 
 #: Seconds in which workers that own the indexes and have the same settings begin a generation by themselves.
@@ -77,14 +77,8 @@ def run_index(
                 _begin(settings, agent, force=force)
             run.compare()
             report = run.finish(requests.failures)
-    spent = [
-        (agent.id, spent_line(agent, used[agent.id])) for used in requests.spent for agent in agents if agent.id in used
-    ]
-    outcomes = [
-        replace(one, spent=[*(line for agent, line in spent if agent == one.agent), *one.spent])
-        for one in report.outcomes
-    ]
-    report = replace(report, outcomes=outcomes)
+    spent = {agent.id: [spent_line(agent, usage) for usage in requests.spent_by(agent.id)] for agent in agents}
+    report = replace(report, outcomes=[replace(one, spent=[*spent[one.agent], *one.spent]) for one in report.outcomes])
     if as_json:
         click.echo(printable_json(report.body()))
     else:
@@ -151,9 +145,14 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: O
 def _at_rest(settings: Settings) -> bool:
     """Return True if no process works for this home, and the last run left nothing undone."""
     home = settings.home
-    if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None or was_unfinished(home):
+    if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None:
         return False
-    return not any(job.open for job in batch_jobs_of(home))
+    if was_unfinished(home):
+        from memory.index.generation_writer import HomeOwner
+
+        with closing(HomeOwner(home)) as owner:
+            _is_owned(owner)
+    return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(home))
 
 
 def _differences(index: AgentIndex) -> list[DocumentKey] | None:
@@ -217,7 +216,10 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: Em
 
 
 def _is_owned(owner: HomeOwner) -> bool:
-    """Return True if this process owns the indexes, perhaps after another command: it leaves nothing to pay again."""
+    """Return True if this process owns the indexes, perhaps after another command that indexes by itself.
+
+    What that one paid for is not paid again.
+    """
     until = time.monotonic() + OWNER_SECONDS
     while not (owns := owner.owns()) and time.monotonic() < until:
         time.sleep(0.1)

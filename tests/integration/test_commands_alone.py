@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,21 @@ def test_a_late_answer_is_waited_for_and_paid_once(
     report = resting.agent("index")
     assert (report["vectorsPending"], server.requests, len(report["spent"])) == (0, 1, 1)
     assert not (home / "broker").exists()
+
+
+def test_of_two_commands_at_once_the_second_waits_and_pays_nothing(
+    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
+) -> None:
+    (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
+    server.fail_next(Failure(delay=4))
+    config = {"RECALLD_CONFIG": str(home.parent / "recalld.toml")}
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(recalld, "index", home=home, environment=config)
+        wait_until(lambda: server.requests == 1)
+        second = threads.submit(recalld, "index", "--json", home=home, environment=config)
+    assert first.result().returncode == 0
+    assert json.loads(second.result().stdout)["agents"][0]["vectorsReady"] == 2
+    assert (server.requests, (home / "broker").exists()) == (1, False)
 
 
 def test_a_command_killed_between_answer_and_commit_pays_nothing_twice(
