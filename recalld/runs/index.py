@@ -43,6 +43,9 @@ IN_PROCESS_SECONDS = 3.0
 #: Seconds for an answer under way when the rest is left to workers. A later answer is paid again.
 ANSWER_SECONDS = 10.0
 
+#: Seconds in which a command that indexes by itself ends, or leaves the rest to workers.
+COMMAND_SECONDS = 45.0
+
 #: Seconds in which workers that own the indexes and have the same settings begin a generation by themselves.
 OWNER_SECONDS = 10.0
 
@@ -220,7 +223,7 @@ def _is_owned(owner: HomeOwner) -> bool:
 
     What that one paid for is not paid again.
     """
-    until = time.monotonic() + OWNER_SECONDS
+    until = time.monotonic() + COMMAND_SECONDS
     while not (owns := owner.owns()) and time.monotonic() < until:
         time.sleep(0.1)
     return owns

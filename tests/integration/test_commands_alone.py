@@ -251,7 +251,7 @@ def test_of_two_commands_at_once_the_second_waits_and_pays_nothing(
     resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
 ) -> None:
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
-    server.fail_next(Failure(delay=4))
+    server.fail_next(Failure(delay=8))
     config = {"RECALLD_CONFIG": str(home.parent / "recalld.toml")}
     with ThreadPoolExecutor() as threads:
         first = threads.submit(recalld, "index", home=home, environment=config)

@@ -85,9 +85,9 @@ def test_what_was_damaged_is_found_healed_and_costs_nothing(
     assert commands.run("doctor")[0] == 0
     status = commands.agent("status", "--deep")
     assert (status["integrity"], status["index"]["files"], status["index"]["vectorsReady"]) == ([], 3, 3)
+    assert server.inputs == paid, "the cache holds them all"
     for name in ("walrus", "ibex", "okapi"):
         assert f"memory/{name}.md" in commands.say("search", name)
-    assert server.inputs == paid, "the cache holds them all"
     kept = [file.read_bytes()[:8] for file in folder.glob("*.corrupt-*")]
     assert kept == [b"\x00garbage"] * (damage is unreadable)
 
@@ -105,8 +105,8 @@ def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(
     talk.unlink()
     sql(f"DELETE FROM chunks_fts WHERE rowid = {_ONE}")(folder / (folder / "CURRENT").read_text().strip())
     assert '"healed"' in commands.say("doctor", "--fix", "--json")
-    assert "narwhal" in commands.say("search", "narwhal")
     assert server.inputs == paid
+    assert "narwhal" in commands.say("search", "narwhal")
 
 
 def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(
