@@ -93,11 +93,11 @@ class OwnRequests(UsageRecorder):
             return alone(provider)
         waste = Breaker(waste_path(home, provider), keep=keep_derived)
         if self._settings.broker.url is not None or server_pid(home) is not None:
-            from workers.coordination import CircuitBreaker, shared_limiter
+            from workers.coordination import shared_limiter
             from workers.queue.connection import IMPATIENT_SECONDS, connect
 
             client, limits = connect(self._settings, answer_seconds=IMPATIENT_SECONDS), provider.limits
-            limiter = shared_limiter(client, CircuitBreaker(), account=account, model=model, limits=limits, waste=waste)
+            limiter = shared_limiter(client, account=account, model=model, limits=limits, waste=waste)
         else:
 
             def take(step: str, *arguments: float | str) -> AccountState:
