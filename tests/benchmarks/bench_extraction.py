@@ -1,6 +1,6 @@
 """Precision and recall of what is read of real transcripts, against a parser that shares no code with the product.
 
-Run: python -m tests.benchmarks.bench_extraction FOLDER... [--differences N]
+    python -m tests.benchmarks.bench_extraction FOLDER... [--differences N]
 
 Folders hold transcripts of Claude Code, Codex and OpenClaw in any depth. The other parser sees a whole file at once
 and decides by other evidence: of Codex it reads the log that the product does not read, of Claude Code it takes
@@ -9,7 +9,6 @@ every element with a hyphen or an underscore in its name for the program's. `--d
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections import Counter, defaultdict
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from memory.documents.roots import is_transcript_name
 from memory.search.get import message_texts
 from memory.transcripts.lines import lines_in
+from tests.benchmarks.frame import options
 
 _LABEL = re.compile(r"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d)\] )?(User|Assistant|Agent|Subagent): (.*)", re.DOTALL)
 
@@ -203,7 +203,7 @@ def read_by_product(data: bytes) -> Iterator[Message]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--differences", type=int, default=0)
     arguments = parser.parse_args()

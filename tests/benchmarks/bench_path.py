@@ -4,17 +4,15 @@
 
 Producers, workers, private broker and the ASGI application run in this one process, with the stub provider. Each event
 happens several times, warm. A profile hook sees every function of the five packages that is entered until the event is
-over; what threads enter by themselves while nothing happens is subtracted (not from a command's). The shortest round
-counts. The broker's commands are those of `COMMANDSTATS`, calls inside of Lua scripts included, a round on average,
-minus those of an idle time of the same length. `--list` prints files and commands, too.
+over; what threads enter by themselves while nothing happens is subtracted. The shortest round counts. The broker's
+commands are those of `COMMANDSTATS`, calls inside of Lua scripts included, a round on average, minus those of an idle
+time of the same length. `--list` prints files and commands, too.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import io
 import sys
 import tempfile
 import threading
@@ -29,10 +27,10 @@ import httpx
 
 from memory.service.app import create_app
 from producers.run import run_producers
-from recalld.cli import run
-from recalld.invocation import Invocation
 from recalld.wiring import indexes_of, open_broker
 from schemas.settings import Settings
+from tests.benchmarks.frame import options
+from tests.daemon import REPOSITORY
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 from tests.working import Workers
@@ -40,7 +38,6 @@ from workers.coordination import coordinating
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(str(REPOSITORY / name) + "/" for name in ("schemas", "memory", "producers", "workers", "recalld"))
 
 #: Seconds in which what runs by itself is seen at least once; commands are counted over as long.
@@ -51,8 +48,6 @@ SETTLED_SECONDS = 1.0
 
 #: Commands of the measurement, and of connecting for it.
 OWN_COMMANDS = {"info", "type", "client|setinfo"}
-
-REBUILD = "rebuild of two notes, the whole command"
 
 #: Times that an event happens.
 ROUNDS = 10
@@ -84,30 +79,19 @@ class House:
     """A home whose producers, workers and service run in this process; nothing in the main thread is traced."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.workspace, self.sessions = folder / "workspace", folder / "sessions"
         (self.workspace / "memory").mkdir(parents=True)
         self.sessions.mkdir()
-        self.config = folder / "recalld.toml"
-        self.config.write_text(
-            'provider = "stub"\nsync.watch_debounce_ms = 100\nsync.sessions.quiet_seconds = 0.2\n'
-            f'[[agents]]\nid = "main"\nworkspace = "{self.workspace}"\nsessions = ["{self.sessions}"]\n'
-        )
         for number in range(2):
             self.note(number, "heron")
-        self.invocation = Invocation(config=str(self.config), home=str(folder / "home"))
-        self.settings: Settings = self.invocation.settings
+        agent = {"id": "main", "workspace": self.workspace, "sessions": [str(self.sessions)], "provider": "stub"}
+        sync = {"watch_debounce_ms": 100, "sessions": {"quiet_seconds": 0.2}}
+        self.settings = Settings.model_validate({"home": folder / "home", "agents": [agent], "sync": sync})
         self.trace = Trace()
         self.number = 10
 
     def note(self, number: int, word: str) -> None:
         (self.workspace / "memory" / f"{number}.md").write_text(f"# Note {number}\n\nThe {word} was at the pond.\n")
-
-    def command(self, *arguments: str) -> None:
-        """Run a shell command in this process, without what it prints."""
-        with contextlib.redirect_stdout(io.StringIO()):
-            code = run(["--config", str(self.config), "--home", str(self.settings.home), *arguments])
-        assert code == 0, arguments
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -168,37 +152,19 @@ class House:
 
     def save_note(self) -> None:
         self.number += 1
-        word = f"kingfisher{self.number}x"
-        self.note(self.number, word)
-        self._until_found(word)
+        self.note(self.number, f"kingfisher{self.number}x")
+        wait_until(lambda: self.workers.finds(f"kingfisher{self.number}x") and self.over())
 
     def append_line(self) -> None:
         self.number += 1
-        word = f"bittern{self.number}x"
         with (self.sessions / "talk.jsonl").open("ab") as file:
-            file.write(message_line("openclaw", "user", f"The {word} is back."))
-        self._until_found(word)
-
-    def _until_found(self, word: str) -> None:
-        wait_until(lambda: self.workers.finds(word))
-        wait_until(self.over)
-
-    def rebuild(self) -> Way:
-        """Build the index anew with the shell's command, whose main thread is this one."""
-        self.command("rebuild")
-        before, self.trace.functions, begun = self.commands(), set(), time.monotonic()
-        sys.setprofile(self.trace)
-        try:
-            self.command("rebuild")
-        finally:
-            sys.setprofile(None)
-        spent = {command: float(count - before[command]) for command, count in self.commands().items()}
-        return Way(REBUILD, frozenset(self.trace.functions), time.monotonic() - begun, spent)
+            file.write(message_line("openclaw", "user", f"The bittern{self.number}x is back."))
+        wait_until(lambda: self.workers.finds(f"bittern{self.number}x") and self.over())
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--list", action="store_true", help="print the files and commands of each way, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
@@ -206,11 +172,8 @@ def main() -> None:
     print("| event | files | functions | commands to the broker |")
     print("|---|---|---|---|")
     for way in ways:
-        functions, commands = way.functions, way.commands
-        if way.name != REBUILD:  # whose processes end with it
-            functions = functions - idle.functions
-            share = way.seconds / idle.seconds
-            commands = {name: count - idle.commands.get(name, 0) * share for name, count in commands.items()}
+        functions, share = way.functions - idle.functions, way.seconds / idle.seconds
+        commands = {name: count - idle.commands.get(name, 0) * share for name, count in way.commands.items()}
         files = sorted({file for file, _ in functions})
         print(f"| {way.name} | {len(files)} | {len(functions)} | {sum(commands.values()):.0f} |")
         if arguments.list:
@@ -225,8 +188,6 @@ def measure(folder: Path) -> tuple[list[Way], Way]:
     server.ensure()
     threading.setprofile(house.trace)
     try:
-        house.command("index")
-        rebuild = house.rebuild()
         (house.sessions / "talk.jsonl").write_bytes(transcript("openclaw", turns=4))
         with house.running(), searching(house) as search:
             ways = [
@@ -234,8 +195,7 @@ def measure(folder: Path) -> tuple[list[Way], Way]:
                 house.way("line appended to a transcript, likewise", house.append_line),
                 house.way("search, warm, nothing cached", search),
             ]
-            idle = house.idle()
-        return [*ways, rebuild], idle
+            return ways, house.idle()
     finally:
         threading.setprofile(None)
         server.stop()

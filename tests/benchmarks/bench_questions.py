@@ -1,12 +1,11 @@
 """Ranks of known answers: questions asked of an index of the notes and transcripts that hold these.
 
-    python -m tests.benchmarks.bench_questions SET... [--strangers] [--set KEY=VALUE]... [--home DIR] [--results DIR]
+    python -m tests.benchmarks.bench_questions SET... [--strangers] [--set LINE]... [--home DIR]
 
 SET is a folder with `workspace/` (notes) and/or `sessions/` (transcripts) and `queries.jsonl`: lines of
 `{"id", "query", "relevant": [{"path", "lines": [first, last]}], "category"?, "scope"?}`. A result answers a question
 when it is of one of these paths and overlaps its lines; with `scope` only results below that path count. `--set`
-changes any setting (`--set provider=stub`, `--set query.hybrid.fusion=weighted`). `--home` keeps the indexes for the
-next run, `--results` receives `SET.results.jsonl`: `{"id", "results": [{"path", "startLine", "endLine", "score"}]}`.
+adds a line of settings (`--set 'query.hybrid.fusion = "weighted"'`). `--home` keeps the indexes for the next run.
 
 Printed for each set and category:
 
@@ -20,28 +19,22 @@ Printed for each set and category:
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from memory.search.manager import SearchManager, get_search_manager
 from recalld.settings.load import load
 from schemas.search import SearchRequest, SearchResult
+from tests.benchmarks.frame import Home, options
 from tests.waiting import wait_until
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 #: Results asked for, and before a scope is applied.
 RESULTS, DEEP = 10, 100
@@ -77,8 +70,9 @@ class Outcome:
 class QuestionSet:
     """A folder with questions, and the index of what is beside them."""
 
-    def __init__(self, folder: Path, *, home: Path) -> None:
+    def __init__(self, folder: Path, *, home: Path, settings: list[str]) -> None:
         self.name = folder.name
+        self._settings = settings
         self._folder = folder
         self._home = home / folder.name
         self.questions = [_question(line) for line in (folder / "queries.jsonl").open(encoding="utf-8") if line.strip()]
@@ -94,15 +88,16 @@ class QuestionSet:
     @contextmanager
     def memory(self) -> Iterator[SearchManager]:
         """The manager of the set's index, which is brought up to date first."""
-        config = self._write_settings()
-        subprocess.run(
-            [sys.executable, "-m", "recalld", "--config", config, "--home", self._home, "index"],
-            cwd=REPOSITORY,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        loaded = load(config=str(config), home=str(self._home))
-        manager, error = get_search_manager(loaded.settings, "main")
+        workspace, sessions = self._folder / "workspace", self._folder / "sessions"
+        if not workspace.is_dir():
+            workspace = self._home / "no-notes"
+            workspace.mkdir(parents=True, exist_ok=True)
+        lines = [*self._settings, "[[agents]]", 'id = "main"', f"workspace = {json.dumps(str(workspace.resolve()))}"]
+        if sessions.is_dir():
+            lines.append(f"sessions = [{json.dumps(str(sessions.resolve()))}]")
+        home = Home(self._home, "\n".join(lines) + "\n")
+        home.run("index")
+        manager, error = get_search_manager(load(config=str(home.config), home=str(home.path)).settings, "main")
         assert manager is not None, error
         ready = SearchRequest(query="is the model there?", max_results=1)
         try:
@@ -111,49 +106,30 @@ class QuestionSet:
         finally:
             manager.close()
 
-    def _write_settings(self) -> Path:
-        workspace, sessions = self._folder / "workspace", self._folder / "sessions"
-        if not workspace.is_dir():
-            workspace = self._home / "no-notes"
-            workspace.mkdir(parents=True, exist_ok=True)
-        config = self._home / "recalld.toml"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        lines = ["[[agents]]", 'id = "main"', f"workspace = {json.dumps(str(workspace.resolve()))}"]
-        if sessions.is_dir():
-            lines.append(f"sessions = [{json.dumps(str(sessions.resolve()))}]")
-        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return config
-
 
 def main() -> None:
     """Ask every set, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("sets", type=Path, nargs="+", metavar="SET")
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="LINE")
     parser.add_argument("--strangers", action="store_true")
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
-    for setting in arguments.settings:
-        key, value = setting.split("=", 1)
-        # As variables they hold for the processes that index, too.
-        os.environ[f"RECALLD_{key.replace('.', '__').upper()}"] = value
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
         home = arguments.home or Path(folder)
-        sets = [QuestionSet(path, home=home) for path in arguments.sets]
+        sets = [QuestionSet(path, home=home, settings=arguments.settings) for path in arguments.sets]
         print("| questions | | MRR@10 | hit@1 | hit@6 | lost |" + (" nothing |" if arguments.strangers else ""))
         print("|---|---|---|---|---|---|" + ("---|" if arguments.strangers else ""))
-        for one in sets:
-            with one.memory() as memory:
-                outcomes = list(ask(one, memory, arguments.results))
-                strangers = [other for other in sets if other.is_stranger_to(one)] if arguments.strangers else []
+        for questions in sets:
+            with questions.memory() as memory:
+                outcomes = list(ask(questions, memory))
+                strangers = [other for other in sets if other.is_stranger_to(questions)] if arguments.strangers else []
                 shares = [(other.name, share_of_nothing(other, memory)) for other in strangers]
-            show(one.name, outcomes, shares)
+            show(questions.name, outcomes, shares)
 
 
-def ask(questions: QuestionSet, memory: SearchManager, results: Path | None) -> Iterator[Outcome]:
+def ask(questions: QuestionSet, memory: SearchManager) -> Iterator[Outcome]:
     """Ask each question for its best results, whatever their score, and as a user would."""
-    written = []
     for question in questions.questions:
         wanted = DEEP if question.scope else RESULTS
         deep = memory.search(SearchRequest(query=question.text, max_results=wanted, min_score=0.0, wait_ms=0)).results
@@ -163,11 +139,6 @@ def ask(questions: QuestionSet, memory: SearchManager, results: Path | None) -> 
         usual = memory.search(SearchRequest(query=question.text, wait_ms=0)).results
         had = any(map(question.is_answered_by, shallow))
         yield Outcome(question.category, place, kept=not had or any(map(question.is_answered_by, usual)))
-        written.append({"id": question.id, "results": [_written(result) for result in within[:10]]})
-    if results is not None:
-        results.mkdir(parents=True, exist_ok=True)
-        with (results / f"{questions.name}.results.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in written)
 
 
 def share_of_nothing(strangers: QuestionSet, memory: SearchManager) -> float:
@@ -194,14 +165,10 @@ def show(name: str, outcomes: Sequence[Outcome], shares: Sequence[tuple[str, flo
 
 
 def _figures(outcomes: Sequence[Outcome]) -> str:
-    share = partial(_share, outcomes)
-    mrr = statistics.fmean(1 / o.place if o.place is not None and o.place <= 10 else 0.0 for o in outcomes)
-    lost = 1 - share(lambda o: o.kept)
-    return f"{mrr:.3f} | {share(lambda o: o.place == 1):.3f} | {share(lambda o: (o.place or 99) <= 6):.3f} | {lost:.3f}"
-
-
-def _share(outcomes: Sequence[Outcome], holds: Any) -> float:
-    return statistics.fmean(bool(holds(outcome)) for outcome in outcomes)
+    mean, places = statistics.fmean, [outcome.place or 99 for outcome in outcomes]
+    mrr = mean(1 / place if place <= 10 else 0.0 for place in places)
+    first, among_six = mean(place == 1 for place in places), mean(place <= 6 for place in places)
+    return f"{mrr:.3f} | {first:.3f} | {among_six:.3f} | {mean(not outcome.kept for outcome in outcomes):.3f}"
 
 
 def _question(line: str) -> Question:
@@ -215,10 +182,6 @@ def _question(line: str) -> Question:
         category=str(fields.get("category", "")),
         scope=fields.get("scope", "").removeprefix("workspace/"),
     )
-
-
-def _written(result: SearchResult) -> dict[str, Any]:
-    return {"path": result.path, "startLine": result.start_line, "endLine": result.end_line, "score": result.score}
 
 
 if __name__ == "__main__":

@@ -1,24 +1,22 @@
-"""Secrets that are found and look-alikes masked in vain, megabytes redacted a second, and the cost of the worst inputs.
+"""Secrets that are found and look-alikes masked in vain, and megabytes redacted a second.
 
-Run: python -m tests.benchmarks.bench_redaction [--megabytes 8] [--findings]
+    python -m tests.benchmarks.bench_redaction [--megabytes 8] [--findings]
 
 With `pip install detect-secrets`, the table of findings has its row for the same lines.
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import memory
 from memory.redaction import redact
-from tests.benchmarks.bench_chunking import notes
+from tests.benchmarks.frame import notes, options
 from tests.secret_samples import WITH_SECRETS, WITHOUT_SECRETS, written
 
 _CODE = '''\
@@ -35,102 +33,6 @@ _CHINESE = (
     "我们今天讨论了数据库迁移的问题：密码重置流程要改，令牌数量限制在 400 个 token 以内。"
     "决定先在测试环境部署新版本，再观察一周。\n"
 )
-
-#: One line each, of the size asked for.
-WORST_CASES: dict[str, Callable[[int], str]] = {
-    "base64": lambda size: base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode(),
-    **{
-        repr(piece): (lambda size, piece=piece: piece * (size // len(piece)))  # type: ignore[misc]
-        for piece in (
-            "a",
-            "=",
-            ":",
-            "'",
-            '"',
-            "\\",
-            "password=",
-            "password: ",
-            "password is ",
-            "password for a b c d ",
-            "seed: abandon ",
-            "backup codes: 1234-5678 a1a1a1a1",
-            "pin is ",
-            "token",
-            "key",
-            "密码",
-            "-----BEGIN ",
-            "-----BEGIN PRIVATE KEY-----",
-            "-----BEGIN PRIVATE KEY-----\n",
-            "-----BEGIN PRIVATE KEY----- -----END ",
-            "Private-Lines: 5\n",
-            "://",
-            "://a:",
-            "://a:b@",
-            "eyJ",
-            "eyJhbGciOiJIUzI1NiJ9.",
-            "sk-",
-            "sk-a-",
-            "ghp_",
-            "xoxb-",
-            "1234567890:",
-            "bearer ",
-            "basic ",
-            "curl -u a:",
-            "[redacted:",
-            "[redacted:token]",
-            "[redacted:token] password=hunter2 ",
-            "password='",
-            "password=/" + "a" * 300 + '" ',
-            "password=" + "a-" * 120 + '" ',
-            '"password": "hunter2", ',
-            "password ZbQxKvTr ",
-            "password is " + "aZ" * 150 + "! ",
-            "password=/" + "aB1/" * 80 + " ",
-            "password=" + "aB" * 200 + "-\n",
-            "cookie: a=",
-            "cookie: a=b; ",
-            "cookie: " + "a=1; " * 50,
-            "cookie a; ",
-            "Cookie: a=" + "aB1" * 100 + "; ",
-            "curl -b a=",
-            "curl -b a=b;",
-            "curl -b a=b; cookie: a=b;",
-            "auth: ",
-            "Authorization:",
-            "api_key=",
-            "?key=",
-            "Authorization:1",
-            "auth: " + "aB" * 300 + "-",
-            "auth=AAAA====",
-            "pw to ",
-            "set the password to ",
-            "password - ",
-            'password" {',
-            'password" {' + "a" * 380,
-            ":5432:",
-            "a:5432:b:c:",
-            "echo a | sudo -s",
-            "docker login -p a",
-            "パスワードは",
-            "password=$a1B",
-            "mV9c7Kq2/Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi+t ",
-            "AKIAIOSFODNN7EXAMPLE mV9c7Kq2XXw4rT8yLpZ3nB6sHdJ1fG5aQeUoRirt\n",
-            "cookie: " + "a1B" * 100 + "|",
-            "authorization: digest a=1, ",
-            "authorization=digest ,",
-            "authorization: hawk mac=" + "a1" * 100 + ", ",
-            "x-api-key: a1b2c ",
-            "passphrase: aa bb ",
-            "passphrase: " + "horse " * 14,
-            "?token_a1=",
-            "?" + "a" * 40 + "_token_a1=" + "a1" * 40,
-            'password: {"value": ',
-            'password\\\\": ',
-            "curl -u 'a:b ",
-            "curl -ua:\\",
-        )
-    },
-}
 
 
 def transcripts(megabytes: float) -> list[str]:
@@ -195,18 +97,17 @@ def _print_row(name: str, has_look: Sequence[bool], found: Sequence[bool], alarm
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--findings", action="store_true", help="print the table of findings alone")
-    options = parser.parse_args()
-    megabytes = options.megabytes
+    arguments = parser.parse_args()
+    megabytes = arguments.megabytes
     findings()
-    if options.findings:
+    if arguments.findings:
         return
     for label, texts in (
         ("notes, English", notes(megabytes, share_of_chinese=0.0)),
         ("notes, mixed", notes(megabytes, share_of_chinese=0.2)),
-        ("one file", ["".join(notes(megabytes, share_of_chinese=0.2))]),
         ("messages", transcripts(megabytes)),
         ("code", code(megabytes)),
         ("labels everywhere", [_CODE * 8] * int(megabytes * 1e6 / len(_CODE * 8))),
@@ -218,14 +119,6 @@ def main() -> None:
             redact(text)
         spent = time.process_time() - begun
         print(f"{label:18} {size:6.1f} MB in {len(texts):6} texts: {spent:5.2f} s CPU = {size / spent:6.1f} MB/s")
-    for label, make in WORST_CASES.items():
-        times = []
-        for size in (5_000_000, 10_000_000):
-            text = make(size)
-            begun = time.process_time()
-            redact(text)
-            times.append(time.process_time() - begun)
-        print(f"10 MB of {label:42} {times[1]:6.2f} s CPU, {times[1] / max(times[0], 1e-3):4.1f} times that of 5 MB")
 
 
 if __name__ == "__main__":
