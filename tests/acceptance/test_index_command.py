@@ -66,8 +66,9 @@ def test_what_a_run_cost_is_said_and_nothing_where_nothing_was_paid(home: Path, 
             "RECALLD_REMOTE__BASE_URL": server.url,
             "RECALLD_REMOTE__API_KEY": "a-key",
         }
-        first = recalld("index", "--workspace", str(workspace), home=home, environment=paid)
-        assert "spent: openai text-embedding-3-small: 1 request, 7 tokens, less than $0.01" in first.stdout
+        first = recalld("index", "--workspace", str(workspace), "--json", home=home, environment=paid)
+        [spent] = json.loads(first.stdout)["agents"][0]["spent"]
+        assert (spent["provider"], spent["requests"], spent["tokens"]) == ("openai", 1, 7)
         again = recalld("index", "--json", home=home, environment=paid)
         assert json.loads(again.stdout)["agents"][0]["spent"] == []
 

@@ -58,7 +58,7 @@ def test_what_an_indexing_request_cost_is_there_though_its_process_is_killed_at_
     assert board.usage("main") == [spent(tokens=7)]
 
 
-def test_the_third_worker_within_minutes_that_ends_at_its_memory_limit_is_a_condition(board: HealthStore) -> None:
+def test_the_third_worker_within_minutes_that_runs_out_of_memory_is_a_condition(board: HealthStore) -> None:
     def limits() -> list[str | int | float]:
         code = ConditionCode.WORKERS_OUT_OF_MEMORY
         return [one.params["limit"] for one in board.conditions("main") if one.code is code]
@@ -102,9 +102,7 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     assert ready(HealthStore(asked, keys)).status_code == 200
 
 
-def test_what_searches_cost_is_told_with_the_rest_and_is_none_of_an_indexing_commands(
-    board: HealthStore, settings: Settings
-) -> None:
+def test_the_cost_of_searches_is_in_status_and_in_no_report_of_indexing(board: HealthStore, settings: Settings) -> None:
     [agent] = settings.agents
     spending = Spending(board, [agent])
     record(board, spent(inputs=4, tokens=60))

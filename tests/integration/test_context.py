@@ -74,10 +74,10 @@ def sources(answer: dict[str, Any]) -> list[str]:
 def test_a_session_gets_its_rules_then_lines_and_passages_each_once(injecting: tuple[Settings, httpx.Client]) -> None:
     _, client = injecting
     begun = prompt(client, session="one", begins=True)
-    assert "Never push on Fridays" in begun["text"]
+    assert "Never push" in begun["text"]
     assert "vault" not in begun["text"]
     asked = prompt(client, session="one", prompt="deploy: which port does the gateway have?")
-    assert asked["text"].count("The vault is blue") == 1
+    assert asked["text"].count("vault") == 1
     assert "Never push" not in asked["text"]
     assert "pnpm" not in asked["text"], "it is for another repository"
     assert "port 7171" in asked["text"]
@@ -101,7 +101,7 @@ def test_a_memory_that_is_not_asked_to_gives_nothing(tmp_path: Path) -> None:
     with running(settings_of(tmp_path)) as client:
         answer = prompt(client, session="one", prompt="which port does the gateway have?")
         assert (answer["text"], answer["disabled"]) == ("", True)
-        assert hook({"hook_event_name": "UserPromptSubmit", "prompt": "port of the gateway"}, tmp_path / "home") == ""
+        assert hook({"hook_event_name": "UserPromptSubmit", "prompt": "gateway port"}, tmp_path / "home") == ""
 
 
 def hook(payload: dict[str, Any], home: Path, *, program: str = "claude-code") -> str:
@@ -125,7 +125,7 @@ def test_a_hook_adds_context_to_a_prompt(injecting: tuple[Settings, httpx.Client
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": program}
     answer = json.loads(hook(begins, settings.home, program=program))["hookSpecificOutput"]
     assert answer["hookEventName"] == "SessionStart"
-    assert "Never push on Fridays" in answer["additionalContext"]
+    assert "Never push" in answer["additionalContext"]
     asks = {"hook_event_name": "UserPromptSubmit", "prompt": "Which port has the gateway?", "session_id": program}
     answer = json.loads(hook(asks, settings.home, program=program))["hookSpecificOutput"]
     assert answer["hookEventName"] == "UserPromptSubmit"
@@ -153,7 +153,7 @@ def test_a_prompt_in_a_folder_with_a_fifo_in_place_of_gits_settings_gets_its_mem
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git" / "config")
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "fifo", "cwd": str(tmp_path)}
-    assert "Never push on Fridays" in hook(begins, settings.home)
+    assert "Never push" in hook(begins, settings.home)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -408,9 +408,7 @@ def test_rules_beyond_their_budget_are_found_as_passages(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("broker_server")
-def test_a_line_is_found_by_its_meaning_with_a_providers_vectors_and_nothing_is_paid_twice(
-    settings: Settings, server: EmbeddingServer
-) -> None:
+def test_a_line_is_found_by_its_meaning_and_nothing_is_paid_twice(settings: Settings, server: EmbeddingServer) -> None:
     context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 1.0}}
     agent = asking(settings, server.url).agents[0].model_dump() | {"context": context}
     settings = Settings.model_validate({"home": settings.home, "agents": [agent]})

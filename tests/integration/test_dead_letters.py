@@ -42,15 +42,14 @@ def indexed(commands: CommandLine) -> tuple[int, int]:
     return code, len(commands.json("dead", "list")["deadLetters"])
 
 
-def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_everything_else_is_found(
+def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_the_rest_is_found(
     commands: CommandLine, home: Path
 ) -> None:
     assert indexed(commands) == (1, 1)
     [letter] = commands.json("dead", "list")["deadLetters"]
     assert (letter["agent"], letter["path"], letter["errorClass"]) == ("main", "memory/mixed.md", "EmbeddingRefused")
     assert letter["reason"].startswith("lines 5-")
-    assert "openai refused the text (HTTP 400" in letter["reason"]
-    assert "this input is too long for the model" in letter["reason"]
+    assert "HTTP 400" in letter["reason"]
     assert "arsenic" not in letter["reason"], "a letter holds no text of the memory"
     assert counts(home) == (4, 3, 0, 1)
     for word in ("arsenic", "giraffe", "harmless"):
@@ -59,17 +58,15 @@ def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_everything_else_i
     shown = commands.json("dead", "show", "memory/mixed.md")
     assert [(one["startLine"], one["reason"]) for one in shown["refused"]] == [(5, letter["reason"].partition(": ")[2])]
     assert shown["indexed"]["size"] > 0
-    assert "all of it by keywords" in commands.say("dead", "show", "memory/mixed.md")
-    assert "memory/mixed.md" in commands.say("dead", "list")
+    for command in (["show", "memory/mixed.md"], ["list"]):
+        assert "memory/mixed.md" in commands.say("dead", *command)
 
 
 def test_a_retry_without_a_daemon_is_done_by_the_next_run(
     commands: CommandLine, home: Path, server: EmbeddingServer
 ) -> None:
     assert indexed(commands) == (1, 1)
-    said = commands.say("dead", "retry", "memory/mixed.md")
-    assert "1 refused chunk will be embedded again" in said
-    assert "no daemon is running" in said
+    commands.say("dead", "retry", "memory/mixed.md")
     assert commands.json("dead", "list") == {"deadLetters": []}
     assert counts(home) == (4, 3, 1, 0)
 
@@ -116,26 +113,24 @@ def large(commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatc
     return note
 
 
-def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
-    commands: CommandLine, large: Path
-) -> None:
-    assert "dropped; the file is left out until it changes" in commands.say("dead", "drop", "memory/large.md")
+def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes(commands: CommandLine, large: Path) -> None:
+    commands.say("dead", "drop", "memory/large.md")
     assert indexed(commands) == (0, 0), "no comparison tries it again, and none misses it"
     [agent] = commands.json("status")["agents"]
     assert (agent["ok"], agent["disk"]["missing"], agent["disk"]["leftOut"]) == (True, 0, 1)
     [left] = agent["notes"]
-    assert left.startswith("memory/large.md: left out, for its dead letter was dropped")
-    assert "2 on disk, 1 indexed, 1 left out" in commands.say("status")
-    assert "it is left out until it changes" in commands.say("dead", "show", "memory/large.md")
+    assert left.startswith("memory/large.md: ")
+    assert "1 left out" in commands.say("status")
+    assert "left out" in commands.say("dead", "show", "memory/large.md")
 
-    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
+    commands.say("dead", "retry", "memory/large.md")
     assert indexed(commands) == (1, 1)
     commands.say("dead", "drop", "memory/large.md")
     large.write_text("The okapi is larger, much larger.\n")
     assert indexed(commands) == (1, 1), "it changed, and fails again"
     large.write_text("The okapi is small.\n")
     # It was mended before its letter was dropped.
-    assert commands.say("dead", "drop", "memory/large.md") == "main: memory/large.md: dropped\n"
+    assert "left out" not in commands.say("dead", "drop", "memory/large.md")
     assert indexed(commands) == (0, 0)
     assert "large.md" in commands.say("search", "small")
     [agent] = commands.json("status")["agents"]
@@ -170,7 +165,7 @@ def test_letters_of_several_agents_are_told_apart(
     assert set(listed[0]) == {"agent", "source", "path", "reason", "errorClass", "attempts", "firstAt", "lastAt"}
     assert len(commands.json("--agent", "other", "dead", "list")["deadLetters"]) == 2
     code, _, err = commands.run("dead", "drop", "memory/both.md")
-    assert (code, "say which one with --agent" in err) == (2, True)
+    assert (code, "--agent" in err) == (2, True)
     assert commands.json("dead", "show", str(other / "memory" / "both.md"))["agent"] == "other"
     commands.say("--agent", "other", "dead", "drop", "memory/both.md")
     assert commands.json("dead", "retry", "memory/other.md")["retried"][0]["agent"] == "other"

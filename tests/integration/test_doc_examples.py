@@ -91,9 +91,8 @@ def test_the_tool_loop_searches_reads_on_and_answers(service: httpx.Client) -> N
         return [("memory_search", '{"query": "gateway'), ("memory_remember", "{}"), ("memory_search", '{"q": "x"}')]
 
     def searches(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
-        assert told(messages, -3) == {"error": "memory_search: the arguments are not valid JSON"}
-        assert told(messages, -2)["error"].startswith("unknown tool memory_remember")
-        assert told(messages, -1)["error"].startswith("memory_search: unknown argument q")
+        errors = [told(messages, number)["error"] for number in (-3, -2, -1)]
+        assert ["JSON" in errors[0], "memory_remember" in errors[1], " q;" in errors[2]] == [True] * 3
         assert [message["tool_call_id"] for message in messages[-3:]] == ["call_0_0", "call_0_1", "call_0_2"]
         return [("memory_search", '{"query": "gateway port 8443", "maxResults": 2}')]
 

@@ -66,7 +66,7 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
     assert (found.level, "REDIS_URL" in found.message) == (Level.PROBLEM, True)
 
 
-def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_one_writes_its_files(
+def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide
 ) -> None:
     pid = server_pid(settings.home)
@@ -92,7 +92,7 @@ def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_
         pytest.param({"appendonly": "no", "save": ""}, {"appendonly": "yes"}, "appendonly yes", marks=pytest.mark.long),
     ],
 )
-def test_a_broker_that_may_throw_keys_away_or_keeps_nothing_is_a_warning_until_it_is_set_right(
+def test_a_broker_that_may_drop_keys_or_keeps_nothing_is_a_warning(
     settings: Settings,
     broker_server: BrokerServer,
     side: BrokerSide,
@@ -115,7 +115,7 @@ def test_a_broker_that_may_throw_keys_away_or_keeps_nothing_is_a_warning_until_i
 def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert looked(settings, side, "processes")[0].message == "nothing runs; `recalld up` starts everything"
+    assert "`recalld up`" in looked(settings, side, "processes")[0].message
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0):
         assert looked(settings, side, "processes")[0].message == "work is well"
         # So much later, in a machine that was started again.
@@ -145,10 +145,10 @@ def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
     changed = OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: changed):
         [found] = looked(settings, side, "settings")
-    assert (found.level, "/etc/recalld.toml was changed at" in found.message) == (Level.PROBLEM, True)
+    assert (found.level, "/etc/recalld.toml" in found.message) == (Level.PROBLEM, True)
 
 
-def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_serves_again(
+def test_a_provider_in_trouble_is_a_warning_until_it_serves_again(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with EmbeddingServer() as server:
@@ -174,4 +174,4 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
             state = EndpointStatus(condition, None, "out of quota", time.time() - 90)
             monkeypatch.setattr(board_module.HealthStore, "endpoint", lambda *_, state=state: state)
             assert found().level is level, condition
-            assert ("out of quota for 1 min 30 s" in found().message) == (level is Level.WARNING)
+            assert ("out of quota" in found().message) == (level is Level.WARNING)

@@ -115,7 +115,7 @@ def test_each_agent_has_its_own_memory_and_no_other(door: Door, house: House):
             assert answer["error"], path
         for session_key in (f"agent:{other}:main", f"AGENT:{other.upper()}:main", f"agent: {other} :main"):
             assert without_time(door.search(agent, "password", session_key)) == without_time(
-                door.search(agent, "nothing of the kind", session_key)
+                door.search(agent, "no such word", session_key)
             )
             assert door.search(agent, "password", session_key)["results"] == []
             assert door.get(agent, "memory/note.md", session_key)["text"] == ""

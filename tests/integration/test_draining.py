@@ -49,7 +49,7 @@ def taken(client: redis.Redis, keys: Keys) -> list[str]:
     return [key.decode() for key in client.keys(f"{keys.dramatiq}:__acks__.*")]
 
 
-def test_what_was_asked_and_not_answered_is_asked_by_the_next_one_at_once_and_by_nobody_else(
+def test_an_unanswered_request_is_sent_again_by_the_next_worker_and_once_only(
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)

@@ -39,7 +39,7 @@ def deleted_on_disk(settings: Settings) -> tuple[int, bool]:
 
 
 @pytest.mark.usefixtures("broker_server")
-def test_words_of_a_deleted_note_and_line_leave_the_home_and_status_counts_them_until_then(settings: Settings) -> None:
+def test_words_of_a_deleted_note_and_line_leave_the_home_and_are_counted_until_then(settings: Settings) -> None:
     plain = "\n\n".join(f"Paragraph {number} has many ordinary words about herons." for number in range(40))
     with Workers(settings) as workers:
         workers.index("memory/other.md", plain)

@@ -42,7 +42,7 @@ def test_what_a_job_that_is_gone_kept_others_from_is_found_by_the_sweeper(
     assert queue.started(INDEX_PENDING, "main", "live", job="third")
 
 
-def test_more_documents_than_an_agent_may_have_in_the_live_lane_wait_in_the_other_one(
+def test_documents_beyond_an_agents_share_of_the_live_lane_wait_in_the_other(
     queue: BrokerJobQueue, client: redis.Redis, keys: Keys
 ) -> None:
     def few(name: str) -> list[DocumentKey]:

@@ -75,7 +75,7 @@ def test_each_of_many_agents_is_searched_under_a_limit_of_open_files(service: tu
 
     def searched(number: int) -> tuple[str, int]:
         answer = search(client, f"gateway {number}", agent=f"agent-{number}", minScore=0)
-        assert answer["results"][0]["snippet"] == "The gateway is called Basalt."
+        assert "Basalt" in answer["results"][0]["snippet"]
         return answer["mode"], descriptors(pid)
 
     with ThreadPoolExecutor(6) as threads:

@@ -143,7 +143,7 @@ def workers(settings: Settings, broker_server: BrokerServer) -> Iterator[Workers
         yield running
 
 
-def test_texts_of_a_job_that_crashed_three_times_are_embedded_alone_and_the_culprit_is_refused_after_five(
+def test_texts_of_a_job_that_keeps_crashing_are_embedded_alone_until_one_is_refused(
     client: redis.Redis, keys: Keys
 ) -> None:
     quarantine = Quarantine(client, keys)

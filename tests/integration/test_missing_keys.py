@@ -182,17 +182,14 @@ def test_without_a_key_all_is_indexed_by_keyword_and_the_exit_code_is_4(keyless:
     [agent] = body["agents"]
     assert (code, body["ok"], agent["files"], agent["code"]) == (4, False, 2, CODE)
     code, _, err = keyless.run(command)
-    assert code == 4
-    assert '2 documents by keyword only: OPENAI_API_KEY is not set; set it, or provider = "local"' in err
+    assert (code, "OPENAI_API_KEY" in err) == (4, True)
 
 
 # The page and `up` ------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_a_provider_that_refuses_is_told_by_up_and_in_its_own_words_by_status_and_index(
-    home: Path, workspace: Path
-) -> None:
+def test_a_refusal_is_told_by_up_and_in_the_providers_words_by_status_and_index(home: Path, workspace: Path) -> None:
     words = "the project of this key is archived"
     (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
     with EmbeddingServer() as server:

@@ -89,6 +89,7 @@ def test_paths_from_outside_open_nothing_else(http: httpx.Client, notes: Path, t
         "/proc/self/environ",
         "....//secret.md",
         "MEMOY.md",
+        "memory/never.md",
         "sessions/none.jsonl",
     ]
     for path in attacks:

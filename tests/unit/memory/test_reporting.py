@@ -25,7 +25,7 @@ from tests.quiet_board import QuietBoard
 from tests.written_index import write_index
 
 
-class HealthStore(QuietBoard):
+class ScriptedBoard(QuietBoard):
     def __init__(self, pending: Pending | None, troubles: tuple[Condition, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
         self.state: EndpointStatus | None = None
@@ -54,7 +54,7 @@ QUIET = Pending()
 @pytest.fixture
 def look(settings: Settings) -> Look:
     def look(pending: Pending | None = QUIET, *, troubles=(), deep: bool = False) -> AgentStatus:
-        [agent] = build_status(settings, HealthStore(pending, troubles), deep=deep).agents
+        [agent] = build_status(settings, ScriptedBoard(pending, troubles), deep=deep).agents
         return agent
 
     return look
@@ -136,7 +136,7 @@ def test_settings_that_ask_for_another_index_or_provider_than_there_is_are_a_tro
 ):
     write_index(settings)
     agent = settings.agents[0].model_copy(update={"provider": provider})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
+    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), ScriptedBoard(Pending())).agents
     assert (status.ok, [trouble.part for trouble in status.troubles]) == (False, [part])
     assert status.provider_reason
 
@@ -193,7 +193,7 @@ def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
 
 
 def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settings: Settings):
-    board = HealthStore(QUIET)
+    board = ScriptedBoard(QUIET)
     board.spent["main", False] = [
         Usage("openai", "text-embedding-3-small", requests=68, failed=2, inputs=9000, tokens=5_000_000),
         Usage("openai", "nobody-s-model", requests=1, inputs=1, tokens=10),
@@ -216,7 +216,7 @@ def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settin
 
 
 def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: Settings, tmp_path: Path):
-    board = HealthStore(QUIET)
+    board = ScriptedBoard(QUIET)
     board.spent["*", False] = [Usage("openai", "text-embedding-3-small", requests=3)]
     second = settings.agents[0].model_copy(update={"id": "second", "workspace": tmp_path})
     both = settings.model_copy(update={"agents": (settings.agents[0], second)})
@@ -252,7 +252,7 @@ def test_an_endpoint_that_refuses_or_stays_silent_for_long_is_a_trouble_told_onc
         assert agent.endpoint.condition is condition
 
 
-class Silent(HealthStore):
+class Silent(ScriptedBoard):
     """No vector came in, ever."""
 
     def vector_progress(self, agent: str) -> VectorProgress:

