@@ -70,8 +70,8 @@ class BatchServer(EmbeddingServer):
 
     `paid_inline` counts the texts of `paid` that came one request at a time;
     `submitted` are all jobs in order, `jobs` those that were not deleted, by id, `files` what is uploaded or made and
-    not deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. `on_call` (method, path)
-    is called before an answer leaves, `on_created` as a job is made.
+    not deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. A list has `most_listed`
+    jobs a page. `on_call` (method, path) is called before an answer leaves, `on_created` as a job is made.
     """
 
     files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
@@ -80,6 +80,7 @@ class BatchServer(EmbeddingServer):
         super().__init__(dimensions=dimensions, **options)
         self.tokens = 7
         self.batches = batches
+        self.most_listed = 100
         self.paid_inline: Counter[str] = Counter()
         self.jobs: dict[str, Job] = {}
         self.submitted: list[Job] = []
@@ -192,7 +193,7 @@ class BatchServer(EmbeddingServer):
         if "after" in query:
             ids = [job["id"] for job in jobs]
             jobs = jobs[ids.index(query["after"]) + 1 :]
-        page = jobs[: int(query.get("limit", 20))]
+        page = jobs[: min(int(query.get("limit", 20)), self.most_listed)]
         return {"object": "list", "data": page, "has_more": len(page) < len(jobs)}
 
     def _created(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -336,7 +337,7 @@ class GeminiServer(BatchServer):
     def _listed(self, query: dict[str, str]) -> dict[str, Any]:
         jobs = [self._shown_job(job) for job in reversed(self.jobs.values()) if not job.lost]
         start = int(query.get("pageToken", 0))
-        end = start + int(query["pageSize"])
+        end = start + min(int(query["pageSize"]), self.most_listed)
         return {"operations": jobs[start:end], **({"nextPageToken": str(end)} if end < len(jobs) else {})}
 
     def _text(self, line: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from typing import Self
 
 from starlette.responses import Response
 
-from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts
@@ -25,6 +24,7 @@ from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import Keys
 from workers.queue.pending import Waiting
 from workers.run import run_workers
+from workers.runtime import TIMING, Timing
 
 
 def key(path: str) -> DocumentKey:
@@ -45,14 +45,11 @@ def asking(settings: Settings, url: str, *, key: str = "a-secret-key", **more: o
 
 
 class Workers:
-    """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed.
+    """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed."""
 
-    `first_pause_seconds` is the pause after useless answers of a provider.
-    """
-
-    def __init__(self, settings: Settings, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
+    def __init__(self, settings: Settings, *, timing: Timing = TIMING) -> None:
         self.settings = settings
-        self.first_pause_seconds = first_pause_seconds
+        self.timing = timing
         self.client = connect(settings)
         self.keys = Keys(namespace(settings))
         self.queue = BrokerJobQueue(self.client, self.keys)
@@ -75,7 +72,7 @@ class Workers:
         self._thread = threading.Thread(
             target=run_workers,
             args=(self.settings, self.asked_to_stop),
-            kwargs={"on_ready": ready.set, "first_pause_seconds": self.first_pause_seconds},
+            kwargs={"on_ready": ready.set, "timing": self.timing},
         )
         self._thread.start()
         assert ready.wait(120)

@@ -46,9 +46,6 @@ log = structlog.get_logger(__name__)
 #: Fewer texts are embedded the normal way: a job may take hours.
 FEWEST_TEXTS = 200
 
-#: Seconds for which a job that is not full waits for documents that are still being read.
-GATHERING_SECONDS = 60.0
-
 #: Seconds after a failed job for which texts are embedded the normal way.
 PAUSE_SECONDS = 3600.0
 
@@ -128,6 +125,7 @@ class AgentJobs:
         self._api = batch_api_of(self._provider)
         self._agent = indexer.agent.id
         self._poll_seconds = self._settings.poll_interval_ms / 1000
+        self._timing = runtime.timing.batch
 
     def look_after(self) -> None:
         """Report conditions, and request a look at open jobs."""
@@ -221,13 +219,13 @@ class AgentJobs:
     # Texts become jobs
 
     def _gathering(self) -> bool:
-        """Return True if documents are still being read, for less than `GATHERING_SECONDS`."""
+        """Return True if documents are still being read, for less than the time of gathering."""
         marks = self._runtime.queue.marks
         waiting = marks.waiting(self._agent)
         if not waiting.backfill and not waiting.running:
             return False
         oldest = marks.pending(self._agent).oldest_at
-        return oldest is not None and abs(time.time() - oldest) < GATHERING_SECONDS
+        return oldest is not None and abs(time.time() - oldest) < self._timing.gathering
 
     def _noted(self, waiting: list[str], most: int) -> list[str]:
         """Note jobs of texts. Return the texts that wait until another job may be open."""
@@ -255,7 +253,8 @@ class AgentJobs:
     # Jobs become vectors
 
     def _step(self, job: BatchJob) -> None:
-        rules = JobRules(self._poll_seconds, self._settings.timeout_minutes * 60, self._reason_to_stop(job))
+        timeout_seconds = self._settings.timeout_minutes * 60
+        rules = JobRules(self._poll_seconds, timeout_seconds, self._reason_to_stop(job), self._timing)
         at = (self._provider.account, self._provider.name) if self._provider is not None else None
         api = self._api if at == (job.account, job.provider) else None
         got_on(waits_for=f"the Batch API of {job.provider}")

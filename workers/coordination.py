@@ -20,7 +20,7 @@ import redis
 import structlog
 
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
-from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
+from memory.embedding.coordination import UNUSUAL_SECONDS, Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import keep_derived
@@ -176,12 +176,13 @@ class BrokerCoordination:
         *,
         cache_scope: str | None,
         breaker_of: Callable[[EmbeddingProvider], Breaker] = lambda _provider: Breaker(),
+        unusual_seconds: float = UNUSUAL_SECONDS,
     ) -> None:
         self._client = client
         self._keys = keys
         self._cache_scope = cache_scope
         #: Requests of this process in flight.
-        self.asking = InFlightRequests()
+        self.asking = InFlightRequests(unusual_seconds=unusual_seconds)
         #: Counts of this process; its owner flushes them at intervals.
         self.counters = FleetCounters(client, keys)
         self._presence = Presence(client, keys)
@@ -219,7 +220,11 @@ class BrokerCoordination:
 
 @contextmanager
 def coordinating(
-    settings: Settings, *, keeps: bool = False, first_pause_seconds: float = FIRST_PAUSE_SECONDS
+    settings: Settings,
+    *,
+    keeps: bool = False,
+    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    unusual_seconds: float = UNUSUAL_SECONDS,
 ) -> Iterator[BrokerCoordination]:
     """Yield the coordination of this home's processes, over a connection of its own with short timeouts.
 
@@ -233,7 +238,9 @@ def coordinating(
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
-        coordination = BrokerCoordination(client, keys, cache_scope=scope, breaker_of=breaker_of)
+        coordination = BrokerCoordination(
+            client, keys, cache_scope=scope, breaker_of=breaker_of, unusual_seconds=unusual_seconds
+        )
         try:
             yield coordination
         finally:

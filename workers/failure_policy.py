@@ -85,7 +85,7 @@ class Decision:
     ends: bool = False
 
 
-def decide(error: BaseException, attempts: int) -> Decision:
+def decide(error: BaseException, attempts: int, *, lost_after_seconds: float = LOST_AFTER_SECONDS) -> Decision:
     """Return the consequence of a job's error after `attempts` earlier failures in a row."""
     match error:
         case Postponed():
@@ -112,7 +112,7 @@ def decide(error: BaseException, attempts: int) -> Decision:
             # Another provider would embed everything again; the first one may be right again in a minute.
             return Decision(_pause(error, attempts), ConditionCode.PROVIDER_USELESS)
         case ProviderFailed():
-            fallback_after = None if isinstance(error.reason, Throttled) else LOST_AFTER_SECONDS
+            fallback_after = None if isinstance(error.reason, Throttled) else lost_after_seconds
             news = not isinstance(error.reason, Waiting)
             return Decision(
                 _pause(error, attempts), ConditionCode.PROVIDER_FAILS, news=news, fallback_after=fallback_after

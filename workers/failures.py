@@ -41,9 +41,6 @@ _ENDED_BY_INDEXING = (
 #: threads.
 RESERVE_BYTES = 64 * 1024 * 1024
 
-#: Seconds after which a process reports documents that it leaves to others: there may be no others.
-UNTAKEN_SECONDS = 10.0
-
 
 class Failures(dramatiq.Middleware):
     """Turn every failure into a delay and a condition for status.
@@ -95,7 +92,7 @@ class Failures(dramatiq.Middleware):
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""
         agent, attempts = message.args[0], int(message.options.get("retries", 0))
-        decision = decide(error, attempts)
+        decision = self._decide(error, attempts)
         if not isinstance(error, RecalldError) and decision.condition is ConditionCode.JOB_FAILED:
             log.exception("job_failed", actor=message.actor_name)
         try:
@@ -104,7 +101,7 @@ class Failures(dramatiq.Middleware):
         except Exception as later:
             if not isinstance(later, RecalldError):
                 log.exception("recovery_failed", agent=agent)
-            error, decision = later, decide(later, attempts)
+            error, decision = later, self._decide(later, attempts)
         if decision.ends and not self.ends:
             self.ends = True
             self._reserve.close()
@@ -120,6 +117,9 @@ class Failures(dramatiq.Middleware):
             return "dropped"
         broker.retry(message, seconds=pause)
         return "again"
+
+    def _decide(self, error: BaseException, attempts: int) -> Decision:
+        return decide(error, attempts, lost_after_seconds=self._runtime.timing.lost_provider)
 
     def _recovered(self, agent: str, decision: Decision, error: BaseException) -> bool:
         """Set a damaged index aside, or let the fallback take over from a lost provider; return True if either did."""
@@ -218,7 +218,7 @@ class Failures(dramatiq.Middleware):
         """Return True if no other process has taken the documents that this one leaves to others."""
         pending = self._runtime.board.pending(agent)
         oldest_at = pending.oldest_at if pending is not None else None
-        return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
+        return oldest_at is not None and time.time() - oldest_at > self._runtime.timing.untaken
 
 
 def memory_limit() -> str:

@@ -27,12 +27,6 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Seconds after which a job leaves the rest to the end of the queue: agents take turns.
-TURN_SECONDS = 10.0
-
-#: Seconds of a turn while messages of other agents wait in the lane.
-SHARED_TURN_SECONDS = 1.0
-
 #: Documents that a job claims at a time. After a crash they wait again.
 CLAIM = 64
 
@@ -123,9 +117,10 @@ class _Turn:
 
     def over(self) -> bool:
         """Return True if the remaining documents must wait for the next turn."""
-        if self._runtime.stopping.is_set() or self.seconds >= TURN_SECONDS:
+        timing = self._runtime.timing
+        if self._runtime.stopping.is_set() or self.seconds >= timing.turn:
             return True
-        return self._claimed and self.seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
+        return self._claimed and self.seconds >= timing.shared_turn and self._runtime.queue.others_wait(self._lane)
 
     def index(self, indexer: Indexer) -> IndexReport:
         """Index until the turn is over. A document that was there at several crashes is a run of its own."""

@@ -16,7 +16,6 @@ from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
 from dramatiq.worker import Worker
 
-from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer, readiness
 from schemas.errors import UserError
@@ -34,7 +33,7 @@ from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import QUEUES, Keys
-from workers.runtime import Runtime
+from workers.runtime import TIMING, Runtime, Timing
 
 log = structlog.get_logger(__name__)
 
@@ -63,12 +62,12 @@ def run_workers(
     role: str = "work",
     pulses: Pulses | None = None,
     outdated: Callable[[], OutdatedState | None] = lambda: None,
-    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    timing: Timing = TIMING,
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessState`. The threads report to `pulses`. `first_pause_seconds` is that of a `Breaker`.
+    `ProcessState`. The threads report to `pulses`. Tests shorten the `timing`.
 
     Raises:
         UserError: the port cannot be opened, workers of another home take from the queue, or memory ran out.
@@ -90,14 +89,19 @@ def run_workers(
     if settings.workers.port is not None:
         pages = {"/readyz": ready, **(routes or {})}
         served = TelemetryServer(settings.workers.host, settings.workers.port, metrics=watch.scrape, routes=pages)
-    with served, coordinating(settings, keeps=True, first_pause_seconds=first_pause_seconds) as coordination:
+    sharing = coordinating(
+        settings, keeps=True, first_pause_seconds=timing.first_pause, unusual_seconds=timing.late_answer
+    )
+    with served, sharing as coordination:
         board = HealthStore(client, keys, counters=coordination.counters)
-        runtime = Runtime(settings, queue, board, coordinate=coordination)
+        runtime = Runtime(settings, queue, board, coordinate=coordination, timing=timing)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
         broker.add_middleware(watch, before=TimeLimit)
         failures = Failures(runtime, stop)
         broker.add_middleware(failures, before=TimeLimit)
-        life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
+        life = Heartbeat(
+            settings, role, pulses, beat_seconds=timing.heartbeat, asking=coordination.asking, outdated=outdated
+        )
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # Each queue has its own threads: a long job does not hold up another queue.

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import structlog
 
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.batch_jobs.batch_step import BATCH_TIMING, BatchTiming
+from memory.embedding.breaker import FIRST_PAUSE_SECONDS
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.coordination import Coordinate, alone
+from memory.embedding.coordination import UNUSUAL_SECONDS, Coordinate, alone
+from memory.embedding.sender import PATIENCE_SECONDS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter, HomeOwner
 from memory.index.generations import Generations
@@ -22,7 +25,9 @@ from memory.index.provider_fallback import forget_void_takeover, provider_of, ta
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
+from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
+from workers.health.heartbeat import BEAT_SECONDS
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
@@ -32,6 +37,33 @@ MAX_OPEN_AGENTS = 64
 
 #: Seconds for requests in flight at the end. A vector that comes later is paid again.
 KEEPING_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of a worker process in seconds."""
+
+    #: A job leaves the rest to the end of the queue: agents take turns.
+    turn: float = 10.0
+    #: The same while messages of other agents wait in the lane.
+    shared_turn: float = 1.0
+    #: A job waits for its provider.
+    patience: float = PATIENCE_SECONDS
+    #: Pause after useless answers of a provider.
+    first_pause: float = FIRST_PAUSE_SECONDS
+    #: A request without an answer is reported.
+    late_answer: float = UNUSUAL_SECONDS
+    #: After passing failures for that long a fallback provider takes over.
+    lost_provider: float = LOST_AFTER_SECONDS
+    #: Documents that this process leaves to others are reported: there may be no others.
+    untaken: float = 10.0
+    #: Between two heartbeats.
+    heartbeat: float = BEAT_SECONDS
+    batch: BatchTiming = BATCH_TIMING
+
+
+#: Times outside of tests.
+TIMING = Timing()
 
 
 class Runtime:
@@ -44,8 +76,10 @@ class Runtime:
         board: HealthStore,
         *,
         coordinate: Coordinate = alone,
+        timing: Timing = TIMING,
     ) -> None:
         self.settings = settings
+        self.timing = timing
         self.queue = queue
         self.board = board
         #: Set when the process is to end: jobs give back documents that they have not begun.
@@ -179,7 +213,11 @@ class Runtime:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
             self._supplies[key] = EmbeddingSupply(
-                choice, self._cache, coordinate=self._coordinate, home=self.settings.home
+                choice,
+                self._cache,
+                coordinate=self._coordinate,
+                home=self.settings.home,
+                patience_seconds=self.timing.patience,
             )
         return self._supplies[key]
 

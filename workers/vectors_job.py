@@ -18,7 +18,7 @@ from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
 from workers.batch_jobs import BatchTurn, batch_jobs
 from workers.failure_policy import UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
-from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
+from workers.index_job import ALONE_PAUSE_SECONDS
 from workers.middleware import got_on
 from workers.queue.quarantine import ALONE_FROM, MOST_CRASHES, Quarantine, reason
 from workers.runtime import Runtime
@@ -68,7 +68,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 target,
                 indexer.supply,
                 agent=agent,
-                seconds=TURN_SECONDS if rounds.most > 1 else ALONE_TURN_SECONDS,
+                seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
                 held=indexer.held_vectors,
                 only=turn.inline,
                 stopping=runtime.stopping.is_set,

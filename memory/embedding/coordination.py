@@ -18,12 +18,15 @@ UNUSUAL_SECONDS = 10.0
 
 
 class InFlightRequests:
-    """Requests of a process without an answer. Thread-safe. `clock` gives seconds.
+    """Requests of a process without an answer, late after `unusual_seconds`. Thread-safe. `clock` gives seconds.
 
     A request that fails after an unusual time is a failure of its account like any other.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, unusual_seconds: float = UNUSUAL_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._unusual_seconds = unusual_seconds
         self._clock = clock
         self._lock = threading.Lock()
         #: Request -> its provider, and its begin.
@@ -48,7 +51,7 @@ class InFlightRequests:
         with self._lock:
             oldest_last = sorted(self._begun.values(), key=lambda one: -one[1])
         for provider, begun in oldest_last:
-            if provider.account and now - begun >= UNUSUAL_SECONDS:
+            if provider.account and now - begun >= self._unusual_seconds:
                 where = f"{provider.name} at {provider.address}" if provider.address else provider.name
                 late = Unanswered(provider.account, provider.model, where, now - begun)
                 oldest[provider.account, provider.model] = late

@@ -12,6 +12,7 @@ from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.embedding.sender import PATIENCE_SECONDS
 from memory.store.reader import Vector
 
 
@@ -28,6 +29,7 @@ class EmbeddingSupply:
         *,
         coordinate: Coordinate = alone,
         home: Path | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.choice = choice
         self.cache = cache
@@ -40,7 +42,11 @@ class EmbeddingSupply:
         #: True if the model computes on this machine, in competition with everything else.
         self.slow = provider is not None and provider.limits.chunks_per_second < 500
         self.coordination = coordinate(provider) if provider else None
-        self.batcher = EmbeddingBatcher(provider, cache, coordination=self.coordination) if provider else None
+        self.batcher = (
+            EmbeddingBatcher(provider, cache, coordination=self.coordination, patience_seconds=patience_seconds)
+            if provider
+            else None
+        )
 
     @property
     def available(self) -> bool:

@@ -50,21 +50,19 @@ def _jobs(home: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what_it_brings(
+def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_reads_it(
     home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str]
 ) -> None:
     server.open.clear()
     first = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
     assert first.returncode == 0, first.stderr
-    assert f"{NOTES} documents" in first.stdout
-    assert f"{NOTES} chunks wait in batch jobs" in first.stdout
+    assert f"{NOTES} chunks wait" in first.stdout
     answer = _jobs(home, environment)
     [job] = answer["batchJobs"]
     assert (job["state"], job["texts"], job["provider"], job["agent"]) == ("running", NOTES, "openai", "main")
     assert answer["queue"] is None, "nothing runs"
     shown = recalld("jobs", home=home, environment=environment).stdout
     assert f"{job['reference']}  main  openai text-embedding-3-small  running: " in shown
-    assert f"of {NOTES} texts done at the provider, 0 read (" in shown
     server.open.set()
     second = recalld("index", "--json", home=home, environment=environment | {"RECALLD_REMOTE__BATCH__WAIT": "true"})
     assert second.returncode == 0, second.stderr
@@ -72,10 +70,8 @@ def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what
     assert (report["vectorsReady"], report["vectorsPending"], report["inBatchJobs"]) == (NOTES, 0, False)
     assert server.paid == texts
     assert not server.paid_inline
-    assert (
-        f"done: {NOTES} of {NOTES} texts have their vectors"
-        in recalld("jobs", home=home, environment=environment).stdout
-    )
+    [job] = _jobs(home, environment)["batchJobs"]
+    assert (job["state"], job["taken"]) == ("done", NOTES)
 
 
 @pytest.mark.long
@@ -94,29 +90,24 @@ def test_a_batch_job_is_cancelled_by_its_name(
     assert server.jobs[job["jobId"]].cancelled is not away
     assert _jobs(home, environment)["batchJobs"][0]["state"] == ("running" if away else "stopping")
     again = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
-    assert (again.returncode, "already" in again.stdout) == (0, True)
+    assert again.returncode == 0, again.stderr
     done = recalld("index", "--json", home=home, environment=environment)
     assert json.loads(done.stdout)["agents"][0]["vectorsPending"] == 0
     assert server.jobs[job["jobId"]].cancelled
     assert server.paid == texts
     assert sum(server.paid_inline.values()) == NOTES - 50
-    over = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
-    assert (over.returncode, "is over (cancelled)" in over.stderr) == (1, True)
+    for reference, code in ((job["reference"], 1), ("0123", 3)):  # over, and unknown
+        refused = recalld("jobs", "cancel", reference, home=home, environment=environment)
+        assert refused.returncode == code
+        assert reference in refused.stderr
 
 
-def test_a_job_that_nobody_knows_is_said(home: Path, environment: dict[str, str]) -> None:
-    unknown = recalld("jobs", "cancel", "0123", home=home, environment=environment)
-    assert unknown.returncode == 3
-    assert "no batch job is called 0123" in unknown.stderr
-
-
-def test_a_broker_that_is_away_is_said_and_none_that_is_not_needed(home: Path, workspace: Path) -> None:
+def test_a_broker_that_is_away_is_reported_and_none_that_is_not_needed(home: Path, workspace: Path) -> None:
     home.mkdir()
     (home / "recalld.toml").write_text(f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")
     resting = recalld("jobs", home=home)
     assert (resting.returncode, resting.stderr) == (0, "")
-    assert resting.stdout.startswith("batch jobs: none\nqueue: nothing runs; ")
+    assert resting.stdout.startswith("batch jobs: none\nqueue: ")
     told = recalld("jobs", "--json", home=home, environment={"REDIS_URL": "redis://127.0.0.1:1/0"})
     answer = json.loads(told.stdout)
     assert (told.returncode, answer["queue"], told.stderr) == (1, None, f"recalld: {answer['queueProblem']}\n")
-    assert "start it, or correct the URL" in told.stderr

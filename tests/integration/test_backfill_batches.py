@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_jobs import batch_step
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine
 from tests.transcript_files import FORMATS, transcript
-from workers.queue import broker
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
-    monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory.embedding.batch_jobs import batch_api
 from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, ProviderJob, batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import Stage
-from memory.embedding.providers.endpoint import Endpoint
-from memory.embedding.providers.json_apis import GeminiProvider
-from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Throttled
 from schemas.settings import Credentials, MemorySettings
@@ -37,10 +34,10 @@ def server(name: str) -> Iterator[BatchServer]:
         yield running
 
 
-def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
+def _provider(name: str, url: str) -> EmbeddingProvider:
     own = {"openai": {"model": "a-model"}, "voyage": {"model": "voyage-4"}, "gemini": {}}.get(name, {})
     dimensions = {"output_dimensionality": 32} if name in {"voyage", "gemini"} else {}
-    settings = {"provider": name, "remote": {"base_url": server.url, "api_key": "a-key"}, **own, **dimensions}
+    settings = {"provider": name, "remote": {"base_url": url, "api_key": "a-key"}, **own, **dimensions}
     provider = choose_provider(MemorySettings.model_validate(settings), Credentials()).provider
     assert provider is not None
     return provider
@@ -48,7 +45,7 @@ def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
 
 @pytest.fixture
 def api(name: str, server: BatchServer) -> Iterator[BatchApi]:
-    provider = _provider(name, server)
+    provider = _provider(name, server.url)
     found = batch_api_of(provider)
     assert found is not None
     yield found
@@ -97,6 +94,16 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
     assert not server.files
 
 
+def test_a_file_takes_texts_up_to_the_limits_of_its_api(api: BatchApi) -> None:
+    with api.write(TEXTS[:3]).content as three:
+        size = three.tell()
+    for limit in ({"most_texts": 3}, {"most_bytes": size}):
+        smaller = type("Smaller", (type(api),), limit)(api.provider)
+        file = smaller.write(TEXTS)
+        with file.content:
+            assert file.ids == tuple(custom_id for custom_id, _ in TEXTS[:3])
+
+
 def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
     """The ids of a job that is done, and of its file of results."""
     job_id = _submitted(api)
@@ -138,10 +145,8 @@ def test_a_job_may_end_badly_and_keeps_what_was_done(
     assert _look(api, job_id).message == ("the job went wrong" if ends == "failed" else "")
 
 
-def test_a_job_is_found_by_our_reference_among_many(
-    api: BatchApi, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_api, "_PAGE", 2)
+def test_a_job_is_found_by_our_reference_on_any_page(api: BatchApi, server: BatchServer) -> None:
+    server.most_listed = 2
     ids = [_submitted(api, reference=f"job {number}") for number in range(5)]
     assert api.find("job 0") == ids[0]
     assert api.find("job 4") == ids[4]
@@ -222,41 +227,18 @@ def test_a_provider_may_ask_for_a_pause(api: BatchApi, server: BatchServer) -> N
 # States of Gemini's jobs
 
 
-LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)
 FILE = {"responsesFile": "files/results"}
 
 
-def _google(root: str) -> GeminiProvider:
-    return GeminiProvider(
-        Endpoint(
-            name="gemini",
-            model="gemini-embedding-001",
-            base_url=root,
-            api_key="a-key",
-            key_name="GEMINI_API_KEY",
-            limits=LIMITS,
-            dimensions_field="outputDimensionality",
-            query_input_type="RETRIEVAL_QUERY",
-            document_input_type="RETRIEVAL_DOCUMENT",
-        )
-    )
-
-
-def _asked(answers: Any, ask: Any) -> tuple[Any, list[Any]]:
-    """Return the outcome of a request, and the requests that the server got."""
-    with EmbeddingServer(answers=answers) as server:
-        provider = _google(server.root)
-        try:
-            return ask(provider), server.log
-        finally:
-            provider.close()
-
-
 def _looked(operation: dict[str, Any]) -> ProviderJob:
-    progress, log = _asked(lambda path, body: operation, lambda provider: batch_api_of(provider).look("batches/b"))
-    assert [(entry.method, entry.path) for entry in log] == [("GET", "/v1beta/batches/b")]
-    assert isinstance(progress, ProviderJob)
-    return progress
+    with EmbeddingServer(answers=lambda path, body: operation) as server:
+        provider = _provider("gemini", f"{server.root}/v1beta")
+        api = batch_api_of(provider)
+        assert api is not None
+        job = _look(api, "batches/b")
+        provider.close()
+    assert [(entry.method, entry.path) for entry in server.log] == [("GET", "/v1beta/batches/b")]
+    return job
 
 
 def _job(named: str, /, **more: Any) -> dict[str, Any]:

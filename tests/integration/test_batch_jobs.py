@@ -1,4 +1,4 @@
-"""Backfills through a provider's Batch API, with real workers: paid once, whatever happens to anybody."""
+"""Backfills through a provider's Batch API, with real workers: every text is paid once, whatever happens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs import batch_step
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_step import BatchTiming
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
@@ -21,30 +21,27 @@ from schemas.settings import Settings
 from tests.batch_server import BatchServer, GeminiServer, JobScript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import batch_jobs, failure_policy
-from workers.queue import broker
+from workers.batch_jobs import FEWEST_TEXTS
+from workers.index_job import CLAIM
 from workers.queue.names import POLL_BATCH_JOBS
 from workers.queue.private_server import BrokerServer
+from workers.runtime import Timing
 
-NOTES = 40
+NOTES = FEWEST_TEXTS
+
+#: Failed calls and missing jobs are looked at again within tenths of a second.
+SOON = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1))
+SOON_LOST = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1, missing=0.2, late=0.2))
+
+pytestmark = pytest.mark.usefixtures("pauses")
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[BatchServer]:
-    asked = getattr(request.node, "callspec", None)
-    gemini = asked is not None and asked.params.get("provider") == "gemini"
+    callspec = getattr(request.node, "callspec", None)
+    gemini = callspec is not None and callspec.params.get("provider") == "gemini"
     with GeminiServer() if gemini else BatchServer() as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_step, "SHORTEST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
-    monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
-    monkeypatch.setattr(failure_policy, "BACKOFF_SECONDS", 0.1)
-    # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
-    monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
 
 Make = Callable[..., Settings]
@@ -93,7 +90,7 @@ def test_a_thousand_notes_are_one_job(
     make: Make, broker_server: BrokerServer, server: BatchServer, provider: str
 ) -> None:
     settings = make(provider=provider)
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         texts = _backfill(workers, 1000)
         wait_until(workers.complete)
         assert server.paid == texts
@@ -111,7 +108,7 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
     make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
     server.open.clear()
-    with Workers(make()) as workers:
+    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(_at_provider(server))
         wait_until(workers.settled)
@@ -129,7 +126,19 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         assert len(server.submitted) == 1
 
 
-IN_TURNS = {"workers.index_job.CLAIM": 20, "workers.index_job.TURN_SECONDS": 0.001}
+@pytest.mark.parametrize(("gathering", "one_job"), [(60.0, True), (0.0, False)])
+def test_a_job_waits_for_documents_that_are_still_read_but_not_for_long(
+    make: Make, broker_server: BrokerServer, server: BatchServer, *, gathering: float, one_job: bool
+) -> None:
+    timing = Timing(turn=0.001, batch=BatchTiming(gathering=gathering))  # after every claim comes a job that embeds
+    with Workers(make(), timing=timing) as workers:
+        paths = [f"memory/{number}.md" for number in range(3 * CLAIM)]
+        for path in paths:
+            workers.write(path, "".join(f"The heron of {path} stands in reed {line}.\n" for line in range(200)))
+        workers.mark(*paths, lane=Lane.BACKFILL)
+        wait_until(workers.complete)
+        assert server.paid.total() == workers.counts().chunks > FEWEST_TEXTS * 3
+        assert (len(server.submitted) == 1) is one_job
 
 
 def _flaky(server: BatchServer) -> None:
@@ -143,85 +152,70 @@ def _partly(server: BatchServer) -> None:
     server.script(JobScript(fails="number 17 ", drops=3, spoils=6, garbage=4))
 
 
+def _well(_server: BatchServer) -> None:
+    """Let every job go well."""
+
+
 @pytest.mark.parametrize(
-    ("notes", "arrange", "bounds", "inline", "jobs"),
+    ("notes", "arrange", "inline", "jobs"),
     [
-        pytest.param(14, None, {}, 14, range(1), id="a few notes are no job"),
-        pytest.param(100, None, IN_TURNS, 0, range(1, 2), id="a job waits for the rest of a backfill"),
-        pytest.param(
-            100,
-            None,
-            {**IN_TURNS, "workers.batch_jobs.GATHERING_SECONDS": 0.0},
-            0,
-            range(2, 101),
-            id="a backfill that takes long is not waited for",
-        ),
-        pytest.param(
-            NOTES, _partly, {}, 10, range(1, 2), id="what fails in a job goes the normal way, the rest is kept"
-        ),
-        pytest.param(NOTES, _flaky, {}, 0, range(1, 2), id="a flaky provider is asked again"),
+        pytest.param(NOTES - 1, _well, NOTES - 1, 0, id="a few notes are no job"),
+        pytest.param(NOTES, _partly, 10, 1, id="the failed texts go the normal way"),
+        pytest.param(NOTES, _flaky, 0, 1, id="a flaky provider is asked again"),
     ],
 )
 def test_every_text_of_a_backfill_is_paid_once_in_jobs_or_the_normal_way(
     make: Make,
     broker_server: BrokerServer,
     server: BatchServer,
-    monkeypatch: pytest.MonkeyPatch,
     notes: int,
-    arrange: Callable[[BatchServer], None] | None,
-    bounds: dict[str, float],
+    arrange: Callable[[BatchServer], None],
     inline: int,
-    jobs: range,
+    jobs: int,
 ) -> None:
-    for name, value in bounds.items():
-        monkeypatch.setattr(name, value)
-    if arrange is not None:
-        arrange(server)
+    arrange(server)
     settings = make()
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         texts = _backfill(workers, notes)
         wait_until(workers.complete)
         assert server.paid == texts
-        assert server.paid_inline.total() == inline
-        assert len(server.submitted) in jobs
+        assert (server.paid_inline.total(), len(server.submitted)) == (inline, jobs)
         wait_until(lambda: all(job.stage is Stage.DONE for job in _jobs(settings)))
         assert sum(job.taken for job in _jobs(settings)) == notes - inline
         assert not workers.conditions()
 
 
-def test_more_texts_than_a_job_holds_wait_for_their_turn(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+def test_texts_wait_while_as_many_jobs_are_open_as_may_be(
+    make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
-    from memory.embedding.batch_jobs.batch_api import OpenAIBatches
-
-    monkeypatch.setattr(OpenAIBatches, "most_texts", 20)
     server.open.clear()
-    settings = make(concurrency=2)
-    with Workers(settings) as workers:
-        texts = _backfill(workers, 80)
-        wait_until(_at_provider(server, 2))
-        wait_until(workers.settled)
-        assert sum(job.open for job in _jobs(settings)) == 2
+    settings = make(concurrency=1)
+    with Workers(settings, timing=SOON) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        texts += _backfill(workers, first=NOTES)
+        wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 2 * NOTES)
+        assert len(server.submitted) == 1
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-        assert len(server.submitted) == 4
+        assert len(server.submitted) == 2
 
 
 @pytest.mark.parametrize("ends", ["failed", "expired"])
-def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour_and_it_is_said(
+def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour(
     make: Make, broker_server: BrokerServer, server: BatchServer, ends: str
 ) -> None:
     server.script(JobScript(ends=ends, done=20))
     settings = make()
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         first = _backfill(workers)
         wait_until(workers.complete)
         assert server.paid == first
         assert sum(server.paid_inline.values()) == NOTES - 20, "what it did is kept"
         suspended = wait_until(workers.conditions)[ConditionCode.BATCH_SUSPENDED]
-        assert f"({ends}: " in str(suspended.params["reason"])
+        assert ends in str(suspended.params["reason"])
         assert time.time() + 3000 < float(suspended.params["until"]) < time.time() + 3600
         second = _backfill(workers, first=NOTES)
         wait_until(workers.complete)
@@ -229,12 +223,11 @@ def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour_and_it_is_said(
         assert len(server.submitted) == 1
 
 
-def test_an_endpoint_without_a_batch_api_is_asked_once_and_it_is_said(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+def test_an_endpoint_without_a_batch_api_is_asked_once_and_reported(
+    make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
-    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     server.batches = False
-    with Workers(make()) as workers:
+    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
         texts += _backfill(workers, first=NOTES)
@@ -242,98 +235,97 @@ def test_an_endpoint_without_a_batch_api_is_asked_once_and_it_is_said(
         assert server.paid_inline == texts
         assert server.calls["POST files"] == 1
         assert "HTTP 404" in str(workers.conditions()[ConditionCode.BATCH_SUSPENDED].params["reason"])
-    with Workers(make(provider="mistral")) as workers:
+    with Workers(make(provider="mistral"), timing=SOON) as workers:
+        workers.queue.request_vectors("main")
         wait_until(lambda: ConditionCode.BATCH_API_MISSING in workers.conditions())
         assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
-def test_switched_off_jobs_are_stopped_and_the_rest_goes_the_normal_way(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
+def _refusing_to_stop(server: BatchServer) -> None:
     server.script(JobScript(done=25))
-    with Workers(make()) as workers:
-        texts = _backfill(workers)
-        wait_until(_at_provider(server))
-        wait_until(workers.settled)
-    with Workers(make(enabled=False)) as workers:
-        workers.queue.request_vectors("main")
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert sum(server.paid_inline.values()) == NOTES - 25
+    server.fail("POST", "/batches/batch-0/cancel", 404)
+    server.fail("POST", "/batches/batch-0/cancel", 500, times=2)
 
 
-def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
-    server.fail("GET", "/batches/batch-0", 401, times=6)
-    with Workers(make()) as workers:
-        texts = _backfill(workers)
-        unreachable = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
-        assert "HTTP 401" in str(unreachable.params["error"])
-        wait_until(workers.complete)
-        wait_until(lambda: not workers.conditions())
-        assert server.paid == texts
-        assert not server.paid_inline
+def _going_on(server: BatchServer) -> None:
+    server.script(JobScript(obeys=False))
+    server.on_call = lambda _method, path: server.open.set() if path.endswith("/cancel") else None
 
 
-def _away(server: BatchServer, *paths: str, status: int) -> None:
-    """Let a gateway answer the next requests to some paths that there is nothing, more often than a loss needs."""
-    for path in paths:
-        server.fail("GET", path, status, times=2 * batch_step.MISSING_LOOKS)
-
-
-@pytest.mark.parametrize("status", [404, 405])
 @pytest.mark.parametrize(
-    "paths", [["/batches/batch-0"], ["/batches/batch-0", "/batches"], ["/files/file-1/content"]], ids=len
+    ("arrange", "stopping", "in_job"),
+    [
+        pytest.param(_refusing_to_stop, {"enabled": False}, 25, id="jobs are switched off"),
+        pytest.param(_refusing_to_stop, {"timeout_minutes": 0.001}, 25, id="it takes too long"),
+        pytest.param(_going_on, {"timeout_minutes": 0.001}, NOTES, id="it ends all the same"),
+    ],
 )
-def test_a_job_or_its_results_that_are_away_for_a_moment_are_waited_for(
+def test_a_job_is_stopped_and_read_before_its_texts_go_the_normal_way(
     make: Make,
     broker_server: BrokerServer,
     server: BatchServer,
-    monkeypatch: pytest.MonkeyPatch,
-    paths: list[str],
-    status: int,
+    arrange: Callable[[BatchServer], None],
+    stopping: dict[str, Any],
+    in_job: int,
 ) -> None:
-    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
-    _away(server, *paths, status=status)
-    settings = make()
-    with Workers(settings) as workers:
+    server.open.clear()
+    arrange(server)
+    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+    with Workers(make(**stopping), timing=SOON) as workers:
+        workers.queue.request_vectors("main")
         wait_until(workers.complete)
+        assert server.submitted[0].cancelled
+        assert server.paid == texts
+        assert server.paid_inline.total() == NOTES - in_job
+
+
+def _refusing_the_key(server: BatchServer) -> None:
+    server.fail("GET", "/batches/batch-0", 401, times=6)
+
+
+def _in_an_unknown_state(server: BatchServer) -> None:
+    server.script(JobScript(says="quarantined"))
+    server.open.clear()
+
+
+@pytest.mark.parametrize(("arrange", "error"), [(_refusing_the_key, "HTTP 401"), (_in_an_unknown_state, "quarantined")])
+def test_a_job_that_cannot_be_followed_is_a_condition_until_it_can(
+    make: Make, broker_server: BrokerServer, server: BatchServer, arrange: Callable[[BatchServer], None], error: str
+) -> None:
+    arrange(server)
+    settings = make()
+    with Workers(settings, timing=SOON) as workers:
+        texts = _backfill(workers)
+        unreachable = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
+        assert error in str(unreachable.params["error"])
+        assert [(job.open, job.completed) for job in _jobs(settings)] == [(True, 0)]
+        server.open.set()
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.conditions())
         assert server.paid == texts
         assert not server.paid_inline
-        wait_until(lambda: not server.files)
-        wait_until(lambda: [job.stage for job in _jobs(settings)] == [Stage.DONE])
-        wait_until(lambda: not workers.conditions())
 
 
 def _lost(settings: Settings) -> bool:
     return [job.stage for job in _jobs(settings)] == [Stage.LOST]
 
 
-@pytest.fixture
-def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(batch_step, "MISSING_SECONDS", 0.2)
-    monkeypatch.setattr(batch_step, "LATE_SECONDS", 0.2)
-
-
-@pytest.mark.usefixtures("soon_lost")
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
     make: Make, broker_server: BrokerServer, server: BatchServer, *, enabled: bool
 ) -> None:
     server.open.clear()
     server.script(JobScript(done=NOTES))
-    with Workers(make()) as workers:
+    with Workers(make(), timing=SOON_LOST) as workers:
         texts = _backfill(workers)
         wait_until(_at_provider(server))
         wait_until(workers.settled)
     server.submitted[0].lost = True
     settings = make(enabled=enabled)
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON_LOST) as workers:
         workers.queue.request_vectors("main")
         wait_until(workers.complete)
         assert server.paid_inline == texts, "the provider does not have it"
@@ -348,7 +340,6 @@ def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
         assert (job.stage in {Stage.DONE, Stage.CANCELLED}, job.taken) == (True, NOTES)
 
 
-@pytest.mark.usefixtures("soon_lost")
 @pytest.mark.parametrize("lost", ["the job", "its results"])
 def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
     make: Make, broker_server: BrokerServer, server: BatchServer, lost: str
@@ -358,14 +349,14 @@ def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
     if lost == "its results":
         server.fail("GET", "/files/file-1/content", 404, times=1000)
     server.on_created = lambda job: setattr(job, "lost", lost == "the job")
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON_LOST) as workers:
         texts = _backfill(workers)
         wait_until(lambda: _lost(settings))
         assert "DELETE files" not in server.calls
     server.submitted[0].lost = False
     server.mend()
     wait_until(lambda: [job.look_at < time.time() for job in _jobs(settings)] == [True])
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON_LOST) as workers:
         workers.queue.request_vectors("main")
         wait_until(workers.complete)
         assert server.paid == texts
@@ -373,47 +364,18 @@ def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
         assert len(server.submitted) == 1
 
 
-def test_a_job_is_stopped_before_its_texts_go_the_normal_way(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    server.script(JobScript(done=25))
-    server.fail("POST", "/batches/batch-0/cancel", 404)
-    server.fail("POST", "/batches/batch-0/cancel", 500, times=2)
-    with Workers(make(timeout_minutes=0.001)) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-        assert server.submitted[0].cancelled
-        assert server.paid == texts
-        assert sum(server.paid_inline.values()) == NOTES - 25, "what it did is kept"
-
-
-def test_a_job_that_ends_after_it_was_cancelled_is_read(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    server.script(JobScript(obeys=False))
-    with Workers(make(timeout_minutes=0.001)) as workers:
-        texts = _backfill(workers)
-        wait_until(lambda: server.submitted and server.submitted[0].cancelled)
-        server.open.set()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-
-
 def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(
     make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
     settings = make()
     server.open.clear()
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         _backfill(workers)
         wait_until(_at_provider(server))
         wait_until(workers.settled)
     server.open.set()
     settings = settings.model_copy(update={"cache": settings.cache.model_copy(update={"enabled": False})})
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         workers.queue.request_vectors("main")
         wait_until(workers.complete)
         wait_until(lambda: [job.stage for job in _jobs(settings)] == [Stage.DONE])
@@ -425,7 +387,7 @@ def test_results_without_a_usable_vector_stay_at_their_provider(
     make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
     server.script(JobScript(spoils=NOTES))
-    with Workers(make()) as workers:
+    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
         # One harmless text asks if the provider is right again.
@@ -436,39 +398,20 @@ def test_results_without_a_usable_vector_stay_at_their_provider(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_text_is_paid_twice_whatever_a_gateway_answers(
-    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, seed: int
+    make: Make, broker_server: BrokerServer, server: BatchServer, seed: int
 ) -> None:
-    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
     chance = random.Random(seed)
     for _ in range(30):
         path = chance.choice(["/batches/batch-0", "/batches/batch-0", "/batches", "/files/file-1/content"])
         server.fail("GET", path, chance.choice([401, 404, 405, 500, 503, None]))
-    with Workers(make()) as workers:
+    with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
 
 
-def test_an_unknown_state_is_named_and_no_text_of_it_counts_as_done(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.open.clear()
-    server.script(JobScript(says="quarantined"))
-    settings = make()
-    with Workers(settings) as workers:
-        texts = _backfill(workers)
-        unknown = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
-        assert "quarantined" in str(unknown.params["error"])
-        [job] = _jobs(settings)
-        assert (job.open, job.completed) == (True, 0)
-        server.open.set()
-        wait_until(workers.complete)
-        assert server.paid == texts
-        assert not server.paid_inline
-
-
-def test_a_job_whose_times_are_those_of_another_clock_is_looked_at_and_stops_no_other(
+def test_a_job_with_the_times_of_another_clock_is_followed_and_stops_no_other(
     make: Make, broker_server: BrokerServer, server: BatchServer
 ) -> None:
     """The clock was ahead while the last job failed and this one was looked at."""
@@ -479,18 +422,18 @@ def test_a_job_whose_times_are_those_of_another_clock_is_looked_at_and_stops_no_
             ledger.execute(f"UPDATE jobs SET {column} = {column} + 365 * 86400.0")
 
     server.script(JobScript(ends="failed"))
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
     move("ended_at")
     server.open.clear()
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         texts += _backfill(workers, first=NOTES)
         wait_until(_at_provider(server, 2))
         wait_until(workers.settled)
     move("look_at")
     server.open.set()
-    with Workers(settings) as workers:
+    with Workers(settings, timing=SOON) as workers:
         workers.queue.request(POLL_BATCH_JOBS, "main")
         wait_until(workers.complete)
         assert server.paid == texts

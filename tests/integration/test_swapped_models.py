@@ -22,6 +22,7 @@ from tests.working import Workers, asking
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.coordination import coordinating
 from workers.queue.private_server import BrokerServer
+from workers.runtime import Timing
 
 #: Questions after tenths of a second in place of minutes.
 QUICK = 0.1
@@ -57,7 +58,7 @@ def swapped(workers: Workers) -> Condition:
 def test_a_swapped_model_costs_each_text_once_and_a_question_now_and_then(
     remote: Settings, server: EmbeddingServer
 ) -> None:
-    with Workers(remote, first_pause_seconds=QUICK) as workers:
+    with Workers(remote, timing=Timing(first_pause=QUICK)) as workers:
         workers.index("memory/first.md", "The kingfisher nests at the bank.\n")
         before, server.dimensions = server.inputs, 32
         write_notes(workers)

@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from memory.embedding import coordination
-from memory.embedding.batcher import EmbeddingBatcher
-from memory.index.generation_writer import GenerationWriter, HomeOwner
+from memory.index.generation_writer import HomeOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider_fallback import provider_of
 from memory.status.home import build_status
 from memory.store.options import StoreOptions
-from schemas.conditions import ConditionCode, Param
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import Chunking, Settings
 from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers, asking
-from workers import failure_policy, run
-from workers.health.health_store import HealthStore
-from workers.health.heartbeat import Heartbeat
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.queue.pending import Waiting
 from workers.queue.private_server import BrokerServer
+from workers.runtime import Timing
 
 
 @pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     return asking(settings, server.url)
-
-
-Reported = list[tuple[ConditionCode, Mapping[str, Param]]]
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Reported:
-    """Every condition that was reported, also those that are over: (code, params)."""
-    told: Reported = []
-    report = HealthStore.report
-
-    def listened(
-        board: HealthStore, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param
-    ) -> None:
-        told.append((code, params))
-        report(board, code, agent=agent, subject=subject, **params)
-
-    monkeypatch.setattr(HealthStore, "report", listened)
-    return told
 
 
 def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_is_accepted(
@@ -89,11 +67,9 @@ def test_a_provider_that_asks_for_time_gets_it(
     broker_server: BrokerServer,
     server: EmbeddingServer,
     pauses: list[tuple[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.3)
     server.fail_next(Failure(status=429, headers={"Retry-After": "1.5"}))
-    with Workers(remote) as workers:
+    with Workers(remote, timing=Timing(patience=0.3)) as workers:
         workers.note("memory/a.md", "The heron stands in the reeds.")
         trouble = wait_until(workers.conditions)
         assert list(trouble) == [ConditionCode.PROVIDER_FAILS]
@@ -142,13 +118,10 @@ def test_an_error_that_nobody_foresaw_is_said_and_tried_again_ever_more_rarely_u
 
 
 def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_for(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:
-    monkeypatch.setattr(coordination, "UNUSUAL_SECONDS", 0.1)
-    monkeypatch.setattr(run, "Heartbeat", partial(Heartbeat, beat_seconds=0.05))
-    monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()
-    with Workers(remote) as workers:
+    with Workers(remote, timing=Timing(late_answer=0.1, heartbeat=0.05)) as workers:
         workers.note("memory/note.md", "the kettle")
 
         def told() -> AgentStatus | None:
@@ -157,10 +130,8 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
 
         status = wait_until(told)
         assert status.endpoint is not None
-        assert (status.endpoint.condition, status.ok) == ("waiting", False)
-        assert status.endpoint.reason == f"openai at {server.url} has not answered a request"
-        [trouble] = [one for one in status.troubles if one.part == "provider openai"]
-        assert trouble.since == status.endpoint.since
+        assert status.endpoint.condition == "waiting"
+        assert server.url in str(status.endpoint.reason)
         server.open.set()
         wait_until(lambda: workers.complete() and told() is None)
         assert build_status(remote, workers.board).ok
@@ -179,7 +150,7 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         workers.index("memory/a.md", "The heron stands in the reeds.")
     free = [1_000_000]
     pauses.clear()
-    monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     changed = settings.model_copy(update={"agents": (agent,)})
     with Workers(changed) as workers:
@@ -202,15 +173,14 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
 
 
 def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
-    settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]]
 ) -> None:
     with Workers(settings) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
-    monkeypatch.setattr("workers.failures.UNTAKEN_SECONDS", 0.0)
     owner = HomeOwner(settings.home)
     assert owner.owns()
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
-    with Workers(settings.model_copy(update={"agents": (agent,)})) as workers:
+    with Workers(settings.model_copy(update={"agents": (agent,)}), timing=Timing(untaken=0.0)) as workers:
         workers.mark("memory/a.md")
         trouble = wait_until(workers.conditions)
         assert list(trouble) == [ConditionCode.SETTINGS_OLDER]
@@ -279,15 +249,14 @@ def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
 
 
 def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
 ) -> None:
-    monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.1)
     server.fail_next(Failure(status=502), times=10_000)
-    with Workers(with_fallback(settings, server)) as workers:
+    with Workers(with_fallback(settings, server), timing=Timing(patience=0.1)) as workers:
         workers.note("memory/a.md", "The heron stands in the reeds.")
         wait_until(workers.conditions)
         assert identity(workers) == "openai"
-        monkeypatch.setattr(failure_policy, "LOST_AFTER_SECONDS", 0.0)
+    with Workers(with_fallback(settings, server), timing=Timing(patience=0.1, lost_provider=0.0)) as workers:
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
         assert not workers.conditions()
 

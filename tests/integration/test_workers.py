@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,9 +15,10 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import index_job as indexing_job
+from workers.index_job import CLAIM
 from workers.queue.names import INDEX_PENDING
 from workers.queue.private_server import BrokerServer
+from workers.runtime import Timing
 
 OnRead = Callable[[AgentFiles, DocumentKey], None]
 
@@ -123,31 +122,29 @@ def test_an_agent_whose_job_takes_long_leaves_the_other_threads_to_other_agents(
 
 
 def test_two_agents_take_turns_that_are_short_as_long_as_both_wait(
-    one_thread: Settings,
-    broker_server: BrokerServer,
-    on_read: Callable[[OnRead], None],
-    monkeypatch: pytest.MonkeyPatch,
+    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
 ) -> None:
     order: list[str] = []
     on_read(lambda files, key: order.append("noisy" if "noisy" in key.path else "quiet"))
-    # A clock that ticks at each look makes a turn as long as one claim.
-    ticks = iter(range(1_000_000))
-    monkeypatch.setattr(indexing_job, "time", SimpleNamespace(time=time.time, monotonic=lambda: float(next(ticks))))
-    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 100.0)
-    monkeypatch.setattr(indexing_job, "SHARED_TURN_SECONDS", 1.5)
-    monkeypatch.setattr(indexing_job, "CLAIM", 4)
-    workers = Workers(one_thread)
-    noisy = [f"memory/noisy-{number}.md" for number in range(20)]
+    # A shared turn is as long as one claim.
+    workers = Workers(one_thread, timing=Timing(turn=100.0, shared_turn=0.0))
+    noisy = [f"memory/noisy-{number}.md" for number in range(5 * CLAIM)]
     for path in noisy:
         workers.write(path, path)
     workers.mark(*noisy, lane=Lane.BACKFILL)
-    quiet = [f"memory/quiet-{number}.md" for number in range(6)]
+    quiet = [f"memory/quiet-{number}.md" for number in range(CLAIM + 2)]
     for path in quiet:
         workers.write(path, path, agent="other")
     workers.mark(*quiet, agent="other", lane=Lane.BACKFILL)
     with workers:
         wait_until(lambda: workers.settled() and workers.settled("other"))
-    assert order == ["noisy"] * 4 + ["quiet"] * 4 + ["noisy"] * 4 + ["quiet"] * 2 + ["noisy"] * 12
+    assert order == [
+        *["noisy"] * CLAIM,
+        *["quiet"] * CLAIM,
+        *["noisy"] * CLAIM,
+        *["quiet"] * 2,
+        *["noisy"] * 3 * CLAIM,
+    ]
 
 
 # A very long transcript
@@ -174,10 +171,9 @@ def two_agents(settings: Settings, tmp_path: Path) -> Settings:
 
 
 def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
-    two_agents: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+    two_agents: Settings, broker_server: BrokerServer
 ) -> None:
-    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.2)
-    with Workers(two_agents) as workers:
+    with Workers(two_agents, timing=Timing(turn=0.2)) as workers:
         workers.write("memory/short.md", "The okapi is short.\n", agent="second")
         workers.queue.mark_changed("main", [KEY], lane=Lane.BACKFILL)
         wait_until(lambda: workers.counts("main").chunks, what="the long one is under way")
@@ -187,7 +183,7 @@ def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
         wait_until(lambda: workers.settled("main"), timeout=120)
         wait_until(lambda: workers.settled("second"))
         in_turns = content(workers, "main")
-        monkeypatch.setattr(indexing_job, "TURN_SECONDS", 600.0)
+    with Workers(two_agents, timing=Timing(turn=600.0)) as workers:
         workers.queue.mark_changed("second", [KEY], lane=Lane.BACKFILL)
         wait_until(lambda: workers.settled("second"), timeout=120)
         assert in_turns == content(workers, "second")

@@ -21,21 +21,33 @@ from schemas.errors import Permanent, RecalldError, Terminal, Transient, backoff
 #: Attempts to submit a job before it counts as failed.
 MOST_ATTEMPTS = 3
 
-#: Seconds after which a job that a crashed process submitted is in the provider's list.
-UNSEEN_SECONDS = 3.0
-
 #: Seconds that a provider may take to stop a job (both document up to 10 minutes).
 STOPPING_SECONDS = 660.0
 
-#: Looks, and seconds from the first to the last of them, without a job or its results before they count as gone. A
-#: gateway that restarts says so as well.
-MISSING_LOOKS, MISSING_SECONDS = 3, 600.0
+#: Looks without a job or its results before they count as gone.
+MISSING_LOOKS = 3
 
-#: Fewest seconds between two looks for a job that was given up: its results may come late.
-LATE_SECONDS = 60.0
 
-#: Bounds of the pause in seconds after a failed call.
-SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 300.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTiming:
+    """Times of batch jobs in seconds."""
+
+    #: A job that is not full waits for documents that are still being read.
+    gathering: float = 60.0
+    #: A job that a crashed process submitted is in the provider's list by then.
+    unseen: float = 3.0
+    #: From the first to the last look without a job or its results before they count as gone. A gateway that restarts
+    #: says so as well.
+    missing: float = 600.0
+    #: Between two looks for a job that was given up: its results may come late.
+    late: float = 60.0
+    #: Bounds of the pause after a failed call.
+    shortest_pause: float = 0.5
+    longest_pause: float = 300.0
+
+
+#: Times outside of tests.
+BATCH_TIMING = BatchTiming()
 
 
 class JobDesk(Protocol):
@@ -58,6 +70,7 @@ class JobRules:
     poll_seconds: float
     timeout_seconds: float
     stop: StopReason | None = None
+    timing: BatchTiming = BATCH_TIMING
 
 
 def step(
@@ -71,13 +84,13 @@ def step(
     overdue = min(now, steady) - job.made_at > rules.timeout_seconds
     if api is None:
         gone = f"it is at {job.provider}, which the settings do not lead to any more"
-        return _later(job, gone, rules, now) if job.open and not overdue else _over(job, Stage.LOST, gone, now)
+        return _later(job, gone, rules, now) if job.open and not overdue else _over(job, Stage.LOST, gone, rules, now)
     reason = rules.stop or (StopReason.TOO_LONG if overdue else None)
     if reason is not None and job.open and not job.stop_reason:
         job = replace(job, stop_reason=reason.value, stopped_at=now)
     try:
         if job.stage is Stage.LOST:
-            return _looked_for(job, api, now)
+            return _looked_for(job, api, rules, now)
         if job.job_id is None:
             return _submitted(job, api, desk, rules, now)
         return _polled(job, job.job_id, api, desk, rules, now)
@@ -85,11 +98,11 @@ def step(
         raise
     except (BatchUnavailable, Transient, Terminal, Permanent) as error:
         if job.stage is Stage.LOST:
-            return _over(job, Stage.LOST, job.message, now)
+            return _over(job, Stage.LOST, job.message, rules, now)
         if not job.tried_at and isinstance(error, BatchUnavailable | Permanent):
-            return _over(job, Stage.FAILED, str(error), now)
+            return _over(job, Stage.FAILED, str(error), rules, now)
         if _stops_for_long(job, now):
-            return _over(job, Stage.LOST, f"the provider does not tell its state: {error}", now)
+            return _over(job, Stage.LOST, f"the provider does not tell its state: {error}", rules, now)
         if job.job_id is None and isinstance(error, BatchUnavailable):
             return _missed(job, str(error), rules, now)
         return _later(job, str(error), rules, now, error)
@@ -97,19 +110,19 @@ def step(
 
 def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
     if job.tried_at:  # the provider may have it
-        if now < job.tried_at + UNSEEN_SECONDS:
-            return replace(job, look_at=job.tried_at + UNSEEN_SECONDS)
+        if now < job.tried_at + rules.timing.unseen:
+            return replace(job, look_at=job.tried_at + rules.timing.unseen)
         job_id = api.find(job.reference)
         if job_id is not None:
             return replace(job, job_id=job_id, stage=Stage.RUNNING, attempts=0, look_at=now)
     if job.stop_reason:
-        return _over(job, Stage.CANCELLED, "", now)
+        return _over(job, Stage.CANCELLED, "", rules, now)
     if job.attempts >= MOST_ATTEMPTS:
-        return _over(job, Stage.FAILED, job.message, now)
+        return _over(job, Stage.FAILED, job.message, rules, now)
     file = api.write(desk.texts(job))
     with file.content:
         if not file.ids:
-            return _over(job, Stage.CANCELLED, "nothing waits for its vectors any more", now)
+            return _over(job, Stage.CANCELLED, "nothing waits for its vectors any more", rules, now)
         job = replace(job, tried_at=now, texts=len(file.ids))
         desk.submitting(job, file.ids)
         job_id = api.submit(file, reference=job.reference)
@@ -138,17 +151,19 @@ def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: Job
         if usable is None:
             return replace(polled, look_at=now)
         if answer.stage is Stage.DONE and job.taken + usable == 0:
-            return _over(polled, Stage.FAILED, answer.message or "no line of its results holds a vector", now)
-        return _over(polled, answer.stage, answer.message, now)
+            return _over(polled, Stage.FAILED, answer.message or "no line of its results holds a vector", rules, now)
+        return _over(polled, answer.stage, answer.message, rules, now)
     if answer.unknown_state:
         message = f"the provider reports a state that recalld does not know: {answer.unknown_state}"
         polled = _later(replace(polled, attempts=job.attempts, completed=job.completed), message, rules, now)
     if stopped:
         return replace(polled, stage=Stage.STOPPING, stopped_at=now)
-    return _over(polled, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else polled
+    if _stops_for_long(job, now):
+        return _over(polled, Stage.LOST, "the provider did not stop it", rules, now)
+    return polled
 
 
-def _looked_for(job: BatchJob, api: BatchApi, now: float) -> BatchJob:
+def _looked_for(job: BatchJob, api: BatchApi, rules: JobRules, now: float) -> BatchJob:
     """Return a lost job, open again if its provider has it after all: its results come late."""
     job_id = job.job_id or api.find(job.reference)
     answer = api.look(job_id) if job_id is not None else None
@@ -156,7 +171,7 @@ def _looked_for(job: BatchJob, api: BatchApi, now: float) -> BatchJob:
     if job_id is not None and unstopped:
         api.cancel(job_id)
     if answer is None or unstopped:
-        return _over(job, Stage.LOST, job.message, now)
+        return _over(job, Stage.LOST, job.message, rules, now)
     return replace(job, job_id=job_id, stage=Stage.RUNNING, ended_at=None, look_at=now, attempts=0)
 
 
@@ -164,21 +179,21 @@ def _missed(job: BatchJob, message: str, rules: JobRules, now: float) -> BatchJo
     """Return a job after a look that did not find it or its results: lost if it was not there for long."""
     since = min(now, now if job.missing_since is None else job.missing_since)
     job = replace(job, missing_since=since, missing_looks=job.missing_looks + 1)
-    if job.missing_looks >= MISSING_LOOKS and now - since >= MISSING_SECONDS:
-        return _over(job, Stage.LOST, message, now)
+    if job.missing_looks >= MISSING_LOOKS and now - since >= rules.timing.missing:
+        return _over(job, Stage.LOST, message, rules, now)
     return _later(job, message, rules, now)
 
 
-def _over(job: BatchJob, stage: Stage, message: str, now: float) -> BatchJob:
-    look_at = now + LATE_SECONDS if stage is Stage.LOST else job.look_at
+def _over(job: BatchJob, stage: Stage, message: str, rules: JobRules, now: float) -> BatchJob:
+    look_at = now + rules.timing.late if stage is Stage.LOST else job.look_at
     return replace(job, stage=stage, message=message, ended_at=job.ended_at or now, look_at=look_at)
 
 
 def _later(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:
     """Return a job after a failed call, with exponential backoff or the pause that the provider asks for."""
     asked = error.retry_after if isinstance(error, Transient) else None
-    first = max(rules.poll_seconds, SHORTEST_PAUSE_SECONDS)
-    pause = backoff(job.attempts + 1, first=first, longest=LONGEST_PAUSE_SECONDS)
+    first = max(rules.poll_seconds, rules.timing.shortest_pause)
+    pause = backoff(job.attempts + 1, first=first, longest=rules.timing.longest_pause)
     look_at = now + max(pause, asked or 0.0)
     return replace(job, attempts=job.attempts + 1, tried_at=now, message=message, look_at=look_at)
 

@@ -19,13 +19,10 @@ from memory.embedding.batch_jobs.batch_api import (
 )
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
 from memory.embedding.batch_jobs.batch_step import (
-    LATE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
+    BATCH_TIMING,
     MISSING_LOOKS,
-    MISSING_SECONDS,
     MOST_ATTEMPTS,
     STOPPING_SECONDS,
-    UNSEEN_SECONDS,
     JobRules,
     step,
 )
@@ -123,7 +120,7 @@ STOPPED = replace(RUNNING, stop_reason=StopReason.CANCELLED, stopped_at=NOW - 1.
 
 GONE = {"gone": True}
 NO_FILE = {"state": Stage.DONE, "error": BatchUnavailable("HTTP 404"), "fails": ["results"]}
-LOOKED_TWICE = replace(RUNNING, missing_since=NOW - MISSING_SECONDS, missing_looks=MISSING_LOOKS - 1)
+LOOKED_TWICE = replace(RUNNING, missing_since=NOW - BATCH_TIMING.missing, missing_looks=MISSING_LOOKS - 1)
 LOST = replace(RUNNING, stage=Stage.LOST, ended_at=NOW - 60.0, message="it was not there")
 OVERDUE = replace(RUNNING, made_at=NOW - 3601.0)
 STUCK = replace(STOPPED, stage=Stage.STOPPING, stopped_at=NOW - STOPPING_SECONDS - 1.0)
@@ -136,7 +133,7 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
     [
         # Submission.
         (NOTED, {}, {}, {"stage": Stage.RUNNING, "job_id": "job of 2 for reference", "texts": 2}, ["submit"]),
-        (JUST_TRIED, {"known": True}, {}, {"stage": Stage.SUBMITTING, "look_at": NOW - 1.0 + UNSEEN_SECONDS}, []),
+        (JUST_TRIED, {"known": True}, {}, {"stage": Stage.SUBMITTING, "look_at": NOW - 1.0 + BATCH_TIMING.unseen}, []),
         (INTERRUPTED, {"known": True}, {}, {"stage": Stage.RUNNING, "job_id": "job for reference"}, ["find"]),
         (INTERRUPTED, {}, {}, {"stage": Stage.RUNNING, "job_id": "job of 2 for reference"}, ["find", "submit"]),
         (NOTED, {}, {"waiting": ()}, {"stage": Stage.CANCELLED, "ended_at": NOW, "came_to_nothing": False}, []),
@@ -155,7 +152,7 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
             replace(RUNNING, attempts=20),
             {"error": Permanent("refused")},
             {},
-            {"look_at": NOW + LONGEST_PAUSE_SECONDS, "message": "refused"},
+            {"look_at": NOW + BATCH_TIMING.longest_pause, "message": "refused"},
             None,
         ),
         (RUNNING, {"error": Throttled("slower", retry_after=900.0)}, {}, {"attempts": 1, "look_at": NOW + 900.0}, None),
@@ -199,7 +196,7 @@ NO_VECTOR = [BatchLine("b", reason="not welcome")]
         (LOOKED_TWICE, NO_FILE, {}, {"stage": Stage.LOST}, ["look", "results"]),
         (INTERRUPTED, {"error": BatchUnavailable("HTTP 404")}, {}, {"stage": Stage.SUBMITTING}, ["find"]),
         # A job that was given up.
-        (LOST, GONE, {}, {"stage": Stage.LOST, "ended_at": NOW - 60.0, "look_at": NOW + LATE_SECONDS}, ["look"]),
+        (LOST, GONE, {}, {"stage": Stage.LOST, "ended_at": NOW - 60.0, "look_at": NOW + BATCH_TIMING.late}, ["look"]),
         (LOST, {"error": Terminal("bad key")}, {}, {"stage": Stage.LOST, "message": "it was not there"}, ["look"]),
         (LOST, {}, {}, {"stage": Stage.RUNNING, "open": True, "ended_at": None, "look_at": NOW}, ["look"]),
         (replace(LOST, job_id=None), {"known": True}, {}, {"job_id": "job for reference"}, ["find", "look"]),
@@ -243,7 +240,7 @@ def test_failed_submissions_are_bounded_and_wait_longer_each_time(error: Recalld
     for _ in range(MOST_ATTEMPTS):
         job = step(job, provider, Desk(), RULES, now=now)
         pauses.append(job.look_at - now)
-        now = job.look_at + UNSEEN_SECONDS
+        now = job.look_at + BATCH_TIMING.unseen
     assert (job.stage, job.attempts, pauses) == (Stage.SUBMITTING, MOST_ATTEMPTS, [2.0, 4.0, 8.0])
     provider.error = None
     job = step(job, provider, Desk(), RULES, now=now)
@@ -283,5 +280,5 @@ def test_a_clock_that_is_ahead_for_a_moment_makes_no_job_overdue() -> None:
 
 def test_an_attempt_to_submit_that_is_ahead_counts_as_now() -> None:
     after = step(replace(INTERRUPTED, tried_at=NOW + 86_400.0), Provider(), Desk(), RULES, now=NOW)
-    assert after.look_at == NOW + UNSEEN_SECONDS
+    assert after.look_at == NOW + BATCH_TIMING.unseen
     assert step(after, Provider(), Desk(), RULES, now=after.look_at).stage is Stage.RUNNING
