@@ -43,7 +43,7 @@ DEFECTS = (
         file="memory/documents/content.py",
         right="_FILE = os.O_RDONLY | os.O_NOFOLLOW",
         wrong="_FILE = os.O_RDONLY",
-        caught_by=("tests/unit/memory/test_path_safety.py",),
+        caught_by=("tests/unit/memory/documents/test_path_safety.py",),
     ),
     Defect(
         name="redaction that leaves tokens as they are",
