@@ -22,9 +22,7 @@ def note(workspace: Path) -> None:
     (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", encoding="utf-8")
 
 
-def test_tokens_and_sockets_are_refused_in_a_home_that_others_may_write_until_it_is_closed(
-    home: Path, workspace: Path
-) -> None:
+def test_tokens_and_sockets_are_refused_in_a_home_that_others_may_write(home: Path, workspace: Path) -> None:
     home.mkdir()
     home.chmod(0o777)
     (home / "recalld.toml").write_text(

@@ -367,7 +367,7 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
         assert page.evaluate("JSON.stringify(sessionStorage)") == "{}"
 
 
-def test_three_hundred_agents_are_paged_and_found_and_only_what_is_opened_is_looked_at(
+def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
     settings: Settings, tmp_path: Path, browser: Browser
 ) -> None:
     class HealthStore(QuietBoard):

@@ -43,9 +43,7 @@ def told(text: str, series: str) -> float:
     )
 
 
-def test_producers_two_worker_processes_and_a_query_service_share_one_queue_and_are_watched(
-    home: Path, workspace: Path, redis_url: str
-) -> None:
+def test_producers_two_workers_and_a_query_service_share_one_queue(home: Path, workspace: Path, redis_url: str) -> None:
     (workspace / "MEMORY.md").write_text("The gateway listens on port 18789.\n", "utf-8")
     config = home.parent / "recalld.toml"
     config.write_text(f'provider = "stub"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")

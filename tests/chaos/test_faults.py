@@ -95,9 +95,7 @@ def test_a_home_on_a_full_disk_says_so_and_goes_on_by_itself_when_there_is_room(
         assert siege.payments.double == []
 
 
-def test_a_home_that_nobody_may_write_answers_and_refuses_to_index_in_one_sentence(
-    tmp_path: Path, workspace: Path
-) -> None:
+def test_a_home_that_cannot_be_written_answers_and_refuses_to_index(tmp_path: Path, workspace: Path) -> None:
     (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n", "utf-8")
     home = tmp_path / "home"
     environment = {"RECALLD_PROVIDER": "stub"}
@@ -116,9 +114,7 @@ def test_a_home_that_nobody_may_write_answers_and_refuses_to_index_in_one_senten
             assert refused.stderr.count("\n") == 1, refused.stderr
 
 
-def test_of_two_daemons_that_start_at_once_in_one_home_one_works_and_the_other_says_why_not(
-    tmp_path: Path, workspace: Path
-) -> None:
+def test_of_two_daemons_that_start_at_once_in_one_home_only_one_works(tmp_path: Path, workspace: Path) -> None:
     home = tmp_path / "home"
     daemon = Daemon(home, workspace)
     command = [sys.executable, "-m", "recalld", *daemon.options(), "up", "--workspace", str(workspace), "--port", "0"]

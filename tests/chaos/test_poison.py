@@ -75,7 +75,7 @@ def notes(workspace: Path) -> Path:
 
 
 @pytest.mark.long
-def test_a_document_that_kills_every_worker_that_reads_it_is_a_dead_letter_and_the_rest_is_found(
+def test_a_document_that_kills_its_readers_is_a_dead_letter_and_the_rest_is_found(
     tmp_path: Path, home: Path, workspace: Path, notes: Path
 ) -> None:
     (notes / "bad.md").write_text("Socrates drank hemlock.\n")
@@ -102,7 +102,7 @@ def test_a_document_that_kills_every_worker_that_reads_it_is_a_dead_letter_and_t
 
 
 @pytest.mark.long
-def test_a_text_that_kills_every_worker_that_embeds_it_is_refused_and_the_others_get_their_vectors(
+def test_a_text_that_kills_its_embedders_is_refused_and_others_get_their_vectors(
     tmp_path: Path, home: Path, workspace: Path, notes: Path
 ) -> None:
     (notes / "bad.md").write_text("The nightshade grows by the wall.\n")

@@ -59,9 +59,7 @@ def told_to_stop() -> threading.Event:
     return event
 
 
-def test_workers_of_a_copied_home_are_refused_with_a_sentence_and_more_of_the_same_home_are_welcome(
-    shared: Settings, tmp_path: Path
-):
+def test_workers_of_a_copied_home_are_refused_and_more_of_the_same_home_welcome(shared: Settings, tmp_path: Path):
     with Workers(shared) as workers:
         assert (shared.home / "id").exists()
         copy = copy_of(shared, tmp_path)

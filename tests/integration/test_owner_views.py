@@ -88,7 +88,9 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
     assert answer["fallback"] is False
 
 
-def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(settings: Settings, store: Store) -> None:
+def test_a_queue_that_takes_nothing_new_is_reported_and_no_process_called_silent(
+    settings: Settings, store: Store
+) -> None:
     class HealthStore(QuietBoard):
         def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))

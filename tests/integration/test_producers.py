@@ -182,7 +182,7 @@ def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monke
     wait_until(lambda: (ConditionCode.WATCH_OVERFLOWED, "main") not in house.troubles.open)
 
 
-def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afterwards(house: House) -> None:
+def test_while_the_queue_is_away_nothing_is_lost_and_all_is_compared_afterwards(house: House) -> None:
     house.agent()
     house.write("main/memory/old.md")
     house.remember()
@@ -275,7 +275,7 @@ def test_the_end_of_a_session_stays_in_the_spool_until_the_home_keeps_it(house: 
 
 
 @pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])
-def test_a_path_of_a_hook_that_is_not_below_its_agents_folders_is_never_opened_and_said(
+def test_a_path_of_a_hook_outside_its_agents_folders_is_reported_and_never_opened(
     house: House, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     house.agent("main", folders=("sessions",), sessions=SyncSessions(quiet_seconds=0), watch=False)

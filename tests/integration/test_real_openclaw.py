@@ -162,7 +162,7 @@ def paths(answer: dict[str, Any], corpus: str | None = None) -> list[str]:
 
 
 @pytest.mark.long
-def test_beside_openclaws_own_memory_recalld_adds_its_passages_and_costs_nothing_when_it_stops(
+def test_recalld_adds_passages_to_openclaws_memory_and_stopped_costs_nothing(
     openclaw: OpenClaw, recalld: Daemon
 ) -> None:
     openclaw.install(PLUGIN, home=str(recalld.home), agents={"main": "research"})

@@ -76,7 +76,7 @@ def is_left(workers: Workers) -> int:
         pytest.param("min-replicas-to-write", "1", "0", marks=pytest.mark.long),
     ],
 )
-def test_consumers_outlive_a_server_that_takes_no_writes_and_go_on_with_what_was_delayed(
+def test_consumers_outlive_a_server_without_writes_and_go_on_with_delayed_jobs(
     setting: str,
     value: str,
     healthy: str,

@@ -77,9 +77,7 @@ def test_what_is_indexed_is_sent_and_kept_without_its_secrets(
         assert not any(secret in json.dumps(hit) for secret in (TOKEN, PASSWORD, KEY))
 
 
-def test_an_index_that_was_made_before_a_pattern_was_set_shows_nothing_of_what_that_hides(
-    commands: CommandLine, home: Path
-) -> None:
+def test_an_index_older_than_a_pattern_shows_nothing_that_the_pattern_hides(commands: CommandLine, home: Path) -> None:
     commands.say("index")
     assert COMMIT in commands.json("search", "who pushes")["results"][0]["snippet"]
     config = home.parent / "recalld.toml"

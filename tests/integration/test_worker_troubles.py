@@ -35,7 +35,7 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     return asking(settings, server.url)
 
 
-def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_is_accepted(
+def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
     remote: Settings,
     broker_server: BrokerServer,
     server: EmbeddingServer,
@@ -82,7 +82,7 @@ def test_a_provider_that_asks_for_time_gets_it(
     assert all(0 < seconds <= 1.5 for _, seconds in pauses), "what is left of the time that was asked for"
 
 
-def test_an_error_that_nobody_foresaw_is_said_and_tried_again_ever_more_rarely_until_its_cause_is_gone(
+def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
     settings: Settings,
     broker_server: BrokerServer,
     pauses: list[tuple[str, float]],
@@ -140,7 +140,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
 # No space, and no owner
 
 
-def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_found_all_the_same(
+def test_without_space_for_a_new_generation_live_notes_are_found_all_the_same(
     settings: Settings,
     broker_server: BrokerServer,
     pauses: list[tuple[str, float]],

@@ -197,7 +197,7 @@ def content(workers: Workers, agent: str) -> list[tuple[int, int, int, str]]:
         return [(one.ordinal, one.start_line, one.end_line, one.text_hash) for one in reader.chunks_of(KEY)]
 
 
-def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole_whichever_comes_first(
+def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
     settings: Settings, broker_server: BrokerServer, workspace: Path
 ) -> None:
     sessions = workspace.parent / "sessions"

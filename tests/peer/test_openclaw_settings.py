@@ -139,7 +139,7 @@ def test_a_file_of_march_is_taken_over_as_before(home: Path) -> None:
     assert [remark for remark in main.remarks if "not copied" in remark]
 
 
-def test_a_file_whose_migration_stopped_half_way_keeps_both_halves_and_prefers_the_newer(home: Path) -> None:
+def test_a_half_migrated_file_keeps_both_halves_and_prefers_the_newer(home: Path) -> None:
     march, current = read_json5(MARCH.read_text()), read_json5(CURRENT.read_text())
     mixed = {
         "agents": {**march["agents"], "entries": {"main": {"memory": {"search": {"query": {"maxResults": 3}}}}}},

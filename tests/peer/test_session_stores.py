@@ -99,7 +99,7 @@ def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_te
     assert kinds_of(STORED)[f"{name}.jsonl"] == kind
 
 
-def test_cron_runs_and_dreams_of_the_store_are_left_out_and_counted_and_a_persons_sub_agents_are_not(
+def test_cron_runs_and_dreams_are_left_out_and_a_persons_sub_agents_are_not(
     sessions: Path,
 ) -> None:
     write(sessions, *(f"{entry['sessionId']}.jsonl" for entry in STORED.values()), "unknown.jsonl")
@@ -190,7 +190,7 @@ def said(*messages: dict[str, Any]) -> list[str]:
 HEARTBEAT = {"kind": "internal_system", "sourceTool": "heartbeat"}
 
 
-def test_a_heartbeat_that_is_answered_in_words_leaves_nothing_up_to_the_next_message_of_a_person() -> None:
+def test_an_answered_heartbeat_leaves_nothing_up_to_a_persons_next_message() -> None:
     beat = {"role": "user", "content": "Anything to do?", "provenance": HEARTBEAT}
     answers = [{"role": "assistant", "content": text} for text in ("The disk is fine.", "So is the network.")]
     person = {"role": "user", "content": "And the printer?"}

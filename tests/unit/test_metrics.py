@@ -24,7 +24,7 @@ def test_a_metric_is_a_question_and_its_name_has_its_unit(metric: Metric):
     assert [one.name for one in METRICS].count(metric.name) == 1
 
 
-def test_no_label_can_hold_what_somebody_wrote():
+def test_no_label_can_hold_what_a_user_wrote():
     known = {"version", "mode", "outcome", "missing", "status", "agent", "provider", "model", "state", "queue"}
     assert {label for metric in METRICS for label in metric.labels} == known | {"lane", "actor", "of"}
 

@@ -33,7 +33,7 @@ def test_a_folder_on_a_network_file_system_is_found_by_its_mount(tmp_path: Path,
     assert blind_folder([tmp_path], mounts=file) is None
 
 
-def test_an_agent_on_a_network_mount_is_polled_without_a_condition_until_the_disk_is_local(
+def test_an_agent_on_a_network_mount_is_polled_until_the_disk_is_local(
     tmp_path: Path, home: Path, workspace: Path
 ) -> None:
     conditions, heard = RecordingConditions(), Heard()

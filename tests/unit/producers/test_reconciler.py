@@ -153,7 +153,7 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     assert report.problems == hidden.problems
 
 
-def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_none_and_that_is_said(
+def test_a_workspace_that_became_an_empty_mount_point_loses_no_note(
     bench: Bench,
 ) -> None:
     for number in range(1000):

@@ -21,9 +21,7 @@ REFUSED = ConditionCode.EVENT_PATHS_REFUSED, "main"
     ["/etc/a.jsonl", "/x\n\x1b[31m\udce9" + "y" * 10_000, "/half of a pair \ud800 \x1b[2J\n.jsonl"],
     ids=["usual", "long", "no path"],
 )
-def test_refused_paths_are_one_condition_with_their_number_and_the_last_one_for_a_while(
-    tmp_path: Path, path: str
-) -> None:
+def test_refused_paths_are_one_condition_with_their_number_and_the_last_one(tmp_path: Path, path: str) -> None:
     conditions = RecordingConditions()
     report = FilesReport(tmp_path, ["main"], conditions)
     report.watched("main", WatchState(WatchMode.EVENTS))
@@ -44,7 +42,7 @@ def test_refused_paths_are_one_condition_with_their_number_and_the_last_one_for_
     assert conditions.open == {}
 
 
-def test_what_watching_does_is_published_while_it_runs_and_an_overflow_is_a_condition_until_the_comparison(
+def test_watching_is_published_and_an_overflow_is_a_condition_until_the_comparison(
     tmp_path: Path,
 ) -> None:
     conditions, published = RecordingConditions(), tmp_path / "run/watch.json"

@@ -49,7 +49,7 @@ def test_a_spooled_hook_comes_back_as_it_was(tmp_path: Path, hook: Hook) -> None
     assert isinstance(got[0], Hook)
 
 
-def test_a_session_end_that_could_not_be_kept_comes_again_and_holds_up_no_later_event(tmp_path: Path) -> None:
+def test_a_session_end_that_could_not_be_kept_comes_again_and_blocks_no_event(tmp_path: Path) -> None:
     for hook in (Hook("ended", ("/s/a.jsonl",), at=7.5), Hook("grew", ("/s/b.jsonl",))):
         write_hook(str(tmp_path), hook)
     got: list[Event | Hook] = []

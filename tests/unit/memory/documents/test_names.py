@@ -30,7 +30,7 @@ DRAFTS = ["a.jsonl.tmp", "a.jsonl~", "a.jsonl.lock", "a.jsonl.reset.", "a.jsonl.
 HIDDEN = [".a.jsonl", ".jsonl", "caf\udce9.jsonl", "a.json", "sessions.json"]
 
 
-def test_notes_and_transcripts_are_known_by_their_names_and_drafts_copies_and_traces_are_neither() -> None:
+def test_notes_and_transcripts_are_known_by_name_and_drafts_and_copies_are_neither() -> None:
     assert all(map(is_note_name, NOTES))
     assert not any(map(is_note_name, NO_NOTES))
     assert all(map(is_transcript_name, [*SESSIONS, *ARCHIVES]))

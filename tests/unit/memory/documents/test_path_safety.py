@@ -130,9 +130,7 @@ def test_a_folder_swapped_for_a_link_at_the_last_moment_leads_nowhere(
         *("memory\\a.md", "memory/" + "a/" * 3000 + "a.md"),
     ],
 )
-def test_a_path_from_outside_that_is_no_document_by_name_gets_one_and_the_same_answer(
-    files: AgentFiles, path: str
-) -> None:
+def test_every_path_that_is_no_document_by_name_gets_the_same_answer(files: AgentFiles, path: str) -> None:
     with pytest.raises(DocumentRefused) as refusal:
         files.resolve(path)
     assert str(refusal.value) == "this path is not a document of the agent's memory"

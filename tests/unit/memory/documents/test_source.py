@@ -130,7 +130,7 @@ def test_of_a_great_many_problems_a_few_are_told_and_the_rest_is_counted(case: C
     assert {(one.params["kind"], one.params["count"]) for one in problems[-2:]} == {(kind, 80) for kind in kinds}
 
 
-def test_beyond_a_number_of_documents_the_rest_is_told_and_nothing_is_taken_for_deleted(
+def test_beyond_a_number_of_documents_the_rest_is_reported_and_none_deleted(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memory.documents.scan.MAX_DOCUMENTS", 20)

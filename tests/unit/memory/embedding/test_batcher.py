@@ -176,7 +176,7 @@ def test_the_same_text_of_several_tickets_is_sent_once(make: Make, cache: Embedd
     assert provider.inputs == 20
 
 
-def test_the_cache_holds_a_vector_before_anybody_sees_it(make: Make, tmp_path: Path) -> None:
+def test_the_cache_holds_a_vector_before_a_caller_sees_it(make: Make, tmp_path: Path) -> None:
     seen: list[bool] = []
     tickets: list[Ticket] = []
 

@@ -56,7 +56,7 @@ def test_pieces_put_together_are_the_text_but_for_what_is_empty(text: str) -> No
         before *= 2
 
 
-def test_a_text_that_is_too_long_gets_the_mean_of_its_pieces_and_its_neighbours_their_own() -> None:
+def test_a_text_that_is_too_long_gets_the_mean_of_its_pieces_and_others_their_own() -> None:
     provider = Short(most=300)
     outcomes = sent(provider, "one short text", LONG, "another one")
     vectors = {place: row for outcome in outcomes for place, row in zip(outcome.places, outcome.result, strict=True)}  # type: ignore[arg-type]

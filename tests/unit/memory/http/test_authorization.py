@@ -32,7 +32,7 @@ def test_names_of_this_machine(names: list[str], loopback: bool):
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "token-of-ada", "Basic token-of-ada", "Bearer wrong", "Bearer sécret"]
 )
-def test_without_a_known_token_nobody_comes_in(header: str | None):
+def test_without_a_known_token_no_client_comes_in(header: str | None):
     for tokens in (TOKENS, {}):
         assert denied(Authorizer(("ada", "bob"), tokens), header, "ada").status == 401
 

@@ -53,7 +53,7 @@ def test_a_folder_is_its_users_alone_if_no_other_owns_or_may_write_it(
     assert (judged(is_outer=False), judged(is_outer=True)) == (others, outer)
 
 
-def test_the_first_folder_that_others_may_write_is_named_with_the_command_to_close_it(tmp_path: Path) -> None:
+def test_the_first_folder_that_others_may_write_is_named_with_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "it's mine" / "run" / "tokens"
     assert open_to_others(folder, within=tmp_path) is None, "it will be made"
     folder.mkdir(parents=True, mode=0o700)

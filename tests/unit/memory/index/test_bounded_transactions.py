@@ -159,9 +159,7 @@ def test_no_transaction_changes_more_than_a_bounded_number_of_chunks(
     assert indexer.target().check() == []
 
 
-def test_a_search_waits_for_no_transaction_and_finds_every_document_in_one_version_at_least(
-    world: World, watch: Watch
-) -> None:
+def test_a_search_waits_for_no_transaction_and_finds_every_document_in_a_version(world: World, watch: Watch) -> None:
     indexer = world.indexer()
     index(indexer)
     found: list[list[bool]] = []

@@ -106,7 +106,7 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert writer.open_writer("f2", "second") == [target]
 
 
-def test_an_index_file_that_somebody_deleted_is_made_anew(
+def test_an_index_file_that_was_deleted_is_made_anew(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
     [lost] = writer.open_writer("f1", "first")
@@ -119,7 +119,7 @@ def test_an_index_file_that_somebody_deleted_is_made_anew(
     assert fingerprint_of(generations.open_reader()) == "f1"
 
 
-def test_a_sweep_spares_a_new_unnamed_generation_and_two_files_that_were_damaged_lately(
+def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     writer: GenerationWriter, folder: Path
 ) -> None:
     writer.open_writer("f1", "first")

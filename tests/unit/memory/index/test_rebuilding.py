@@ -103,7 +103,7 @@ def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cach
     assert finds(changed, "迁移")
 
 
-def test_a_new_index_asks_the_same_account_not_again_for_what_it_refused_and_another_one_once(world: World) -> None:
+def test_a_new_index_asks_for_refused_texts_once_and_at_another_account_only(world: World) -> None:
     world.provider.account = "one"
     index(world.indexer())
     changed = world.indexer(chunking={"tokens": 400, "overlap": 40})
@@ -189,7 +189,7 @@ def _content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
 
 
-def test_changed_settings_while_the_workspace_is_not_mounted_leave_the_old_index_answering(world: World) -> None:
+def test_settings_changed_without_a_workspace_leave_the_old_index_answering(world: World) -> None:
     index(world.indexer())
     disk = world.workspace.rename(world.workspace.with_name("disk"))
     for mounted in (False, True):  # the folder is gone, and then it is an empty mount point

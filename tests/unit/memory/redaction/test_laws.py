@@ -87,7 +87,7 @@ def test_words_are_never_secrets(text: str) -> None:
     _TEXTS,
     st.lists(_PATTERNS, max_size=3),
 )
-def test_the_laws_hold_with_anybodys_patterns(text: str, patterns: list[str]) -> None:
+def test_the_laws_hold_with_patterns_of_users(text: str, patterns: list[str]) -> None:
     find = UserPatterns(patterns, INDEXING)
     redacted = redact(text, find)
     assert redact(redacted, find) == redacted

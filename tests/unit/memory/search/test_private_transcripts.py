@@ -337,7 +337,7 @@ def test_a_prompt_gets_passages_of_those_documents_only_that_its_session_finds(o
     assert sources == expected(VISIBLE[session_key])
 
 
-def test_a_group_that_asks_for_transcripts_alone_gets_an_empty_answer_without_an_error(opened) -> None:
+def test_a_group_that_asks_for_transcripts_alone_gets_an_empty_answer(opened) -> None:
     answer = answer_to(opened(), CHANNEL, sources=("sessions",))
 
     assert answer.results == ()

@@ -61,7 +61,7 @@ def test_whoever_leases_while_others_rest_has_an_open_reader():
     assert not any(one.inside for one in openings)
 
 
-def test_readers_of_replaced_generations_close_after_their_last_user_without_another_lease():
+def test_readers_of_replaced_generations_close_after_their_last_user():
     openings = [Openings(), Openings()]
     open_readers = OpenReaders(3)
     shared = [SharedReader(one, open_readers=open_readers) for one in openings]

@@ -53,7 +53,7 @@ def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several
     assert agents.not_ready() is None
 
 
-def test_a_start_opens_the_agents_that_were_used_last_and_says_in_one_line_what_is_not_well(
+def test_a_start_opens_the_last_used_agents_and_logs_in_one_line_what_is_not_well(
     settings: Settings, tmp_path: Path
 ) -> None:
     wrong: dict[str, dict[str, object]] = {

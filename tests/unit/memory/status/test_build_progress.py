@@ -42,7 +42,7 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
     writer.close()
 
 
-def test_what_is_left_takes_as_long_as_what_is_there_did_and_vectors_come_at_their_rate() -> None:
+def test_the_rest_takes_as_long_as_the_work_before_and_vectors_come_at_their_rate() -> None:
     counts = IndexCounts(files=20, vectors_pending=50, last_commit_at=1_060.0)
     assert seconds_left(counts, began=1_000.0, documents=60, rate=5.0) == 60 * 40 / 20 + 10
     assert seconds_left(counts, began=1_000.0, documents=20, rate=5.0) == 10

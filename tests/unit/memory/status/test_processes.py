@@ -29,7 +29,7 @@ def test_a_process_that_is_not_well_is_a_condition_with_its_host_and_what_hangs(
     assert found.params == {"pid": 7, "host": "here", "threads": "its tail thread"}
 
 
-def test_when_all_are_silent_the_machine_may_have_slept_and_they_are_looked_at_once_more():
+def test_when_all_are_silent_they_are_looked_at_once_more():
     waited: list[float] = []
     asleep = (unwell("work", "silent"), unwell("watch", "silent"))
     well = (state("work"), state("watch"))
@@ -66,6 +66,6 @@ def test_one_condition_names_the_changed_file_both_times_and_what_to_start_again
     assert found.params == {"changed_at": 900.0, "read_at": 500.0, "commands": "`recalld up`"}
 
 
-def test_another_version_is_a_condition_and_that_of_a_command_that_ends_by_itself_is_not():
+def test_another_version_is_a_condition_and_that_of_a_passing_command_is_not():
     [found] = outdated(state("work", version="0.9"), state("index", version="0.8"), state("serve"))
     assert (found.code, found.subject, found.since) == (ConditionCode.VERSION_DIFFERS, "0.9", 400.0)

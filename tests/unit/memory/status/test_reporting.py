@@ -92,7 +92,7 @@ def test_an_edit_or_a_deletion_that_is_not_queued_is_not_ok(settings: Settings, 
     assert (look().disk.vanished, look().ok) == (1, False)
 
 
-def test_a_workspace_that_is_missing_or_emptied_is_said_and_none_of_its_notes_has_vanished(
+def test_a_missing_or_emptied_workspace_is_reported_and_no_note_has_vanished(
     settings: Settings, workspace: Path, look: Look, note: Path
 ):
     write_index(settings)

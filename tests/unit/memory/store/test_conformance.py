@@ -408,7 +408,7 @@ def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_ch
     assert (store.revision(NOTE), store.counts().vectors_ready) == (revision, 1)
 
 
-def test_a_refused_chunk_is_the_dead_letter_of_its_document_which_is_indexed_all_the_same(store: Store) -> None:
+def test_a_refused_chunk_is_a_dead_letter_of_its_document_which_is_indexed(store: Store) -> None:
     with_refusals(store, "fine", "gateway", "as well", refused={1: "the provider refused it"})
     [letter] = store.dead_letters()
     assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)

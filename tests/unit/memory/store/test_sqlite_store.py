@@ -70,7 +70,7 @@ print(store.vector_reason, store.counts().vectors_ready, len(store.search_vector
 """
 
 
-def test_an_index_made_where_sqlite_vec_is_missing_has_its_vectors_and_sqlite_vec_reads_them(tmp_path: Path) -> None:
+def test_an_index_made_without_sqlite_vec_has_its_vectors_and_sqlite_vec_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "made.sqlite"
     command = [sys.executable, "-c", WRITE_WITHOUT_SQLITE_VEC, str(path)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)

@@ -43,7 +43,7 @@ def test_vectors_are_searched_and_keywords_say_why_not(written: Path) -> None:
     reader.close()
 
 
-def test_nothing_is_written_that_would_lack_its_keywords_and_vectors_join_all_the_same(written: Path) -> None:
+def test_nothing_is_written_without_its_keywords_and_vectors_join_all_the_same(written: Path) -> None:
     with without_fts5():
         store = Store(written, StoreOptions())
         before = store.change_token()

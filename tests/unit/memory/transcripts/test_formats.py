@@ -69,7 +69,7 @@ def test_a_transcript_is_recognised_whether_its_first_lines_are_there_or_not(nam
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
-def test_nothing_that_nobody_said_is_in_a_chunk_and_no_line_is_unknown_or_of_another_format(name: str) -> None:
+def test_only_what_was_said_is_in_a_chunk_and_every_line_is_of_its_format(name: str) -> None:
     data = transcript(name, 12)
     fold, chunks = folded(data)
     assert UNSAID in data.decode()
@@ -101,7 +101,7 @@ def test_a_compaction_is_counted_and_its_summary_is_not_read(name: str) -> None:
         assert not is_compaction_line(line)
 
 
-def test_a_line_of_an_unknown_type_is_named_and_a_named_format_is_not_recognised_anew() -> None:
+def test_a_line_of_an_unknown_type_is_named_and_a_named_format_stays() -> None:
     for name in FORMATS:
         interpreter = Interpreter(None)
         assert isinstance(interpreter.read(message_line(name, "user", "hello")), Said)
@@ -254,7 +254,7 @@ def words(name: str, text: str) -> str | None:
         *((name, text, text) for name, texts in _SAID.items() for text in texts),
     ],
 )
-def test_what_a_program_sent_is_not_read_and_a_person_who_writes_a_mark_keeps_their_words(
+def test_what_a_program_sent_is_not_read_and_a_person_with_a_mark_keeps_their_words(
     name: str, text: str, said: str | None
 ) -> None:
     assert words(name, text) == said

@@ -49,7 +49,7 @@ def test_the_reference_formula_is_cosine_and_keyword_position():
 @given(
     scores=st.lists(st.floats(0, 1), max_size=20), top=st.integers(1, 12), more=st.lists(st.floats(0, 1), max_size=9)
 )
-def test_sorting_by_the_reported_score_keeps_the_order_and_a_longer_list_begins_like_a_shorter_one(scores, top, more):
+def test_scores_keep_the_order_and_a_longer_list_begins_like_a_shorter_one(scores, top, more):
     fused = [
         Fused(id=place, rank=-place, score=score, vector=None, text=None) for place, score in enumerate(scores + more)
     ]

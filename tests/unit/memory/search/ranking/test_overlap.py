@@ -62,7 +62,7 @@ def test_when_a_message_was_said_is_not_what_it_says():
     assert one == two != other
 
 
-def test_copies_of_a_conversation_say_the_same_where_it_matched_and_not_where_they_went_on():
+def test_copies_of_a_conversation_are_one_where_they_matched_and_not_beyond():
     going_on = "\n".join(f"User: Go on {n}." for n in range(30))
     common = f"User: Where is the key?\nAssistant: Behind the door.\n{going_on}"
     ends = [f"{common}\nAssistant: {word} it is." for word in ("Red", "Blue", "Green")]
