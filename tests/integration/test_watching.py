@@ -1,43 +1,45 @@
-"""The real inotify, on real folders."""
+"""Watching of real folders: by inotify, by the observer of other systems, and by polling."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import importlib
 import itertools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.report import WatchMode
-from producers.watcher import Watcher
+from producers.observer import ObserverSource
+from producers.report import FilesReport, WatchMode
+from producers.watcher import Watcher, blind_folder
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
-from tests.recording import Heard
+from tests.recording import Heard, RecordingConditions
 from tests.waiting import wait_until
 
-if sys.platform != "linux":
-    pytest.skip("inotify is Linux's", allow_module_level=True)
+#: Where watchdog calls inotify.
+INOTIFY = "watchdog.observers.inotify_c"
 
-import ctypes
-
-from watchdog.observers import inotify_c
+linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
 
 class Desk:
     """A workspace that is watched."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
         self.workspace = root / "workspace"
         self.memory = self.workspace / "memory"
         self.heard = Heard()
         self.marks = itertools.count()
-        self.watcher = Watcher(self.heard, poll_interval_seconds=0.02)
+        self.watcher = Watcher(self.heard, poll_interval_seconds=0.02, **options)
 
     def watch(self, *extra_paths: str, agent: str = "main", workspace: Path | None = None) -> AgentFiles:
         files = AgentFiles(
@@ -68,11 +70,20 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
+def options() -> dict[str, Any]:
+    """Options of the watcher."""
+    return {}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, options: dict[str, Any]) -> Iterator[Desk]:
+    desk = Desk(tmp_path, **options)
     desk.memory.mkdir(parents=True)
     yield desk
     desk.watcher.close()
+
+
+by_each_source = pytest.mark.parametrize("options", [{}, {"source": ObserverSource}], ids=["inotify", "observer"])
 
 
 def write(path: Path, text: str = "text") -> Path:
@@ -106,6 +117,7 @@ CHANGES: list[tuple[Callable[[Path], object], set[str]]] = [
 ]
 
 
+@by_each_source
 @pytest.mark.parametrize(
     ("change", "heard"),
     CHANGES,
@@ -118,6 +130,7 @@ def test_a_change_of_a_note_is_heard(desk: Desk, change: Callable[[Path], object
     assert desk.settle() == {f"memory/{name}" for name in heard}
 
 
+@by_each_source
 def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then_on(desk: Desk) -> None:
     desk.watch()
     write(desk.root / "elsewhere" / "a.md")
@@ -128,6 +141,7 @@ def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then
     assert desk.settle() == {"memory/project/deep/c.md"}
 
 
+@by_each_source
 def test_a_folder_moved_out_asks_for_a_comparison_and_is_watched_no_longer(desk: Desk) -> None:
     write(desk.memory / "project/a.md")
     write(desk.memory / "project/deep/b.md")
@@ -172,6 +186,7 @@ def swap_a_folder_above(desk: Desk) -> None:
     (desk.root / "restored").rename(desk.root / "above")
 
 
+@by_each_source
 @pytest.mark.parametrize("swap", [swap_the_link, swap_a_folder_above])
 def test_watches_follow_a_path_that_leads_to_another_folder(desk: Desk, swap: Callable[[Desk], None]) -> None:
     (desk.root / "current").symlink_to(desk.workspace)
@@ -207,6 +222,7 @@ def test_no_file_is_missed_in_folders_that_are_made_and_filled_at_once(desk: Des
     desk.wait_for(*expected)
 
 
+@linux
 def test_three_hundred_workspaces_take_one_thread(desk: Desk) -> None:
     before = threading.active_count()
     for number in range(300):
@@ -234,6 +250,7 @@ class Held:
         self.overflows += lost
 
 
+@linux
 def test_an_overflow_of_the_kernels_queue_is_told_and_a_refresh_watches_what_was_missed(desk: Desk) -> None:
     held = Held()
     desk.watcher.close()
@@ -257,18 +274,19 @@ def test_an_overflow_of_the_kernels_queue_is_told_and_a_refresh_watches_what_was
 
 def refuse(code: int, *, after: int = 0) -> Callable[..., int]:
     """A system call that fails from the `after`-th call on."""
-    real = inotify_c.inotify_add_watch
+    real = importlib.import_module(INOTIFY).inotify_add_watch
     calls = iter(range(1_000_000))
 
     def call(*arguments: object) -> int:
         if next(calls) < after:
-            return real(*arguments)  # type: ignore[arg-type]
+            return int(real(*arguments))
         ctypes.set_errno(code)
         return -1
 
     return call
 
 
+@linux
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: int
@@ -278,7 +296,7 @@ def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
     write(desk.memory / "deep/a.md")
     desk.watch(agent="other", workspace=other)
     with monkeypatch.context() as exhausted:
-        exhausted.setattr(inotify_c, "inotify_add_watch", refuse(errno.ENOSPC, after=granted))
+        exhausted.setattr(f"{INOTIFY}.inotify_add_watch", refuse(errno.ENOSPC, after=granted))
         desk.watch()
     state = desk.watcher.state("main")
     assert state.mode is WatchMode.POLLING
@@ -290,11 +308,12 @@ def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
     desk.wait_for("memory/deep/b.md")
 
 
+@linux
 def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as exhausted:
-        exhausted.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
+        exhausted.setattr(f"{INOTIFY}.inotify_init", refuse(errno.EMFILE))
         desk.watch()
     assert "max_user_instances=" in (desk.watcher.state("main").reason or "")
     assert desk.watcher.state("main").mode is WatchMode.POLLING
@@ -303,3 +322,45 @@ def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
     assert desk.watcher.state("main").reason is None
     write(desk.memory / "a.md")
     desk.wait_for("memory/a.md")
+
+
+# Folders whose changes the system does not report
+
+
+def mounts(folder: Path, where: Path, kind: str) -> Path:
+    """A table of mounts with a file system of that kind."""
+    file = folder / "mounts"
+    escaped = str(where).replace(" ", "\\040")
+    file.write_text(f"/dev/sda1 / ext4 rw,relatime 0 0\nserver:/export {escaped} {kind} rw,relatime 0 0\n")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
+def test_a_folder_on_a_network_file_system_is_found_by_its_mount(tmp_path: Path, kind: str) -> None:
+    shared, linked = tmp_path / "a share", tmp_path / "linked"
+    (shared / "notes").mkdir(parents=True)
+    linked.symlink_to(shared / "notes")
+    table = mounts(tmp_path, shared, kind)
+    assert blind_folder([tmp_path, shared / "notes"], mounts=table) == (shared / "notes", kind)
+    assert blind_folder([linked], mounts=table) == (linked, kind)
+    assert blind_folder([tmp_path], mounts=table) is None
+
+
+def test_an_agent_on_a_network_mount_is_polled_until_the_disk_is_local(tmp_path: Path) -> None:
+    table = mounts(tmp_path, tmp_path / "workspace", "nfs4")
+    desk, conditions = Desk(tmp_path, mounts=table), RecordingConditions()
+    desk.memory.mkdir(parents=True)
+    desk.watch()
+    state = desk.watcher.state("main")
+    assert (state.mode, state.wanted) == (WatchMode.POLLING, True)
+    write(desk.memory / "from elsewhere.md")
+    desk.wait_for("memory/from elsewhere.md")
+    report = FilesReport(tmp_path / "home", ["main"], conditions)
+    report.compared("main", ())
+    report.watched("main", state)
+    report.publish(now=0.0)
+    assert conditions.open == {}, "polling is what this folder needs"
+    table.write_text("")
+    desk.watcher.refresh("main")
+    assert desk.watcher.state("main").mode is WatchMode.EVENTS
+    desk.watcher.close()
