@@ -110,7 +110,7 @@ def test_a_home_that_cannot_be_written_answers_and_refuses_to_index(tmp_path: Pa
         for command in ("index", "up"):
             refused = recalld(command, "--workspace", str(workspace), home=home, environment=environment)
             assert refused.returncode == 1
-            assert "choose another folder with --home or RECALLD_HOME" in refused.stderr
+            assert "RECALLD_HOME" in refused.stderr
             assert refused.stderr.count("\n") == 1, refused.stderr
 
 

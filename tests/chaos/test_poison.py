@@ -110,6 +110,5 @@ def test_a_text_that_kills_its_embedders_is_refused_and_others_get_their_vectors
         wait_until(lambda: "memory/bad.md" in letters(daemon), timeout=120, what=daemon.said())
         [(_, letter)] = letters(daemon).items()
         assert letter["errorClass"] == "EmbeddingRefused"
-        assert "while it embedded this, at last alone" in letter["reason"]
         wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 12)
         assert daemon.found("nightshade", "memory/bad.md"), "keywords find it all the same"

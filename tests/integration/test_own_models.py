@@ -110,14 +110,14 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
     notes.set("HF_ENDPOINT", "http://127.0.0.1:1")
     code, _, err = notes.run("model", "pull", "bekko-a8m")
     assert code == 1
-    assert "the bundled model needs no network" in err
+    assert "bundled" in err
     assert "Traceback" not in err
     hub.spoils = True
     code, _, err = notes.run("model", "pull", "tiny", "--hub", hub.url)
     assert (code, "SHA-256" in err) == (1, True)
     assert notes.run("model", "pull", "no-such-model")[0] == 2
     code, _, err = notes.run("model", "pull", "stella-400M")
-    assert (code, "optimum-cli export onnx" in err) == (1, True)
+    assert (code, "optimum-cli" in err) == (1, True)
     assert not [path for path in (home / "cache" / "models").iterdir() if path.is_dir()]
     assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
 

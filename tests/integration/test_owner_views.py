@@ -110,8 +110,8 @@ def test_a_queue_that_takes_nothing_new_is_reported_and_no_process_called_silent
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
         page = client.get("/metrics").text
     [trouble] = agent["troubles"]
-    assert (trouble["part"], trouble["message"]) == ("broker", "its memory is full")
-    assert answer["degraded"] == ["its memory is full; until then changed files are not noticed"]
+    assert (trouble["part"], trouble["code"]) == ("broker", ConditionCode.BROKER_READ_ONLY)
+    assert [one["code"] for one in answer["conditions"]] == [ConditionCode.CHANGES_UNSEEN]
     assert "recalld_broker_up 0.0" in page
 
 
@@ -189,7 +189,7 @@ def test_terms_are_what_a_query_looks_for(settings: Settings) -> None:
         assert any("deployments".startswith(term) for term in answer["terms"])
         assert "the" not in answer["terms"]
         unknown = client.post("/v1/terms", json={"query": "x", "agent": "main"})
-        assert (unknown.status_code, unknown.json()) == (422, {"error": "unknown field agent; valid are query"})
+        assert (unknown.status_code, "agent" in unknown.json()["error"]) == (422, True)
 
 
 def test_a_token_shows_its_own_agent_and_no_token_shows_nothing(settings: Settings) -> None:

@@ -59,7 +59,7 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
         command.write_text("#!/bin/sh\nkill -9 $$\n")
         died = search(client, "gateway listens")
         assert (died["fallback"], died["results"][0]["path"]) == (True, "memory/A note, odd_Name 中文.md")
-        assert "qmd search failed: exit code -9" in died["fallbackReason"]
+        assert "-9" in died["fallbackReason"]
         assert backend()["fallbackFrom"] == "qmd"
 
         shutil.copy(script, command)

@@ -117,7 +117,7 @@ def test_while_a_batch_was_told_to_wait_queries_send_nothing_and_say_so(
         answer = search(http, f"dentist appointment {number}")
         assert answer["mode"] == "keyword"
         assert answer["results"][0]["path"] == "memory/friday.md"
-        assert re.search(r"openai asked to wait (300|2\d\d) s: keywords only", told(answer))
+        assert re.search(r"openai .* (300|2\d\d) s", told(answer))
     assert server.requests == sent
     status = http.get("/v1/status").json()["agents"][0]
     assert status["endpoint"]["condition"] == "cooling down"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pydantic import SecretStr
 
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
@@ -83,7 +84,7 @@ def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(agen
             answer = one.result(60)  # the endpoint itself would answer later than that
             assert answer["mode"] == "keyword"
             assert answer["fallback"] is True
-            assert "did not answer in time: keywords only" in answer["degraded"][0]
+            assert [one["code"] for one in answer["conditions"]] == [ConditionCode.QUERY_NOT_EMBEDDED]
             assert answer["results"][0]["snippet"].startswith("The password of slow")
         assert server.most_in_flight == 4
         server.open.set()

@@ -108,7 +108,7 @@ def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
         assert pauses[:3] == [(INDEX_PENDING, 2.0), (INDEX_PENDING, 4.0), (INDEX_PENDING, 8.0)]
         [failed] = workers.board.conditions("main")
         assert (failed.code, failed.subject) == (ConditionCode.JOB_FAILED, "index_pending live")
-        assert failed.params == {"error": "unexpected ZeroDivisionError: the moon is full"}
+        assert "ZeroDivisionError" in str(failed.params["error"])
         wait_until(lambda: workers.waiting() == Waiting(live=3, backfill=0, running=0))
         assert workers.counts().files == 0
         broken.clear()
@@ -227,7 +227,7 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
     choice = provider_of(ours, ours.agents[0])
     assert (choice.name, choice.requested) == ("stub", "openai")
     assert choice.taken_over is not None
-    assert choice.taken_over.startswith("stub took over: openai refused the key (HTTP 401")
+    assert "HTTP 401" in choice.taken_over
 
 
 def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(

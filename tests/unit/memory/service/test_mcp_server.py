@@ -30,7 +30,7 @@ def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():
     with structlog.testing.capture_logs() as logs:
         result = connected(build_server(failing), calling("memory_search", query="where is the treasure"))
 
-    assert refusal(result) == "memory_search failed; recalld's log says where"
+    assert "memory_search" in refusal(result)
     [line] = logs
     assert (line["event"], line["log_level"], line["failure"]) == ("tool_failed", "error", "RuntimeError")
     assert "test_mcp_server.py" in line["place"]
@@ -42,5 +42,5 @@ def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():
 def test_a_session_key_that_is_none_is_not_taken_for_the_owners_session(key: object):
     answering = Answering({"results": []})
     result = connected(build_server(answering), calling("memory_search", meta={SESSION_KEY_META: key}, query="x"))
-    assert refusal(result) == "recalld/sessionKey in _meta must be a text that is not empty"
+    assert "recalld/sessionKey in _meta" in refusal(result)
     assert answering.calls == []

@@ -38,7 +38,7 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
     assert answer.agents[0].index.files == 4, "the old one answers"
     assert answer.agents[0].index.build == state.model_copy(update={"eta_seconds": None}), "no rate is known"
     lines = "\n".join(status_lines(answer.model_dump(mode="json", by_alias=True, exclude_none=True)))
-    assert "a new generation is being built (1 of 4 documents, 1 vector to come)" in lines
+    assert "(1 of 4 documents, 1 vector" in lines
     writer.close()
 
 

@@ -7,36 +7,19 @@ import threading
 from memory.status.processes import Pulses
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_thread_that_is_at_the_same_step_for_too_long_is_stuck_until_it_gets_on():
-    clock = Clock()
-    pulses = Pulses(stalled_after_seconds=10, clock=clock)
+def test_a_step_is_shown_once_it_takes_long_and_stuck_until_its_thread_gets_on():
+    now = [100.0]
+    pulses = Pulses(stalled_after_seconds=30, clock=lambda: now[0])
     pulse = pulses.of("tail")
-    pulse.busy("looks at transcripts")
-    clock.now += 10
+    pulse.busy("reads")
+    for seconds, long_steps, problems in ((10, 0, 0), (11, 1, 0), (30, 1, 0), (31, 1, 1)):
+        now[0] = 100.0 + seconds
+        assert (len(pulses.long_steps()), len(pulses.problems())) == (long_steps, problems)
+    assert pulses.long_steps() == ["reads for 31 s"]
+    assert pulses.problems() == ["its tail thread has been at the same step (reads) for 31 s"]
+    pulse.busy("reads")
     assert pulses.problems() == []
-    clock.now += 1
-    assert pulses.problems() == ["its tail thread has been at the same step (looks at transcripts) for 11 s"]
-    pulse.busy("looks at transcripts")
-    assert pulses.problems() == []
-
-
-def test_what_takes_long_is_told_before_it_is_a_problem():
-    clock = Clock()
-    pulses = Pulses(stalled_after_seconds=120, clock=clock)
-    pulse = pulses.of("job")
-    pulse.busy("index_pending of main")
-    clock.now += 9
-    assert pulses.long_steps() == []
-    clock.now += 25
-    assert (pulses.long_steps(), pulses.problems()) == (["index_pending of main for 34 s"], [])
+    now[0] += 10
     pulse.idle()
     assert pulses.long_steps() == []
 
@@ -48,6 +31,7 @@ def test_a_thread_that_ended_is_missed_until_the_process_ends():
     assert pulses.problems() == [], "it was not started yet"
     thread.start()
     thread.join()
-    assert pulses.problems() == ["its inbox thread has ended"]
+    [problem] = pulses.problems()
+    assert "inbox" in problem
     pulses.close()
     assert pulses.problems() == []

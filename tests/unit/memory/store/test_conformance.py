@@ -409,13 +409,13 @@ def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_ch
 
 
 def test_a_refused_chunk_is_a_dead_letter_of_its_document_which_is_indexed(store: Store) -> None:
-    with_refusals(store, "fine", "gateway", "as well", refused={1: "the provider refused it"})
+    with_refusals(store, "fine", "gateway", "as well", refused={1: "not welcome"})
     [letter] = store.dead_letters()
     assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)
-    assert letter.reason == "line 2: the provider refused it"
+    assert letter.reason == "line 2: not welcome"
     assert found(store, "gateway") == {ids_of(store)[1]}
     assert len(store.pending_chunks(9)) == 2
-    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [(2, "the provider refused it")]
+    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [(2, "not welcome")]
     assert store.refused_chunks(OTHER) == []
 
 
