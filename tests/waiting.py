@@ -27,3 +27,13 @@ def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or predicate}")
         tick.wait(0.01)
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now

@@ -14,19 +14,10 @@ from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
+from tests.waiting import Clock
 from workers.coordination import shared_limiter
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
-
-
-class Clock:
-    """Seconds that a test lets pass."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def limits(*, requests: int | None = None, tokens: int | None = None) -> ProviderLimits:

@@ -102,17 +102,6 @@ def test_a_session_that_ends_leaves_a_note_in_its_agents_workspace(tmp_path: Pat
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{4}\.md", names[0])
 
 
-def test_sessions_that_end_in_one_minute_have_notes_of_their_own(tmp_path: Path, sessions: Path) -> None:
-    paths = [talk(sessions / f"{number}.jsonl", f"question {number}") for number in range(5)]
-    with notes_of(settings_of(tmp_path)) as handle:
-        for path in paths:
-            handle("ended", path)
-    assert sorted(re.findall(r"question \d", "".join(written(tmp_path)))) == [
-        f"question {number}" for number in range(5)
-    ]
-    assert len(written(tmp_path)) == 5
-
-
 END = datetime(2026, 3, 5, 10, 0, tzinfo=UTC).timestamp()
 
 
@@ -149,13 +138,6 @@ def test_a_session_that_begins_anew_under_its_name_has_a_note_of_its_own(tmp_pat
     with notes_of(settings_of(tmp_path)) as handle:
         handle("ended", path, at=END + 3600)
     assert [re.findall("blue|red", note) for note in written(tmp_path)] == [["blue"], ["red"]]
-
-
-def test_a_note_is_dated_by_the_end_of_its_session(tmp_path: Path, sessions: Path) -> None:
-    with notes_of(settings_of(tmp_path)) as handle:
-        handle("ended", talk(sessions / "a.jsonl", "words"), at=END)
-    [name] = [one.name for one in (tmp_path / "main" / "memory").iterdir()]
-    assert name == "2026-03-05-1800.md"
 
 
 @pytest.mark.parametrize("name", ["2026-03-05-1800.md", "the vault.md"])

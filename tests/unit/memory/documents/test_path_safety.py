@@ -128,9 +128,14 @@ def test_a_folder_swapped_for_a_link_at_the_last_moment_leads_nowhere(
         *("/etc/passwd", "/etc/passwd.md", "README.md", "", ".", "/", "memory", "memory/", "memory/a.md/"),
         *("memory/a.txt", "memory/.hidden.md", "memory/node_modules/a.md", "memory/a\0.md", "memory/a\udce9.md"),
         *("memory\\a.md", "memory/" + "a/" * 3000 + "a.md"),
+        *("sessions/../outside/secret.jsonl", "sessions/./a.jsonl", "sessions//a.jsonl", "sessions/a.jsonl\0"),
+        *("sessions/", "sessions", "sessions/.hidden/a.jsonl", "sessions/a.jsonl.bak", "elsewhere/a.jsonl"),
     ],
 )
-def test_every_path_that_is_no_document_by_name_gets_the_same_answer(files: AgentFiles, path: str) -> None:
+def test_every_path_that_is_no_document_by_name_gets_the_same_answer(workspace: Path, path: str) -> None:
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    files = AgentFiles(AgentSettings(id="main", workspace=workspace, sessions=(str(sessions),)))
     with pytest.raises(DocumentRefused, match=r"^this path is not a document of the agent's memory$"):
         files.resolve(path)
     # A key that never went through `resolve` (a job, an event) opens nothing, either.

@@ -26,6 +26,7 @@ from memory.embedding.rate_limit import RateLimiter
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Paced, Stopped, Transient, Unusable
+from tests.waiting import Clock
 from workers.failure_policy import ProviderFailed, decide
 
 WIDTH, HOUR = 8, 3600.0
@@ -49,16 +50,6 @@ USELESS = (
     "breaks off",
     "mixed widths",
 )
-
-
-class Clock:
-    """Seconds that a test lets pass."""
-
-    def __init__(self) -> None:
-        self.now = 1e9
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class StandIn(RemoteProvider):
@@ -119,7 +110,7 @@ class House:
     """A worker with waiting texts, on a clock of its own, that may be restarted at any moment."""
 
     def __init__(self, provider: StandIn, folder: Path, count: int) -> None:
-        self.provider, self.clock = provider, Clock()
+        self.provider, self.clock = provider, Clock(1e9)
         self.path = folder / "stopped.json"
         self.path.unlink(missing_ok=True)
         self.waiting = {f"hash {number}": f"text {number}" for number in range(count)}
@@ -264,7 +255,7 @@ def stopped(clock: Clock, path: Path | None = None) -> Breaker:
 
 
 def test_a_process_that_only_reads_sees_the_stop_and_writes_nothing(tmp_path: Path) -> None:
-    clock, path = Clock(), tmp_path / "stopped.json"
+    clock, path = Clock(1e9), tmp_path / "stopped.json"
     stopped(clock, path)
     reader, content = Breaker(path, clock=clock), path.read_bytes()
     with pytest.raises(Stopped) as refused:
@@ -280,7 +271,7 @@ def test_a_process_that_only_reads_sees_the_stop_and_writes_nothing(tmp_path: Pa
 
 
 def test_one_text_at_a_time_leaves_until_as_many_are_good_as_were_billed_in_vain() -> None:
-    breaker = stopped(clock := Clock())
+    breaker = stopped(clock := Clock(1e9))
     clock.now += 60.0
     question = breaker.admit(1)
     with pytest.raises(Stopped):
@@ -298,7 +289,7 @@ def test_one_text_at_a_time_leaves_until_as_many_are_good_as_were_billed_in_vain
 
 
 def test_requests_from_before_the_stop_neither_prolong_nor_end_it() -> None:
-    breaker = Breaker(clock=Clock())
+    breaker = Breaker(clock=Clock(1e9))
     early = [breaker.admit(10) for _ in range(3)]
     breaker.failed(Unusable("of no use"), early[0], texts=10, tokens=10)
     breaker.failed(Unusable("of no use"), breaker.admit(1), texts=1, tokens=1)
@@ -312,7 +303,7 @@ def test_requests_from_before_the_stop_neither_prolong_nor_end_it() -> None:
 
 @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
 def test_a_clock_that_jumps_costs_a_question_and_no_day(jump: float) -> None:
-    breaker = stopped(clock := Clock())
+    breaker = stopped(clock := Clock(1e9))
     clock.now += jump
     breaker.failed(Unusable("of no use"), breaker.admit(1), texts=1, tokens=1)
     assert breaker.seconds() == 120.0

@@ -25,7 +25,7 @@ from memory.search.query_vectors import (
 from memory.store.reader import Vector
 from schemas.errors import RecalldError, Terminal, Throttled, Transient
 from schemas.ports import Usage
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 
 class Provider(EmbeddingProvider):
@@ -54,13 +54,6 @@ class Provider(EmbeddingProvider):
         if self.failure is not None:
             raise self.failure
         return Embeddings(np.array([[3.0, 4.0]], dtype=np.float32))
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 Warm = Callable[..., QueryVectors]
@@ -179,7 +172,7 @@ def test_queries_stop_after_a_vector_of_another_width_and_say_why(warm: Warm):
 
 
 def test_the_width_that_workers_expect_holds_for_a_process_that_never_searched(warm: Warm, tmp_path: Path):
-    path, clock = tmp_path / "stopped.json", Clock()
+    path, clock = tmp_path / "stopped.json", Clock(0.0)
     waste = Waste(since=0, at=0, until=0, doublings=3, texts=9, tokens=9, error="another width", got=2, expected=3)
     path.write_text(json.dumps(asdict(waste)))
     provider = Provider()

@@ -91,9 +91,3 @@ def test_an_endpoint_is_silent(seconds: float | None, vectors_ago: float | None,
     found = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
     codes = [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
     assert codes == [ConditionCode.PROVIDER_SILENT] * silent
-
-
-def test_an_endpoint_that_refuses_is_a_condition_though_no_worker_met_it():
-    refuses = EndpointStatus(EndpointCondition.STOPPED, reason="the key is refused")
-    [found] = endpoint_conditions(refuses, None, (), provider="openai", now=NOW)
-    assert (found.code, found.subject) == (ConditionCode.PROVIDER_REFUSES, "openai")

@@ -82,16 +82,6 @@ def test_a_note_that_is_not_indexed_and_not_queued_is_not_ok(look: Look, note: P
     assert not look(Pending(documents=1, oldest_at=time.time() - 70)).ok, "for too long"
 
 
-def test_an_edit_or_a_deletion_that_is_not_queued_is_not_ok(settings: Settings, look: Look, note: Path):
-    write_index(settings)
-    note.write_text("one note, edited\n", "utf-8")
-    assert (look().disk.stale, look().ok) == (1, False)
-    assert look(Pending(documents=1, oldest_at=time.time())).ok
-    note.unlink()
-    (note.parent / "other.md").touch()
-    assert (look().disk.vanished, look().ok) == (1, False)
-
-
 def test_a_missing_or_emptied_workspace_is_reported_and_no_note_has_vanished(
     settings: Settings, workspace: Path, look: Look, note: Path
 ):

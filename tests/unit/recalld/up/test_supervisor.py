@@ -18,7 +18,7 @@ from recalld.up.lock import daemon_pid, only_daemon
 from recalld.up.supervisor import Child, own_command, own_environment, stop_all
 from schemas.errors import UserError
 from tests.daemon import REPOSITORY
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 MakeChild = Callable[..., Child]
 
@@ -26,16 +26,6 @@ CHECKOUT = Path(__file__).resolve().parents[4]
 
 #: Lives until its standard input ends, as every supervised process does, and says that it is ready.
 LIVES = "echo ready; exec cat >/dev/null"
-
-
-class Clock:
-    """The supervisor's monotonic clock."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
