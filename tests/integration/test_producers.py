@@ -127,9 +127,7 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(producing, "EPOCH_SECONDS", 0.05)
-    monkeypatch.setattr(producing, "SETTLE_SECONDS", 0.05)
+def house(tmp_path: Path) -> Iterator[House]:
     house = House(tmp_path)
     yield house
     house.end()

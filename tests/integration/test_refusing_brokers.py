@@ -22,7 +22,7 @@ from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key, ready
 from workers.health.health_store import HealthStore
-from workers.queue.connection import IMPATIENT_SECONDS
+from workers.queue.connection import HANDSHAKE_SECONDS, IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
 
 
@@ -88,7 +88,6 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
     settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.queue.connection.HANDSHAKE_SECONDS", 0.2)
     shakes = []
     original = redis.connection.Connection._connect
 
@@ -99,14 +98,11 @@ def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
     monkeypatch.setattr(redis.connection.Connection, "_connect", counted)
     with pytest.raises(UserError, match="does not answer over TLS: name its TLS port, or write redis://"):
         BrokerServer(at(settings, f"rediss://{silent}/0")).ensure()
-    assert shakes == [0.2]
+    assert shakes == [HANDSHAKE_SECONDS]
 
 
 @pytest.mark.parametrize("command", [["work"], ["watch"], ["up"], ["index"]], ids=" ".join)
-def test_every_command_that_needs_the_broker_says_so(
-    commands: CommandLine, silent: str, command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.queue.connection.HANDSHAKE_SECONDS", 0.2)
+def test_every_command_that_needs_the_broker_says_so(commands: CommandLine, silent: str, command: list[str]) -> None:
     commands.set("REDIS_URL", f"rediss://{silent}/0")
     code, _, err = commands.run(*command)
     assert (code, "TLS" in err) == (1, True)

@@ -42,9 +42,6 @@ class Provider(OpenAIBatches):
     `error`, all without it. `unknown` is the name of a state.
     """
 
-    most_texts = 10
-    most_bytes = 1000
-
     def __init__(
         self,
         state: Stage = Stage.RUNNING,
