@@ -18,7 +18,7 @@ from memory.search.resources import SearchResources
 from memory.search.tools import call_tool
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from schemas.conditions import ConditionCode
-from schemas.errors import BrokerUnavailable, Transient
+from schemas.errors import BrokerUnavailable
 from schemas.ports import Event, Pending, PendingReader
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -157,19 +157,6 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
         board.state = state
         assert manager.search(SearchRequest(query="dentist", wait_ms=wait_ms)).results
         assert inbox.asked == asked
-
-
-def test_a_dead_provider_leaves_keywords_and_says_so(opened: Opening, monkeypatch: pytest.MonkeyPatch):
-    def down(self, text):
-        raise Transient("the endpoint refused the connection")
-
-    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
-    manager = opened()
-    answer = manager.search(SearchRequest(query="dentist"))
-    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
-    assert (answer.mode, answer.fallback) == ("keyword", True)
-    assert [one.code for one in answer.conditions] == [ConditionCode.QUERY_NOT_EMBEDDED]
-    assert answer.degraded == (answer.fallback_reason,)
 
 
 def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(opened: Opening):

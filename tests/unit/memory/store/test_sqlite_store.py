@@ -161,20 +161,6 @@ def test_what_is_no_index_is_refused_and_named(
         create_generation(path, StoreOptions(), fingerprint="g", description="")
 
 
-def test_damaged_pages_are_reported_as_corrupt(sqlite_store: Store, index_path: Path) -> None:
-    filled(sqlite_store)
-    sqlite_store.close()
-    size = index_path.stat().st_size
-    with index_path.open("r+b") as file:
-        file.seek(16384)
-        file.write(b"\xff" * (size - 16384))
-    reader = StoreReader(index_path, StoreOptions())
-    with pytest.raises(StoreCorrupt):
-        list(reader.files())
-    assert reader.check() != []
-    reader.close()
-
-
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
@@ -194,21 +180,6 @@ def test_the_check_finds_every_disagreement(sqlite_store: Store, index_path: Pat
     connection.execute(damage)
     connection.close()
     assert any(finding in found for found in sqlite_store.check())
-
-
-# Readers and writers ---------------------------------------------------------------------------------
-
-
-def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: Store, index_path: Path) -> None:
-    reader = StoreReader(index_path, StoreOptions())
-    sqlite_store.write([document(NOTE, "gateway")])
-    assert len(reader.search_text("gateway", 5)) == 1
-    with sqlite_store.transaction() as transaction:
-        transaction.apply(document(key("memory/other.md"), "gateway"))
-        transaction.flush()
-        assert len(reader.search_text("gateway", 5)) == 1
-    assert len(reader.search_text("gateway", 5)) == 2
-    reader.close()
 
 
 # The schema ------------------------------------------------------------------------------------------

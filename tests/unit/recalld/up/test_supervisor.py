@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from recalld.up import supervisor
 from recalld.up.lock import daemon_pid, only_daemon
 from recalld.up.supervisor import Child, own_command, own_environment, stop_all
 from schemas.errors import UserError
-from tests.daemon import REPOSITORY
 from tests.waiting import Clock, wait_until
 
 MakeChild = Callable[..., Child]
@@ -221,12 +219,6 @@ def test_a_process_runs_its_supervisors_code_beside_a_developers_own_folders(val
     assert Path(ran.stdout).parents[1] == CHECKOUT
 
 
-HOLDER = (
-    "import sys\nfrom pathlib import Path\nfrom recalld.up.lock import only_daemon\n"
-    "with only_daemon(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
-)
-
-
 def test_a_second_daemon_is_refused_with_the_first_one_s_process_id(home: Path) -> None:
     assert daemon_pid(home) is None
     assert not home.exists(), "asking makes nothing"
@@ -234,18 +226,6 @@ def test_a_second_daemon_is_refused_with_the_first_one_s_process_id(home: Path) 
         with pytest.raises(UserError, match=rf"already runs for .*\(process {os.getpid()}\); stop it first"):
             only_daemon(home).__enter__()
         assert daemon_pid(home) == os.getpid(), "the refused one took nothing away"
-    assert daemon_pid(home) is None
-
-
-def test_a_killed_daemon_leaves_the_home_to_the_next_one(home: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(home)], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        assert daemon_pid(home) == holder.pid
-        holder.kill()
-        holder.wait(60)
     assert daemon_pid(home) is None
     (home / "run" / "up.lock").write_text("99999999999999")
     with only_daemon(home):

@@ -48,13 +48,6 @@ def test_a_transfer_that_breaks_goes_on_where_it_stopped(
     assert told == hub.model().size
 
 
-def test_another_content_is_refused_and_nothing_of_it_kept(hub: ModelHub, cache: Path) -> None:
-    hub.spoils = True
-    with pytest.raises(UserError, match="SHA-256"):
-        fetched(hub, cache)
-    assert left(cache) == set()
-
-
 def test_a_redirect_off_https_is_not_followed(hub: ModelHub, cache: Path) -> None:
     hub.moves_to = "http://cdn.example"
     with pytest.raises(UserError, match=r"cdn\.example.*over https only"):
