@@ -136,16 +136,6 @@ def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     assert "unnamed.sqlite" not in files_in(folder)
 
 
-def test_a_damaged_file_is_deleted_within_the_hour_however_few_there_are(
-    writer: GenerationWriter, folder: Path
-) -> None:
-    writer.open_writer("f1", "first")
-    old = folder / f"g.sqlite.corrupt-{int(time.time() - KEPT_CORRUPT_SECONDS - 1)}"
-    old.touch()
-    writer.sweep(older_than_seconds=60)
-    assert not old.exists()
-
-
 def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWriter, folder: Path) -> None:
     writer.open_writer("f1", "first")
     stop, errors = threading.Event(), []
