@@ -23,7 +23,8 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.index_job import CLAIM
-from workers.queue.names import POLL_BATCH_JOBS
+from workers.queue.job_queue import queued_jobs
+from workers.queue.names import EMBED_PENDING, POLL_BATCH_JOBS
 from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
 
@@ -195,7 +196,9 @@ def test_texts_wait_while_as_many_jobs_are_open_as_may_be(
         wait_until(_at_provider(server))
         texts += _backfill(workers, first=NOTES)
         wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 2 * NOTES)
-        assert len(server.submitted) == 1
+        workers.queue.request_vectors("main")
+        wait_until(lambda: EMBED_PENDING not in {job.actor for job in queued_jobs(workers.client, workers.keys)})
+        assert [job.texts for job in _jobs(settings)] == [NOTES]
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts

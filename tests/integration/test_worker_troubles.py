@@ -249,12 +249,13 @@ def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
 
 
 def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
     server.fail_next(Failure(status=502), times=10_000)
     with Workers(with_fallback(settings, server), timing=Timing(patience=0.1)) as workers:
         workers.note("memory/a.md", "The heron stands in the reeds.")
         wait_until(workers.conditions)
+        wait_until(lambda: len(pauses) >= 3, what="it was tried again and again")
         assert identity(workers) == "openai"
     with Workers(with_fallback(settings, server), timing=Timing(patience=0.1, lost_provider=0.0)) as workers:
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
