@@ -259,7 +259,7 @@ class Held:
 
 
 @linux
-def test_an_overflow_of_the_kernels_queue_is_told_and_a_refresh_watches_what_was_missed(desk: Desk) -> None:
+def test_an_overflow_of_the_kernels_queue_is_told_and_a_refresh_watches_the_rest(desk: Desk) -> None:
     held = Held()
     desk.watcher.close()
     desk.watcher = Watcher(held)

@@ -77,7 +77,7 @@ def opened(settings: Settings, notes: Path) -> Iterator[Opening]:
         yield make
 
 
-def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(opened: Opening):
+def test_until_there_is_an_index_of_another_embedding_the_old_one_is_asked(opened: Opening):
     manager = opened(output_dimensionality=32)
     answer = manager.search(SearchRequest(query="dentist appointment"))
     assert (answer.mode, answer.degraded) == ("hybrid", ())
