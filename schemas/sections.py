@@ -171,3 +171,5 @@ class Qmd(Section):
     limits: QmdLimits = QmdLimits()
     update: QmdUpdate = QmdUpdate()
     sessions: QmdSessions = QmdSessions()
+    #: Mistake for which this section has its defaults, and QMD is not used. No setting.
+    problem: str | None = Field(None, exclude=True)

@@ -11,7 +11,7 @@ import click
 
 from recalld.invocation import Invocation, json_option, pass_invocation
 from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
-from recalld.terminal_text import print_json
+from recalld.terminal_text import print_json, remark
 from schemas.settings import Settings
 
 
@@ -26,6 +26,9 @@ def config() -> None:
 def show(invocation: Invocation, *, as_json: bool) -> None:
     """Print every setting that holds, and its origin. Secrets are shown as ***."""
     loaded = invocation.loaded
+    for problem in dict.fromkeys(agent.qmd.problem for agent in loaded.settings.agents):
+        if problem is not None:
+            remark(f"{problem}; QMD is not used until that is mended")
     values = effective(loaded.settings)
     if as_json:
         settings = {key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}

@@ -101,6 +101,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[SettingKey]:
     for field_name, field in model.model_fields.items():
+        if field.exclude:
+            continue
         name = prefix + (field.alias or field_name)
         kind = _kind(field)
         if isinstance(kind, type) and issubclass(kind, BaseModel):

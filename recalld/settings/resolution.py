@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, nested, shown, top_level_keys
-from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, Written
+from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, Written, note_mistake
 from schemas.errors import UserError
 from schemas.settings import Settings
 
@@ -37,17 +37,24 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
         if base_url is not None and "remote.base_url" not in own and _asks_openai(keys, shared):
             keys["remote.base_url"] = base_url
     problems = [*draft.problems, *_used_twice(draft.agents)]
+    settings: Settings | None = None
     try:
-        tree, *trees = (nested({key: one.value for key, one in keys.items()}) for keys in (shared, *agents))
-        settings = Settings.model_validate({**tree, "home": home, "agents": trees})
+        settings = _valid(shared, agents, home)
     except ValidationError as error:
-        problems += _sentences_of(error, shared, list(zip(draft.agents, agents, strict=True)))
+        for keys, place, sentence in _mistakes(error, shared, list(zip(draft.agents, agents, strict=True))):
+            note_mistake(keys, place, sentence, problems)
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)), exit_code=2)
+    settings = settings or _valid(shared, agents, home)
     origins = {"home": "", **{key: _origin(key, shared) for key in top_level_keys() if key != "agents"}}
     for valid, keys in zip(settings.agents, agents, strict=True):
         origins |= {f"agents.{valid.id}.{key}": _origin(key, keys) for key in agent_keys()}
     return settings, origins
+
+
+def _valid(shared: Mapping[str, Written], agents: Iterable[Mapping[str, Written]], home: Path) -> Settings:
+    tree, *trees = (nested({key: one.value for key, one in keys.items()}) for keys in (shared, *agents))
+    return Settings.model_validate({**tree, "home": home, "agents": trees})
 
 
 def _origin(key: str, written: Mapping[str, Written]) -> str:
@@ -98,10 +105,10 @@ def _used_twice(agents: Iterable[AgentTable]) -> Iterator[str]:
 # Sentences about mistakes: one a mistake, naming the key as it was written
 
 
-def _sentences_of(
-    error: ValidationError, shared: Mapping[str, Written], agents: Sequence[tuple[AgentTable, Mapping[str, Written]]]
-) -> Iterator[str]:
-    """Yield the schema's complaints in sentences that name the key at its source.
+def _mistakes(
+    error: ValidationError, shared: dict[str, Written], agents: Sequence[tuple[AgentTable, dict[str, Written]]]
+) -> Iterator[tuple[dict[str, Written], str, str]]:
+    """Yield the schema's complaints: the keys with the mistake, its place, and a sentence that names the key.
 
     A wrong value that agents inherit has the same sentence at each of them.
     """
@@ -115,9 +122,9 @@ def _sentences_of(
         at = _nearest(place, own) or _nearest(place, written)
         if at is not None:
             inner = place.removeprefix(at) if place.startswith(f"{at}.") else ""
-            yield _sentence(found, written[at], known[at], inner=inner)
+            yield written, place, _sentence(found, written[at], known[at], inner=inner)
         elif found["type"] == "missing" and place in known:
-            yield f"{label}.{place} is missing; it must be {known[place].allowed}"
+            yield written, place, f"{label}.{place} is missing; it must be {known[place].allowed}"
 
 
 def _nearest(place: str, written: Mapping[str, Written]) -> str | None:

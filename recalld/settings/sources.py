@@ -145,19 +145,32 @@ class Draft:
 
         `place` is the source and the folder that relative paths are relative to.
         """
-        keys, (origin, base) = {}, place
+        keys: dict[str, Written] = {}
+        origin, base = place
         for key, value in dotted(table, known).items():
-            label = prefix + key
+            label, mistake = prefix + key, ""
             if key in known:
                 if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
-                    self.problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
+                    mistake = f"{label} is {shown(value)}; it must be {known[key].allowed}"
                 keys[key] = Written(_placed(key, value, base), origin, label)
             elif not is_section(known, key):
-                self.problems.append(f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}")
+                mistake = f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}"
             elif not isinstance(value, Mapping):
                 example = next(one for one in known if one.startswith(f"{key}."))
-                self.problems.append(f"{label} must be a table with keys of its own, such as {example}")
+                mistake = f"{label} must be a table with keys of its own, such as {example}"
+            if mistake:
+                note_mistake(keys, key, mistake, self.problems)
         return keys
+
+
+def note_mistake(keys: dict[str, Written], place: str, sentence: str, problems: list[str]) -> None:
+    """Add the sentence on a mistake to the problems. The section [qmd] becomes that sentence: only QMD needs it."""
+    if place.partition(".")[0] != "qmd":
+        problems.append(sentence)
+        return
+    for key in [key for key in keys if key.startswith("qmd.")]:
+        del keys[key]
+    keys["qmd.problem"] = Written(sentence, "", "")
 
 
 def _misplaced(key: str) -> str | None:

@@ -305,6 +305,41 @@ def test_a_wrong_key_in_the_file_is_one_sentence_that_names_it(case: Case, text:
     assert found.startswith(f"{case.file}: {problem}")
 
 
+FAST = "qmd.search_mode is 'fast'; it must be one of search, vsearch, query"
+QMD = "[qmd]\ncommand = 'q'\n"
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "mode", "problems"),
+    [
+        (f"{QMD}search_mode = 'fast'\n", "", None, [FAST, FAST]),
+        (f"{QMD}limits.max_results = 0\n", "", None, ["qmd.limits.max_results is 0; it must be a whole number"] * 2),
+        (f"{QMD}update.interval_minutes = true\n", "", None, ["qmd.update.interval_minutes is true; it must be"] * 2),
+        (f"{QMD}comand = 'q'\n", "", None, ["qmd.comand: unknown key; did you mean qmd.command?"] * 2),
+        ("qmd = 3\n", "", None, ["qmd must be a table with keys of its own"] * 2),
+        (QMD, "qmd.search_mode = 'fast'\n", None, [f"agents.b.{FAST}"]),
+        (f"{QMD}search_mode = 'fast'\n", "qmd.search_mode = 'query'\n", None, [FAST]),
+        (QMD, "", "fast", [FAST.replace("qmd.search_mode", "RECALLD_QMD__SEARCH_MODE")] * 2),
+    ],
+)
+def test_a_mistake_in_the_section_of_a_backend_refuses_no_command_and_is_kept_for_its_status(
+    case: Case, shared: str, own: str, mode: str | None, problems: list[str]
+) -> None:
+    case.write(f"{shared}[[agents]]\nid = 'a'\nworkspace = '/a'\n[[agents]]\nid = 'b'\nworkspace = '/b'\n{own}")
+    if mode is not None:
+        case.environment["RECALLD_QMD__SEARCH_MODE"] = mode
+    loaded = case.load()
+    found = [agent.qmd.problem for agent in loaded.settings.agents if agent.qmd.problem is not None]
+    assert all(
+        one.removeprefix(f"{case.file}: ").startswith(problem) for one, problem in zip(found, problems, strict=True)
+    )
+    assert set(effective(loaded.settings)) == set(loaded.origins)
+    case.write(f"qmd.search_mode = 'fast'\nqmd.problem = 'x'\ncitations = 'yes'\n{A}")
+    assert [line.partition(" ")[2] for line in case.problems()] == [
+        "citations is 'yes'; it must be one of auto, on, off"
+    ]
+
+
 def test_a_file_that_cannot_be_read_is_one_sentence(case: Case) -> None:
     case.write("a = 1\nb = = 2\n")
     (problem,) = case.problems()
