@@ -57,6 +57,9 @@ class ConditionCode(StrEnum):
     OTHER_HOME = "other_home"
     MESSAGES_ALIKE = "messages_alike"
 
+    # Another backend
+    BACKEND_FAILS = "backend_fails"
+
     # Files and events
     FILE_NAME_NOT_UTF8 = "file_name_not_utf8"
     FILE_IS_LINK = "file_is_link"

@@ -6,17 +6,20 @@ A package offers a backend as an entry point of the group `recalld.backends`: a 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
 from memory.redaction import ASKING, redactor_for
+from memory.status.agent import trouble_of
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
-from schemas.status import Availability, BackendStatus
+from schemas.status import AgentStatus, Availability, BackendStatus, Status
 
 #: Group of entry points.
 GROUP = "recalld.backends"
@@ -29,6 +32,9 @@ READ_CHARACTERS = 100_000
 
 #: Characters of a reason that answers, status and logs show.
 _REASON_CHARACTERS = 300
+
+#: File in an agent's folder with the reason for which its backend's last update failed, empty if it did not.
+FAILURE = "failure"
 
 
 class BackendFailed(RecalldError):
@@ -112,7 +118,30 @@ def absence_of(agent: AgentSettings) -> str | None:
         if agent.backend == "qmd":
             from memory.backends.qmd_command import program_of
 
+            if agent.qmd.problem is not None:
+                return agent.qmd.problem
             program_of(agent.qmd.command)
     except BackendFailed as error:
         return reason_of(error, agent)
     return None
+
+
+def with_backend(status: AgentStatus, backend: BackendStatus) -> AgentStatus:
+    """Return an agent's status with its backend's. A backend with a problem makes the agent not ok."""
+    update: dict[str, object] = {"backend": backend}
+    if backend.problem is not None:
+        failing = Condition(ConditionCode.BACKEND_FAILS, status.agent, params={"reason": backend.problem})
+        update |= {"ok": False, "troubles": (*status.troubles, trouble_of(failing, now=time.time()))}
+    return status.model_copy(update=update)
+
+
+def with_absent_backends(settings: Settings, status: Status) -> Status:
+    """Return the status of a process whose searches reach no backend, with the last known problem of each."""
+    agents = list(status.agents)
+    for place, agent in enumerate(map(settings.agent, (agent.agent for agent in agents))):
+        if agent.backend != BUILTIN:
+            failure = settings.home / "qmd" / agent.id / FAILURE
+            problem = absence_of(agent) or (failure.read_text("utf-8", "replace") if failure.exists() else "") or None
+            backend = BackendStatus(backend=BUILTIN, fallback_from=agent.backend, problem=problem)
+            agents[place] = with_backend(agents[place], backend)
+    return status.model_copy(update={"agents": tuple(agents), "ok": all(agent.ok for agent in agents)})

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,17 +21,21 @@ from pathlib import Path
 
 import structlog
 
-from memory.backends.backend import Backend
-from memory.backends.qmd_command import QmdCommand, QmdHit, files_of, program_of, read_hits
+from memory.backends.backend import FAILURE, Backend, absence_of
+from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, files_of, read_hits
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, redactor_for
+from memory.search.freshness import DEFAULT_WAIT_MS, Moment, pending_state
 from memory.search.get import LONGEST_LINE_BYTES, message_texts
-from memory.search.manager import SearchManager
-from memory.search.scope import Session, is_cited, resolve_for, session_of
+from memory.search.ranking.terms import searched_query
+from memory.search.scope import Session, is_cited, resolve_for, session_of, withheld_from
 from memory.search.tools import injected
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
+from memory.status.condition_texts import text_of
+from schemas.conditions import Condition, ConditionCode
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError, backoff
-from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.ports import Pending
+from schemas.search import ConditionState, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Qmd
 from schemas.settings import AgentSettings, ExtraPath, Settings
 from schemas.status import Availability, BackendStatus
@@ -41,6 +47,12 @@ _RETRY_SECONDS = 10.0
 
 #: Hits that are asked for beside the wanted ones: some may be withheld from the session.
 _SPARE_HITS, _SPARE_HITS_OF_GUESTS = 10, 100
+
+#: Share of a search's time that it may wait for an update, and seconds between two looks for its end.
+_WAIT_SHARE, _POLL_SECONDS = 0.2, 0.02
+
+#: A process takes no NUL, and a document of several typed queries has line ends.
+_CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 
 #: Seconds between two cleanups of a changed index, which holds deleted text until then.
 CLEANUP_SECONDS = 1_800.0
@@ -57,11 +69,12 @@ class _Step:
     interval: float
     at: float
     failures: int = 0
+    problem: str | None = None
 
-    def done(self, *, failed: bool) -> None:
-        """Set the time of the next run."""
-        self.failures = self.failures + 1 if failed else 0
-        pause = backoff(self.failures, first=_RETRY_SECONDS, longest=self.interval) if failed else self.interval
+    def done(self, problem: str | None) -> None:
+        """Set the time of the next run, and keep the problem of this one."""
+        self.problem, self.failures = problem, self.failures + 1 if problem else 0
+        pause = backoff(self.failures, first=_RETRY_SECONDS, longest=self.interval) if problem else self.interval
         self.at = time.monotonic() + pause
 
 
@@ -69,11 +82,12 @@ class QmdBackend(Backend):
     """Search of one agent's memory by QMD. Its index is updated by a thread, one process at a time.
 
     Raises:
-        QmdFailed: the command is not installed.
+        QmdFailed: the command is not installed, or the section [qmd] of the settings is wrong.
     """
 
     def __init__(self, settings: Settings, agent: AgentSettings) -> None:
-        program_of(agent.qmd.command)
+        if (absence := absence_of(agent)) is not None:
+            raise QmdFailed(absence)
         self._agent = agent
         self._qmd: Qmd = agent.qmd
         self._files = AgentFiles.of(settings, agent)
@@ -81,9 +95,13 @@ class QmdBackend(Backend):
         self._exports = folder / "sessions"
         self._command = QmdCommand(self._qmd.command, folder, agent.workspace)
         self._collections = self._wanted_collections()
-        #: Reads documents; it never searches.
-        self._documents = SearchManager(settings, agent.model_copy(update={"provider": "none", "fallback": "none"}))
         self._cleaned_up_at = 0
+        #: Collections of the last configuration: QMD refuses a search in another one.
+        self._configured: tuple[str, ...] = ()
+        #: Documents as the last update found them, and the Unix time at which it began.
+        self._taken: tuple[dict[DocumentKey, FileStat], float] = ({}, time.time())
+        #: Monotonic time from which on a requested update begins.
+        self._due = time.monotonic()
         self._wake = threading.Event()
         self._closed = threading.Event()
         reason = 'qmd.search_mode = "search" uses keywords only' if self._qmd.search_mode == "search" else None
@@ -93,39 +111,71 @@ class QmdBackend(Backend):
         )
         threading.Thread(target=self._keep_up, name=f"qmd-{agent.id}", daemon=True).start()
 
-    # Searching and reading
+    # Searching
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return what QMD finds and the session may see.
+        """Return what QMD finds and the session may see, after waiting for an update that changed documents need.
 
         Raises:
             QmdFailed: the search fails, or takes longer than `qmd.limits.timeout_ms`.
         """
-        return await asyncio.to_thread(self._search, request)
-
-    def _search(self, request: SearchRequest) -> SearchAnswer:
         started = time.monotonic()
-        limits = self._qmd.limits
+        wait_ms = DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms
+        until = started + min(wait_ms, _WAIT_SHARE * self._agent.limits.timeout_ms) / 1000
+        while True:
+            taken, pending = self._taken, await asyncio.to_thread(self._pending)
+            if self._due >= until or not Moment(pending).waits(request.wait_ms, until):
+                return await asyncio.to_thread(self._search, request, pending, started)
+            while taken is self._taken and time.monotonic() < until:
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def _pending(self) -> Pending:
+        """Return the documents that changed since the last update began, and request an update if there are any.
+
+        A transcript that still grows does not count.
+        """
+        (taken, since), documents = self._taken, self._documents_now()
+        grows_from = time.time() - self._agent.sync.sessions.quiet_seconds
+        times = {key: stat.mtime_ns / 1e9 for key, stat in documents.items() if taken.get(key) != stat}
+        changed_at = [max(since, at) for key, at in times.items() if not key.is_transcript or at < grows_from]
+        changed_at += [since] * len(taken.keys() - documents.keys())
+        if changed_at:
+            self.sync()
+        return Pending(documents=len(changed_at), oldest_at=min(changed_at, default=None))
+
+    def _search(self, request: SearchRequest, pending: Pending, started: float) -> SearchAnswer:
+        limits, session = self._qmd.limits, session_of(request.session_key)
         redact = redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
-        query = " ".join(redact(request.query).split())
+        searched = searched_query(_CONTROL.sub(" ", request.query), redact)
+        # A word and a colon would be the type of the query.
+        query = searched.text.replace(":", " ", 1) if self._qmd.search_mode == "query" else searched.text
         wanted = request.max_results or limits.max_results
         hits: list[QmdHit] = []
-        session = session_of(request.session_key)
-        if query:
+        sources, withheld = set(request.searched(self._agent.sources)), withheld_from(session, self._files)
+        if withheld is not None and withheld.transcripts == frozenset():
+            sources.discard(SESSIONS_SOURCE)
+        collections = [f"--collection={name}" for name in self._configured if _source_of(name) in sources]
+        if query and collections:
             spare = _SPARE_HITS if session.is_owner else _SPARE_HITS_OF_GUESTS
-            options = ("--json", "-n", str(wanted + spare), "--", query)
+            options = ("--json", "-n", str(wanted + spare), *collections, "--", query)
             printed = self._command.run(self._qmd.search_mode, *options, timeout_seconds=limits.timeout_ms / 1000)
             hits = read_hits(printed)
         cited = is_cited(self._agent.citations, session)
-        sources = request.searched(self._agent.sources)
         results = (self._result(hit, session, cited=cited) for hit in hits if hit.score >= (request.min_score or 0.0))
         shown_results = [result for result in results if result is not None and result.source in sources]
+        lacking = [searched.cut] if searched.cut is not None else []
+        if (problem := self._status.problem) is not None:
+            lacking.append(Condition(ConditionCode.BACKEND_FAILS, self._agent.id, params={"reason": problem}))
         return SearchAnswer(
             results=injected(shown_results[:wanted], max_chars=limits.max_injected_chars),
             provider="qmd",
             model="qmd",
             mode="keyword" if self._qmd.search_mode == "search" else "hybrid",
             citations=cited,
+            degraded=tuple(map(text_of, lacking)),
+            conditions=tuple(ConditionState(**one.body()) for one in lacking),
+            pending=pending_state(pending, vectors=0),
+            stale=True if pending.documents else None,
             took_ms=round((time.monotonic() - started) * 1000, 2),
         )
 
@@ -163,10 +213,6 @@ class QmdBackend(Backend):
             return DocumentKey(SESSIONS_SOURCE, f"{SESSIONS_SOURCE}/{path.removesuffix('.md')}")
         return self._files.key_of(os.path.join(settings["path"], path))  # noqa: PTH118 - text, not yet a path
 
-    def read_file(self, request: GetRequest) -> GetAnswer:
-        """Read lines of a document from its file."""
-        return self._documents.read_file(request)
-
     # State
 
     def status(self) -> BackendStatus:
@@ -191,7 +237,6 @@ class QmdBackend(Backend):
         self._closed.set()
         self._wake.set()
         self._command.stop()
-        self._documents.close()
 
     # Updates
 
@@ -218,20 +263,25 @@ class QmdBackend(Backend):
         steps.append(_Step(self._clean_up, CLEANUP_SECONDS, now))
         if self._vectors.available:
             steps.append(_Step(self._embed, settings.embed_interval_minutes * 60, now))
-        updated_at = now
         while not self._closed.is_set():
             step = min(steps, key=lambda one: one.at)
             if self._wake.wait(max(0.0, step.at - time.monotonic())):
                 self._wake.clear()
                 # A request within the debounce time waits for its end, and takes later ones along.
-                update.at = min(update.at, updated_at + settings.debounce_seconds)
+                update.at = min(update.at, self._due)
                 continue
+            step.done(self._carried_out(step))
+            if self._closed.is_set():
+                return  # its process was ended, too
             if step is update:
-                updated_at = time.monotonic()
-            step.done(failed=not self._carried_out(step.run))
+                self._due = time.monotonic() + settings.debounce_seconds
+            problem = next((one.problem for one in steps if one.problem is not None), None)
+            self._status = self._status.model_copy(update={"problem": problem})
+            with suppress(OSError):  # the disk may be full
+                (self._exports.parent / FAILURE).write_text(problem or "", "utf-8")
 
-    def _carried_out(self, step: Callable[[], None]) -> bool:
-        """Carry out a step unless another process does; return False for a failure, which the status has, too."""
+    def _carried_out(self, step: _Step) -> str | None:
+        """Carry out a step unless another process does; return the reason of a failure."""
         try:
             for folder in (self._exports.parent, self._exports):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,24 +290,24 @@ class QmdBackend(Backend):
                 # Folders that are not there yet are left out. JSON is YAML, too.
                 present = {name: one for name, one in self._collections.items() if Path(one["path"]).is_dir()}
                 self._command.configure(json.dumps({"collections": present}))
-                step()
+                self._configured = tuple(present)
+                step.run()
         except BlockingIOError:
-            return True
+            return step.problem
         except Exception as error:  # noqa: BLE001 - the thread goes on, and the status has the reason
             is_known = isinstance(error, (RecalldError, OSError))
             reason = str(error) if is_known else f"{type(error).__name__}: {error}"
-            self._status = self._status.model_copy(update={"problem": reason})
             _log.warning("qmd_not_updated", agent=self._agent.id, reason=reason, exc_info=not is_known)
-            return False
-        return True
+            return reason
+        return None
 
     def _update(self) -> None:
-        self._export_transcripts()
-        settings = self._qmd.update
+        began, documents, settings = time.time(), self._documents_now(), self._qmd.update
+        self._export_transcripts(documents)
         self._command.run("update", timeout_seconds=settings.timeout_seconds)
+        self._taken = documents, began
         files = files_of(self._command.run("status", timeout_seconds=settings.command_timeout_seconds))
-        state = {"problem": None, "files": files, "chunks": files, "updated_at": time.time()}
-        self._status = self._status.model_copy(update=state)
+        self._status = self._status.model_copy(update={"files": files, "chunks": files, "updated_at": began})
 
     def _clean_up(self) -> None:
         """Remove deleted text from QMD's index, if it changed."""
@@ -269,16 +319,18 @@ class QmdBackend(Backend):
     def _embed(self) -> None:
         self._command.run("embed", timeout_seconds=self._qmd.update.embed_timeout_seconds)
 
-    def _export_transcripts(self) -> None:
+    def _documents_now(self) -> dict[DocumentKey, FileStat]:
+        """Return the documents on the disk that QMD gets: transcripts only if they are exported and not too old."""
+        sessions, documents = self._qmd.sessions, self._files.scan().documents.items()
+        oldest = time.time() - (sessions.retention_days or math.inf) * 86_400 if sessions.enabled else math.inf
+        return {key: stat for key, stat in documents if not key.is_transcript or stat.mtime_ns / 1e9 >= oldest}
+
+    def _export_transcripts(self, documents: dict[DocumentKey, FileStat]) -> None:
         """Write transcripts that changed as Markdown, a line for each of theirs; remove those that are gone or old."""
         folder = self._exports
-        if not any(one["path"] == str(folder) for one in self._collections.values()):
-            return
-        days = self._qmd.sessions.retention_days
-        oldest = time.time() - days * 86_400 if days is not None else 0.0
         exported: set[Path] = set()
-        for key, stat in self._files.scan().documents.items():
-            if not key.is_transcript or stat.mtime_ns / 1e9 < oldest or self._closed.is_set():
+        for key, stat in documents.items():
+            if not key.is_transcript or self._closed.is_set():
                 continue
             file = folder / f"{key.path.removeprefix(f'{SESSIONS_SOURCE}/')}.md"
             exported.add(file)
@@ -294,3 +346,7 @@ class QmdBackend(Backend):
             for file in folder.rglob("*.md"):
                 if file not in exported:
                     file.unlink(missing_ok=True)
+
+
+def _source_of(collection: str) -> str:
+    return SESSIONS_SOURCE if collection.startswith("sessions-") else MEMORY_SOURCE

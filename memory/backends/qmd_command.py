@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from memory.backends.backend import BackendFailed
+from memory.redaction import redact
 
 #: Characters of output that are read; a command that prints more is ended.
 MAX_OUTPUT = 200_000
@@ -121,8 +122,9 @@ class QmdCommand:
                 self._running.discard(process)
                 _kill(process)
         if code != 0:
-            lines = (errors.strip() or printed.strip() or f"exit code {code}").splitlines()
-            raise QmdFailed(f"{what} failed: {lines[-1][:300]}")
+            # Output of a command that was killed is progress.
+            reason = _reason(errors.strip() or printed) if code > 0 else ""
+            raise QmdFailed(f"{what} failed: {reason or f'exit code {code}'}")
         return printed
 
 
@@ -147,6 +149,14 @@ def _outputs(process: subprocess.Popen[bytes], *, until: float) -> tuple[str, st
     return printed, errors
 
 
+def _reason(printed: str) -> str:
+    """Return the line that names the error, without secrets and cut: the first line behind source code and a stack."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    named = (line for line in lines if (line.partition(":")[0].split() or [""])[0].lower().endswith("error"))
+    others = (line for line in lines if not line.startswith(("at ", "(node:", "node:")))
+    return redact(next(named, None) or next(others, ""))[:300]
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End the command and what it started."""
     with suppress(ProcessLookupError, PermissionError):
@@ -154,14 +164,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def read_hits(printed: str) -> list[QmdHit]:
-    """Return the hits in what a search printed: the first JSON array of objects in it.
+    """Return the hits in what a search printed: the first JSON array of objects in it, or none if it says so.
 
     Raises:
-        QmdFailed: there is none.
+        QmdFailed: there is neither.
     """
-    if not printed.strip() or "no results" in printed.lower():
-        return []
     begin = _HITS.search(printed)
+    if begin is None and (not printed.strip() or "no results" in printed.lower()):
+        return []
     try:
         entries, _ = json.JSONDecoder().raw_decode(printed, begin.start() if begin else len(printed))
     except (ValueError, RecursionError):

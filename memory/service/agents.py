@@ -10,7 +10,7 @@ from hashlib import blake2s
 
 import structlog
 
-from memory.backends.backend import BUILTIN
+from memory.backends.backend import BUILTIN, with_backend
 from memory.backends.fallback import BackendSlots, FallbackMemory
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
@@ -201,8 +201,12 @@ class ServedAgents:
             until = time.monotonic() + LOOKING_SECONDS
             # The next look begins with those that this one does not reach.
             for one in sorted(found, key=lambda one: one.probed_at):
+                before = one.probe
                 if not one.look(until=until):
                     break
+                is_changed = before is not None and one.probe is not None and one.probe.revision != before.revision
+                if is_changed and (backend := self._backend_of(one)) is not None:
+                    backend.sync()
         return found
 
     def shared_conditions(self) -> tuple[Condition, ...]:
@@ -228,7 +232,7 @@ class ServedAgents:
 
     def _status_of(self, served: ServedAgent, *, deep: bool) -> AgentStatus | None:
         status, backend = served.status(deep=deep), self._backend_of(served)
-        return status if status is None or backend is None else status.model_copy(update={"backend": backend.status()})
+        return status if status is None or backend is None else with_backend(status, backend.status())
 
     def _used_at(self, served: ServedAgent) -> float:
         """Return the Unix time of the last commit to an agent's index."""

@@ -150,6 +150,8 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "if so, report that beginning and the program's version to recalld",
         "transcripts",
     ),
+    # Another backend
+    _CODE.BACKEND_FAILS: Text("{reason}", "mend that; searches are answered meanwhile", "backend"),
     # Files and events
     _CODE.FILE_NAME_NOT_UTF8: Text("{subject} is left out: its name is not UTF-8", "rename it", "files"),
     _CODE.FILE_IS_LINK: Text(

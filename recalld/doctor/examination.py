@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from memory.backends.backend import with_absent_backends
 from memory.embedding.selection import ProviderChoice
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
@@ -82,7 +83,6 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     settings = invocation.settings
     yield from machine.findings(settings)
     yield from machine.hook_findings(program_folders())
-    yield from in_common(machine.backend_findings(settings))
     places = [settings.home, *filter(None, [invocation.loaded.config])]
     for exposure in dict.fromkeys(open_to_others(place, within=place.parent) for place in places):
         if exposure is not None:
@@ -98,6 +98,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         # Before anything is healed: the findings below are of this state.
         status = build_status(chosen, side.board, deep=True)
+        status = with_absent_backends(chosen, status)
         yield from broker_findings(settings, status)
         yield from process_findings(settings, status)
         choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}

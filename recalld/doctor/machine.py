@@ -18,7 +18,6 @@ from typing import Any
 import apsw
 import redis
 
-from memory.backends.backend import absence_of
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import existing_folder
 from memory.redaction import REWRITING, is_costly
@@ -147,14 +146,6 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
                 "line of 1,000 characters: documents with such lines are not indexed"
             )
             yield Finding("redaction", message, Level.WARNING, REWRITING, (agent,))
-
-
-def backend_findings(settings: Settings) -> Iterator[Finding]:
-    """Yield a problem for every backend that is not there, in the place of which recalld's own index answers."""
-    for agent in settings.agents:
-        if (absence := absence_of(agent)) is not None:
-            action = 'install it, or set backend = "builtin"; recalld\'s own index answers until then'
-            yield Finding("backend", absence, Level.PROBLEM, action, (agent.id,))
 
 
 def clock(*, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:

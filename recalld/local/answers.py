@@ -148,8 +148,10 @@ def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence
     agent = invocation.the_agent()
     # A session out of scope does not even learn that there is a memory.
     may_ask = allows(agent.scope, session_of(asked.session_key), agent=agent.id)
-    is_trouble = absence is not Absence.NOT_RUNNING and not answer.get("unavailable")
-    if is_trouble and may_ask:
+    if may_ask and agent.backend != "builtin":
+        replaced = f"{absence.value}, so recalld's own index answers in place of {agent.backend}"
+        answer["degraded"] = [replaced, *answer["degraded"]]
+    elif may_ask and absence is not Absence.NOT_RUNNING and not answer.get("unavailable"):
         answer["degraded"] = [absence.value, *answer["degraded"]]
     return answer
 
@@ -195,6 +197,7 @@ def own_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
+    from memory.backends.backend import with_absent_backends
     from memory.status.home import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
@@ -202,4 +205,5 @@ def _status(invocation: Invocation, *, deep: bool) -> Answer:
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
     with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
         answer = build_status(settings, broker.board, deep=deep)
+    answer = with_absent_backends(settings, answer)
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

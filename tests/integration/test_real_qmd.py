@@ -10,6 +10,7 @@ import pytest
 from schemas.settings import Settings
 from tests.npm import installed
 from tests.serving import running, search
+from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
@@ -38,10 +39,16 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
     (workspace / "memory").mkdir(parents=True)
     (workspace / "MEMORY.md").write_text("The gateway of 数据库 is called Basalt.\n", "utf-8")
     (workspace / "memory" / "A note, odd_Name 中文.md").write_text("# Ports\n\nThe gateway listens on 7171.\n", "utf-8")
-    qmd = {"command": str(command), "limits": {"timeout_ms": 60_000}, "update": {"command_timeout_seconds": 120}}
+    (tmp_path / "sessions").mkdir()
+    update = {"command_timeout_seconds": 120, "debounce_seconds": 0}
+    qmd = {"command": str(command), "limits": {"timeout_ms": 60_000}, "update": update}
     agent = {"id": "main", "workspace": workspace, "provider": "none", "backend": "qmd", "qmd": qmd}
+    agent |= {"sessions": [str(tmp_path / "sessions")], "limits": {"timeout_ms": 600_000}}
     settings = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
     write_index(settings).close()
+    for number in range(60):
+        line = message_line("openclaw", "user", "gateway listens, " * 20)
+        (tmp_path / "sessions" / f"{number}.jsonl").write_bytes(line)
 
     with running(settings) as client:
 
@@ -49,15 +56,20 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
             answer: dict[str, object] = client.get("/v1/status").json()["agents"][0]["backend"]
             return answer
 
-        wait_until(lambda: backend().get("files") == 2, timeout=120)
-        found = search(client, "gateway listens")
+        wait_until(lambda: backend().get("files") == 62, timeout=120)
+        found = search(client, "gateway listens", sources=["memory"])
         assert (found["provider"], found["mode"], found["fallback"]) == ("qmd", "keyword", False)
         assert [one["path"] for one in found["results"]] == ["memory/A note, odd_Name 中文.md"]
         assert [one["path"] for one in search(client, "数据库")["results"]] == ["MEMORY.md"]
         assert search(client, "absolutely-nothing-here")["results"] == []
+        (workspace / "memory" / "new.md").write_text("A zeppelin gets no results.\n", "utf-8")
+        fresh = search(client, "zeppelin", waitMs=60_000)
+        assert [one["path"] for one in fresh["results"]] == ["memory/new.md"]
+        assert (fresh["provider"], fresh["pending"]["documents"], "stale" in fresh) == ("qmd", 0, False)
+        assert search(client, "zeppelin \0 gateway")["provider"] == "qmd"
 
         command.write_text("#!/bin/sh\nkill -9 $$\n")
-        died = search(client, "gateway listens")
+        died = search(client, "gateway listens", sources=["memory"])
         assert (died["fallback"], died["results"][0]["path"]) == (True, "memory/A note, odd_Name 中文.md")
         assert "-9" in died["fallbackReason"]
         assert backend()["fallbackFrom"] == "qmd"

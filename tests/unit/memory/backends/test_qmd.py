@@ -7,6 +7,8 @@ import json
 import os
 import stat
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from memory.backends.qmd import QmdBackend
 from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
-from schemas.search import GetRequest, SearchRequest
+from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.hostile_texts import is_superlinear, seconds
 from tests.transcript_files import message_line
@@ -86,10 +88,13 @@ def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]
             "workspace": tmp_path / "workspace",
             "sessions": [str(tmp_path / "sessions")],
             "extra_paths": extra_paths,
+            "backend": "qmd",
             "qmd": settings,
+            "limits": {"timeout_ms": 600_000},
         }
         whole = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
         made.append(QmdBackend(whole, whole.agents[0]))
+        wait_until(lambda: qmd.asked("update"))
         return made[-1]
 
     yield make
@@ -131,10 +136,43 @@ def test_a_search_is_one_command_in_a_folder_of_the_agent(
     )
     [asked] = qmd.asked("search")
     assert asked[:4] == ["search", "--json", "-n", "16"]
-    assert asked[4:6] == ["--", asked[5]]
-    assert asked[5].startswith("--json; rm -rf $HOME ")
-    assert "0123456789" not in asked[5]
+    assert asked[-3] == "--"
+    assert asked[-2].startswith("--json; rm -rf $HOME ")
+    assert "0123456789" not in asked[-2]
     assert asked[-1] == str(tmp_path / "home" / "qmd" / "main" / "config" / "qmd")
+
+
+def test_only_collections_of_the_sources_that_the_session_sees_are_asked(
+    backend: Callable[..., QmdBackend], qmd: StandIn
+) -> None:
+    qmd.finds()
+    ours = backend()
+    group = {"session_key": "agent:main:telegram:group:7"}
+    for request in ({}, {"sources": ("memory",)}, group, {"corpus": "sessions"}):
+        results(ours, **request)
+    notes, transcripts = ["--collection=memory-root-main", "--collection=memory-dir-main"], "--collection=sessions-main"
+    collections = [[word for word in asked if word.startswith("--coll")] for asked in qmd.asked("search")]
+    assert collections == [[*notes, transcripts], notes, notes, [transcripts]]
+    results(ours, sources=("sessions",), **group)
+    assert len(qmd.asked("search")) == 4, "no collection is left, and QMD would search all"
+
+
+QUERIES = {
+    "a NUL": ("search", "gate\0way", "gate way"),
+    "a line end": ("search", "gate\r\nway", "gate way"),
+    "a type": ("query", "intent: gateway: b", "intent  gateway: b"),
+    "its length": ("search", "word " * 100_000, " ".join(["word"] * 400)),
+}
+
+
+@pytest.mark.parametrize(("mode", "query", "searched"), QUERIES.values(), ids=QUERIES)
+def test_a_query_is_searched_in_spite_of(
+    backend: Callable[..., QmdBackend], qmd: StandIn, mode: str, query: str, searched: str
+) -> None:
+    qmd.does(**{mode: "print('[]')"})
+    answer = asyncio.run(backend(search_mode=mode).searched(SearchRequest(query=query)))
+    assert qmd.asked(mode)[0][-2].strip() == searched
+    assert [one.code for one in answer.conditions] == (["query_cut"] if len(query) > 2_000 else [])
 
 
 @pytest.mark.parametrize("mode", ["vsearch", "query"])
@@ -183,7 +221,7 @@ def test_a_group_gets_no_private_transcript_and_finds_its_own_behind_many(
     hits = json.dumps([{**HIT, "file": f"qmd://{place}", "snippet": "words"} for place in places])
     qmd.does(search=f"print(json.dumps(json.loads({hits!r})[: int(sys.argv[4])]))")
     ours = backend(limits={"max_results": 100})
-    wanted = {"max_results": 3, "session_key": "agent:main:telegram:group:7"}
+    wanted: dict[str, Any] = {"max_results": 3, "session_key": "agent:main:telegram:group:7"}
     assert [one["path"] for one in results(ours, **wanted)] == ["sessions/own.jsonl"]
     assert {one["path"] for one in results(ours, max_results=60)} == {
         "sessions/s.jsonl",
@@ -192,9 +230,26 @@ def test_a_group_gets_no_private_transcript_and_finds_its_own_behind_many(
     }
 
 
+CRASH = """/x/q.js:7
+    throw new Error("token ghp_0123456789abcdefghijABCDEFGHIJ012345 ...");
+    ^
+
+SqliteError: database is locked, token ghp_0123456789abcdefghijABCDEFGHIJ012345
+    at open (/x/q.js:7:3)
+
+Node.js v26.10.0
+"""
+NO_ERROR = "(node:7) ExperimentalWarning: strange\nCollection not found: x\n    at open (/x/q.js:7:3)\n"
+
 FAILURES = {
     "it fails": ("sys.stderr.write('bad index'); sys.exit(3)", "qmd search failed: bad index"),
+    "it crashes": (
+        f"sys.stderr.write({CRASH!r}); sys.exit(1)",
+        "search failed: SqliteError: database is locked, token [^0-9]+$",
+    ),
+    "no line is an error": (f"print({NO_ERROR!r}); sys.exit(1)", "search failed: Collection not found: x$"),
     "it fails without a word": ("sys.exit(3)", "exit code 3"),
+    "it is killed": ("print('Searching', flush=True); os.kill(os.getpid(), 9)", "search failed: exit code -9"),
     "it prints something else": ("print('hello')", "something else than results"),
     "it prints too much": (f"print('x' * {MAX_OUTPUT + 1})", "more than 200,000 characters"),
     "it complains too much": (f"sys.stderr.write('x' * {MAX_OUTPUT + 1})", "more than 200,000 characters"),
@@ -211,6 +266,10 @@ def test_a_search_fails_with_a_reason_when(
     ours = backend(limits={"timeout_ms": 1_500 if "sleep" in does else 60_000})
     with pytest.raises(QmdFailed, match=reason):
         results(ours)
+
+
+def test_a_passage_that_speaks_of_no_results_is_a_hit() -> None:
+    assert [hit.snippet for hit in read_hits(json.dumps([{**HIT, "snippet": "No results."}]))] == ["No results."]
 
 
 @pytest.mark.parametrize("printed", ["", "No results found.", "[]", "note\n[]\n"])
@@ -248,13 +307,94 @@ def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
     ours.sync()
 
 
-def test_an_update_that_fails_is_tried_again_and_told(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
-    qmd.does(update="sys.stderr.write('database is locked'); sys.exit(1)")
+@pytest.mark.parametrize(("mode", "step"), [("search", "update"), ("vsearch", "embed"), ("search", "cleanup")])
+def test_an_update_that_fails_is_tried_again_and_a_condition_of_answers_and_processes(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path, mode: str, step: str
+) -> None:
+    folder = tmp_path / "home" / "qmd" / "main"
+    (folder / "cache" / "qmd").mkdir(parents=True)
+    (folder / "cache" / "qmd" / "index.sqlite").touch()
+    works = {mode: "print('[]')"}
+    qmd.does(**works, **{step: "sys.stderr.write('database is locked'); sys.exit(1)"})
+    ours = backend(search_mode=mode, update={"debounce_seconds": 0})
+    reason = f"{qmd.command} {step} failed: database is locked"
+    wait_until((folder / "failure").exists)
+    wait_until(lambda: ours.status().problem == reason)
+    wait_until(lambda: (folder / "failure").read_text() == reason)
+    for updates in (2, 3):
+        ours.sync()
+        wait_until(lambda wanted=updates: len(qmd.asked("update")) >= wanted)  # type: ignore[misc]
+    assert ours.status().problem == reason, "an update that works does not hide it"
+    [condition] = asyncio.run(ours.searched(SearchRequest(query="gateway"))).conditions
+    assert (condition.code, condition.params) == ("backend_fails", {"reason": reason})
+    if step == "update":
+        qmd.does(**works)
+        ours.sync()
+        wait_until(lambda: ours.status().problem is None and ours.status().updated_at is not None)
+        wait_until(lambda: (folder / "failure").read_text() == "")
+
+
+def test_a_backend_that_is_closed_in_an_update_leaves_no_failure(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    qmd.does(update="time.sleep(600)")
+    ours = backend()
+    wait_until(lambda: qmd.asked("update"))
+    ours.close()
+    threads = [thread for thread in threading.enumerate() if thread.name == "qmd-main"]
+    wait_until(lambda: not any(thread.is_alive() for thread in threads))
+    assert not (tmp_path / "home" / "qmd" / "main" / "failure").exists()
+
+
+def test_a_note_is_pending_until_an_update_took_it_in_and_a_search_waits_for_that(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    gate, note = tmp_path / "gate", tmp_path / "workspace" / "memory" / "b.md"
+
+    def asked(**request: Any) -> tuple[int, bool | None]:
+        answer = asyncio.run(ours.searched(SearchRequest(query="gateway", **request)))
+        return answer.pending.documents, answer.stale
+
+    qmd.does(search="print('[]')")
     ours = backend(update={"debounce_seconds": 0})
-    wait_until(lambda: "database is locked" in (ours.status().problem or ""))
-    qmd.does()
-    ours.sync()
-    wait_until(lambda: ours.status().problem is None and ours.status().updated_at is not None)
+    wait_until(lambda: ours.status().updated_at is not None)
+    assert asked() == (0, None)
+    qmd.does(search="print('[]')", update=f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)")
+    note.write_text("fresh\n", "utf-8")
+    assert asked(wait_ms=0) == (1, True)
+    wait_until(lambda: len(qmd.asked("update")) == 2)
+    threading.Timer(0.2, gate.touch).start()
+    assert asked(wait_ms=60_000) == (0, None)
+    wait_until(lambda: len(qmd.asked("status")) == 3, what="the update that the waiting search asked for")
+    qmd.does(search="print('[]')", update="sys.exit(1)")
+    (tmp_path / "workspace" / "MEMORY.md").unlink()
+    os.utime(note, (1, 1))
+    assert asked(wait_ms=0) == (2, True), "one is gone, and one has an earlier time than the update"
+
+
+def test_a_transcript_is_pending_only_once_it_is_quiet(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    qmd.does(search="print('[]')")
+    ours = backend(update={"debounce_seconds": 3_600})
+    wait_until((tmp_path / "home" / "qmd" / "main" / "failure").exists)
+    pending = []
+    for modified_at in (time.time() + 3_600, 1.0):
+        os.utime(tmp_path / "sessions" / "s.jsonl", (modified_at, modified_at))
+        pending.append(asyncio.run(ours.searched(SearchRequest(query="gateway"))).pending.documents)
+    assert pending == [0, 1]
+
+
+def test_a_search_does_not_wait_for_an_update_that_begins_later(
+    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+) -> None:
+    qmd.does(search="print('[]')")
+    ours = backend(update={"debounce_seconds": 3_600})
+    wait_until((tmp_path / "home" / "qmd" / "main" / "failure").exists)
+    (tmp_path / "workspace" / "memory" / "b.md").write_text("fresh\n", "utf-8")
+    answer = asyncio.run(ours.searched(SearchRequest(query="gateway", wait_ms=60_000)))
+    assert answer.stale
+    assert answer.took_ms < 60_000
 
 
 def test_a_transcript_that_is_gone_leaves_the_index(
@@ -280,10 +420,6 @@ def test_an_index_that_changed_is_cleaned_up_after_the_update(
     ours = backend()
     wait_until(lambda: ours.status().updated_at is not None and qmd.asked("cleanup"))
     wait_until(lambda: index.read_text() == "")
-
-
-def test_a_document_is_read_by_its_path(backend: Callable[..., QmdBackend]) -> None:
-    assert backend().read_file(GetRequest(path="memory/a.md", from_=2, lines=1)).text == "two"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from memory.service.agents import ServedAgents
+from schemas.sections import Qmd
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
+from tests.waiting import wait_until
 from tests.written_index import with_agents, write_index
 
 NAMES = ("ada", "bob", "eve", "joe")
@@ -76,3 +78,43 @@ def test_a_start_opens_the_last_used_agents_and_logs_in_one_line_what_is_not_wel
     assert line["not_well"].keys() == {"missing-backend", "no-model"}
     assert "'nonsense'" in line["not_well"]["missing-backend"]
     assert "no-such-model.gguf" in line["not_well"]["no-model"]
+
+
+def test_a_backend_updates_its_index_when_that_of_recalld_changed(several: Settings, tmp_path: Path) -> None:
+    """A look at the indexes, which the service takes every half minute, finds the change."""
+    command, asked = tmp_path / "qmd", tmp_path / "asked"
+    command.write_text(f"#!/bin/sh\necho $1 >> {asked}\n")
+    command.chmod(0o700)
+    qmd = {"backend": "qmd", "qmd": {"command": str(command), "update": {"debounce_seconds": 0}}}
+    agents = [{**agent.model_dump(), **qmd} for agent in several.agents]
+    served = ServedAgents(
+        Settings.model_validate({"home": several.home, "agents": agents}), pending=QuietBoard(), inbox=None
+    )
+
+    def updates() -> int:
+        return asked.read_text().split().count("update") if asked.exists() else 0
+
+    try:
+        served.look_around()
+        served.look_around()
+        assert updates() == 0, "nothing changed, and no backend was needed yet"
+        served.memory("ada")
+        wait_until(lambda: updates() == 1)
+        (several.agent("ada").workspace / "memory" / "new.md").write_text("A new note.\n", "utf-8")
+        write_index(several, "ada").close()
+        served.look_around()
+        wait_until(lambda: updates() == 2)
+    finally:
+        served.close()
+
+
+def test_a_backend_that_fails_makes_its_agent_not_ok(settings: Settings) -> None:
+    write_index(settings).close()
+    agent = settings.agents[0].model_copy(update={"backend": "qmd", "qmd": Qmd(problem="qmd.command is 3")})
+    served = ServedAgents(settings.model_copy(update={"agents": (agent,)}), pending=QuietBoard(), inbox=None)
+    status = served.status(["main"], deep=False)
+    served.close()
+    assert not status.ok
+    assert [(one.code, one.params["reason"]) for one in status.agents[0].troubles] == [
+        ("backend_fails", "qmd.command is 3")
+    ]

@@ -51,13 +51,6 @@ def test_a_slow_pattern_is_told_by_its_place_and_each_list_once(tmp_path: Path) 
     assert "bird" not in slow.message
 
 
-def test_a_backend_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    backends = {"a": {}, "b": {"backend": "nonsense"}, "c": {"backend": "qmd", "qmd": {"command": "no-such-command"}}}
-    agents = [{"id": name, "workspace": tmp_path, **some} for name, some in backends.items()]
-    found = list(machine.backend_findings(Settings.model_validate({"home": tmp_path, "agents": agents})))
-    assert [(one.agents, one.level) for one in found] == [(("b",), Level.PROBLEM), (("c",), Level.PROBLEM)]
-
-
 def test_few_open_files_are_a_warning_with_the_number_that_is_better(settings: Settings):
     assert machine.open_files(settings, limit=4096).level is Level.OK
     found = machine.open_files(settings, limit=100)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from recalld.doctor.examination import examine
+from recalld.doctor.finding import Level
 from recalld.invocation import Invocation
 from recalld.local import answers
 from recalld.local.answers import Answer
@@ -46,6 +48,22 @@ def test_a_query_is_embedded_and_nothing_is_remarked_on(indexed: Path) -> None:
     file = indexed / "recalld.toml"
     file.write_text(file.read_text("utf-8").replace("stub", "none"), "utf-8")
     assert search(indexed, "sourdough")["degraded"] == [], "it was chosen on purpose"
+
+
+def test_searches_and_status_say_that_another_backend_was_meant(indexed: Path) -> None:
+    file = indexed / "recalld.toml"
+    file.write_text(f"backend = 'qmd'\nqmd.command = 'sh'\n{file.read_text('utf-8')}", "utf-8")
+    instead = "no service is running, so recalld's own index answers in place of qmd"
+    assert search(indexed, "sourdough")["degraded"] == [REMARK, instead]
+    strange = search(indexed, "sourdough", session_key="agent:other:main")
+    assert strange["degraded"] == [], "a session out of scope learns nothing"
+    [agent] = answers.status(Invocation(home=str(indexed)), deep=False, on_absence=lambda _: None)["agents"]
+    assert agent["backend"] == {"backend": "builtin", "fallbackFrom": "qmd"}
+    file.write_text(file.read_text("utf-8").replace("'sh'", "'no-such-command'"), "utf-8")
+    answer = answers.status(Invocation(home=str(indexed)), deep=False, on_absence=lambda _: None)
+    assert "backend_fails" in [trouble["code"] for trouble in answer["agents"][0]["troubles"]]
+    found = examine(Invocation(home=str(indexed)), online=False, fix=False)
+    assert [one.level for one in found if one.check == "backend"] == [Level.PROBLEM]
 
 
 def test_a_damaged_index_is_no_answer_and_no_crash(indexed: Path) -> None:
