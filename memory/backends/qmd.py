@@ -24,12 +24,11 @@ import structlog
 from memory.backends.backend import FAILURE, Backend, absence_of
 from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, files_of, read_hits
 from memory.documents.agent_files import AgentFiles
-from memory.redaction import ASKING, redactor_for
+from memory.redaction import redactor_for
 from memory.search.freshness import DEFAULT_WAIT_MS, Moment, pending_state
 from memory.search.get import LONGEST_LINE_BYTES, message_texts
 from memory.search.ranking.terms import searched_query
-from memory.search.scope import Session, is_cited, resolve_for, session_of, withheld_from
-from memory.search.tools import injected
+from memory.search.scope import session_of, withheld_from
 from memory.status.condition_texts import text_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
@@ -114,7 +113,7 @@ class QmdBackend(Backend):
     # Searching
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return what QMD finds and the session may see, after waiting for an update that changed documents need.
+        """Return all that QMD finds, after waiting for an update that changed documents need.
 
         Raises:
             QmdFailed: the search fails, or takes longer than `qmd.limits.timeout_ms`.
@@ -145,8 +144,7 @@ class QmdBackend(Backend):
 
     def _search(self, request: SearchRequest, pending: Pending, started: float) -> SearchAnswer:
         limits, session = self._qmd.limits, session_of(request.session_key)
-        redact = redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
-        searched = searched_query(_CONTROL.sub(" ", request.query), redact)
+        searched = searched_query(_CONTROL.sub(" ", request.query), str)
         # A word and a colon would be the type of the query.
         query = searched.text.replace(":", " ", 1) if self._qmd.search_mode == "query" else searched.text
         wanted = request.max_results or limits.max_results
@@ -160,18 +158,14 @@ class QmdBackend(Backend):
             options = ("--json", "-n", str(wanted + spare), *collections, "--", query)
             printed = self._command.run(self._qmd.search_mode, *options, timeout_seconds=limits.timeout_ms / 1000)
             hits = read_hits(printed)
-        cited = is_cited(self._agent.citations, session)
-        results = (self._result(hit, session, cited=cited) for hit in hits if hit.score >= (request.min_score or 0.0))
-        shown_results = [result for result in results if result is not None and result.source in sources]
         lacking = [searched.cut] if searched.cut is not None else []
         if (problem := self._status.problem) is not None:
             lacking.append(Condition(ConditionCode.BACKEND_FAILS, self._agent.id, params={"reason": problem}))
         return SearchAnswer(
-            results=injected(shown_results[:wanted], max_chars=limits.max_injected_chars),
+            results=tuple(result for hit in hits if (result := self._result(hit)) is not None),
             provider="qmd",
             model="qmd",
             mode="keyword" if self._qmd.search_mode == "search" else "hybrid",
-            citations=cited,
             degraded=tuple(map(text_of, lacking)),
             conditions=tuple(ConditionState(**one.body()) for one in lacking),
             pending=pending_state(pending, vectors=0),
@@ -179,28 +173,20 @@ class QmdBackend(Backend):
             took_ms=round((time.monotonic() - started) * 1000, 2),
         )
 
-    def _result(self, hit: QmdHit, session: Session, *, cited: bool) -> SearchResult | None:
-        """Return a hit as a result; None if it is of no document, or the session must not see it."""
+    def _result(self, hit: QmdHit) -> SearchResult | None:
+        """Return a hit as a result; None if it is of no document."""
         key = self._key_of(hit)
         if key is None:
             return None
-        try:
-            resolve_for(session, self._files, key.path)
-        except RecalldError:
-            return None
         start, text = hit.passage
-        start -= _EXPORT_HEADING_LINES if key.is_transcript else 0
-        start, end = max(1, start), max(1, start + text.count("\n"))
-        last = f"-L{end}" if end > start else ""
-        redact = redactor_for(self._agent, key.source, budget=ASKING)
+        start = max(1, start - (_EXPORT_HEADING_LINES if key.is_transcript else 0))
         return SearchResult(
             path=key.path,
             start_line=start,
-            end_line=end,
+            end_line=start + text.count("\n"),
             score=round(max(0.0, min(1.0, hit.score)), 4),
-            snippet=redact(text)[: self._qmd.limits.max_snippet_chars],
+            snippet=text,
             source=key.source,
-            citation=f"{key.path}#L{start}{last}" if cited else None,
         )
 
     def _key_of(self, hit: QmdHit) -> DocumentKey | None:

@@ -66,7 +66,7 @@ def test_the_real_qmd_answers_and_when_it_dies_the_next_search_is_answered(
         fresh = search(client, "zeppelin", waitMs=60_000)
         assert [one["path"] for one in fresh["results"]] == ["memory/new.md"]
         assert (fresh["provider"], fresh["pending"]["documents"], "stale" in fresh) == ("qmd", 0, False)
-        assert search(client, "zeppelin \0 gateway")["provider"] == "qmd"
+        assert search(client, "zeppelin \0 gets")["provider"] == "qmd"
 
         command.write_text("#!/bin/sh\nkill -9 $$\n")
         died = search(client, "gateway listens", sources=["memory"])

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from memory.backends.fallback import FallbackMemory
 from memory.backends.qmd import QmdBackend
 from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
-from schemas.search import SearchRequest
-from schemas.settings import Settings
+from memory.search.tools import SearchableMemory
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings import AgentSettings, Settings
 from tests.hostile_texts import is_superlinear, seconds
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
@@ -33,6 +35,9 @@ with open(here + "/asked", "a") as file:
 does = json.load(open(here + "/does"))
 exec(does.get(sys.argv[1], ""))
 """
+
+#: Settings of the agents whose backends were made.
+AGENTS: dict[QmdBackend, AgentSettings] = {}
 
 HIT = {"docid": "#1", "score": 0.46, "file": "qmd://memory-dir-main/a.md", "line": 3}
 
@@ -94,6 +99,7 @@ def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]
         }
         whole = Settings.model_validate({"home": tmp_path / "home", "agents": [agent]})
         made.append(QmdBackend(whole, whole.agents[0]))
+        AGENTS[made[-1]] = whole.agents[0]
         wait_until(lambda: qmd.asked("update"))
         return made[-1]
 
@@ -102,8 +108,20 @@ def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]
         one.close()
 
 
+class NoMemory(SearchableMemory):
+    """An own index that finds nothing."""
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        return SearchAnswer()
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        return GetAnswer(path=request.path)
+
+
 def results(backend: QmdBackend, query: str = "gateway", **request: Any) -> list[dict[str, Any]]:
-    answer = asyncio.run(backend.searched(SearchRequest(query=query, **request)))
+    """Results as the slot shows them."""
+    memory = FallbackMemory(AGENTS[backend], lambda: backend, NoMemory)
+    answer = asyncio.run(memory.searched(SearchRequest(query=query, **request)))
     return [result.model_dump(exclude_none=True) for result in answer.results]
 
 
@@ -120,7 +138,7 @@ def test_hits_become_results_with_lines_and_citations(backend: Callable[..., Qmd
             "start_line": 2,
             "end_line": 3,
             "score": 0.46,
-            "snippet": "two\nthree\n\nSource: memory/a.md#L2-L3",
+            "snippet": "two\nthree",
             "source": "memory",
             "citation": "memory/a.md#L2-L3",
         }
@@ -265,7 +283,7 @@ def test_a_search_fails_with_a_reason_when(
     qmd.does(search=does)
     ours = backend(limits={"timeout_ms": 1_500 if "sleep" in does else 60_000})
     with pytest.raises(QmdFailed, match=reason):
-        results(ours)
+        asyncio.run(ours.searched(SearchRequest(query="gateway")))
 
 
 def test_a_passage_that_speaks_of_no_results_is_a_hit() -> None:
