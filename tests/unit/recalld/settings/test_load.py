@@ -316,6 +316,7 @@ QMD = "[qmd]\ncommand = 'q'\n"
         (f"{QMD}limits.max_results = 0\n", "", None, ["qmd.limits.max_results is 0; it must be a whole number"] * 2),
         (f"{QMD}update.interval_minutes = true\n", "", None, ["qmd.update.interval_minutes is true; it must be"] * 2),
         (f"{QMD}comand = 'q'\n", "", None, ["qmd.comand: unknown key; did you mean qmd.command?"] * 2),
+        (f"{QMD}problem = 'x'\n", "", None, ["qmd.problem: unknown key"] * 2),
         ("qmd = 3\n", "", None, ["qmd must be a table with keys of its own"] * 2),
         (QMD, "qmd.search_mode = 'fast'\n", None, [f"agents.b.{FAST}"]),
         (f"{QMD}search_mode = 'fast'\n", "qmd.search_mode = 'query'\n", None, [FAST]),
