@@ -54,7 +54,7 @@ def test_searches_and_status_say_that_another_backend_was_meant(indexed: Path) -
     file = indexed / "recalld.toml"
     file.write_text(f"backend = 'qmd'\nqmd.command = 'sh'\n{file.read_text('utf-8')}", "utf-8")
     instead = "no service is running, so recalld's own index answers in place of qmd"
-    assert search(indexed, "sourdough")["degraded"] == [REMARK, instead]
+    assert search(indexed, "sourdough")["degraded"] == [instead]
     strange = search(indexed, "sourdough", session_key="agent:other:main")
     assert strange["degraded"] == [], "a session out of scope learns nothing"
     [agent] = answers.status(Invocation(home=str(indexed)), deep=False, on_absence=lambda _: None)["agents"]
