@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from memory.backends import backend as backends
-from memory.backends.backend import BUILTIN, Backend, BackendFailed, MakeBackend, QueryRejected, reason_of
+from memory.backends.backend import BUILTIN, READ_CHARACTERS, Backend, BackendFailed, QueryRejected, reason_of
+from memory.backends.registry import MakeBackend, backend_maker
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import ASKING, PatternTooCostly, redactor_for
 from memory.search.answers import citation_of
@@ -228,7 +228,7 @@ class FallbackMemory(SearchableMemory):
             if key is None or key.source not in sources or result.score < (request.min_score or 0):
                 continue
             # Tools add the source of a snippet, once.
-            snippet = result.snippet[: backends.READ_CHARACTERS].removesuffix(footer(result.citation or ""))
+            snippet = result.snippet[:READ_CHARACTERS].removesuffix(footer(result.citation or ""))
             if withheld and (withheld.withholds_text(snippet) or withheld.withholds_file(self._files, key)):
                 continue
             update: dict[str, Any] = {"path": key.path, "source": key.source, "citation": None}
@@ -272,7 +272,7 @@ class BackendSlots:
         self,
         settings: Settings,
         *,
-        maker: Callable[[str], MakeBackend] = backends.backend_maker,
+        maker: Callable[[str], MakeBackend] = backend_maker,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import structlog
 
-from memory.backends.backend import FAILURE, Backend, absence_of
-from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, files_of, read_hits
+from memory.backends.backend import FAILURE, Backend
+from memory.backends.qmd_command import QmdCommand, QmdFailed, QmdHit, files_of, program_of, read_hits
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import redactor_for
 from memory.search.freshness import DEFAULT_WAIT_MS, Moment, pending_state
@@ -85,8 +85,9 @@ class QmdBackend(Backend):
     """
 
     def __init__(self, settings: Settings, agent: AgentSettings) -> None:
-        if (absence := absence_of(agent)) is not None:
-            raise QmdFailed(absence)
+        if agent.qmd.problem is not None:
+            raise QmdFailed(agent.qmd.problem)
+        program_of(agent.qmd.command)
         self._agent = agent
         self._qmd: Qmd = agent.qmd
         self._files = AgentFiles.of(settings, agent)

@@ -10,8 +10,9 @@ from hashlib import blake2s
 
 import structlog
 
-from memory.backends.backend import BUILTIN, with_backend
+from memory.backends.backend import BUILTIN
 from memory.backends.fallback import BackendSlots, FallbackMemory
+from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from memory.backends.backend import with_absent_backends
+from memory.backends.registry import with_absent_backends
 from memory.embedding.selection import ProviderChoice
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter

@@ -197,7 +197,7 @@ def own_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 
 def _status(invocation: Invocation, *, deep: bool) -> Answer:
-    from memory.backends.backend import with_absent_backends
+    from memory.backends.registry import with_absent_backends
     from memory.status.home import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS

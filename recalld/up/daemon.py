@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import ExitStack
 
-from memory.backends.backend import absence_of
+from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
 from memory.http.server import listen
 from memory.index.provider_fallback import provider_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory.backends.backend import with_absent_backends
+from memory.backends.registry import with_absent_backends
 from memory.status.home import build_status
 from schemas.settings import Settings
 from schemas.status import Status
