@@ -13,9 +13,9 @@ from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.coordination import Coordination, alone
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import AccountState, RateLimiter
-from memory.index.fingerprint import Fingerprint, wanted_fingerprint
+from memory.index.fingerprint import Fingerprint, fingerprint
 from memory.index.generations import Generations
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.run_files import keep_derived, server_pid
 from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import Indexes, reconcile
@@ -137,9 +137,8 @@ def closed(reader: StoreReader | None) -> Iterator[StoreReader | None]:
 
 def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:
     """Return the identity that an agent's index should have; with `rebuild`, that of a new index."""
-    choice = provider_of(settings, agent)
-    choice = choice.for_rebuild() if rebuild else choice
-    return wanted_fingerprint(agent, choice, generations_of(settings, agent))
+    choice = provider_of(settings, agent, rebuild=rebuild)
+    return fingerprint(agent, choice.identity, takeover=choice.takeover)
 
 
 def indexes_of(settings: Settings) -> Indexes:

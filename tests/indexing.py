@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits, ProviderUnavailable
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
@@ -40,25 +40,24 @@ class World:
         own = {"id": "main", "workspace": self.workspace, "sessions": [str(self.sessions)], "provider": "stub"}
         return AgentSettings.model_validate({**own, **self.settings, **settings})
 
-    def choice(
-        self, provider: EmbeddingProvider | None, error: str | None = None, *, name: str = "stub"
-    ) -> ProviderChoice:
-        return ProviderChoice(provider, name, name if provider else "none", None, error)
-
     def indexer(
         self,
         provider: StubProvider | None = None,
         *,
         limits: ProviderLimits = FAST,
         name: str = "main",
-        error: str | None = None,
+        lacking: str | None = None,
         owner: Owner | None = None,
         **settings: Any,
     ) -> Indexer:
-        """Return an indexer with this provider, or one with these limits; with an `error`, none is available."""
+        """Return an indexer with this provider, or one with these limits; none while a key is `lacking`."""
         agent = self.agent(**settings)
         indexes = self.folder / "indexes" / name
-        choice = self.choice(None if error else provider or StubProvider(limits=limits), error)
+        provider = provider or StubProvider(limits=limits)
+        choice = ProviderChoice(provider, requested="stub")
+        if lacking is not None:
+            missing = ProviderUnavailable(lacking, "set it")
+            choice = ProviderChoice(None, requested="stub", lacking=missing, indexed=provider.identity)
         made = Indexer(
             agent,
             files=AgentFiles(agent),

@@ -6,7 +6,6 @@ import mmap
 import resource
 import threading
 import time
-from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -14,9 +13,9 @@ import dramatiq
 import structlog
 
 from memory.documents.roots import priority
-from memory.index.provider_fallback import fallback_problem
+from memory.index.provider import fallback_problem
 from memory.status.vectors import useless_answers
-from memory.store.errors import StoreCorrupt, Superseded
+from memory.store.errors import StoreCorrupt
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError
@@ -150,8 +149,6 @@ class Failures(dramatiq.Middleware):
         """Let the fallback provider take over, and mark every document for its generation; False without a fallback."""
         if not self._runtime.take_over(agent, reason=reason):
             return False
-        with self._runtime.indexer(agent) as indexer, suppress(Superseded):
-            indexer.target()  # else the next job begins a generation
         self._runtime.board.replace(OF_PROVIDER, (), agent=agent)
         # The completion finds imported transcripts that only the live generation holds.
         self._mark_everything(agent, imported=False)

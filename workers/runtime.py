@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -18,10 +18,11 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import UNUSUAL_SECONDS, Coordinate, alone
 from memory.embedding.sender import PATIENCE_SECONDS
 from memory.embedding.supply import EmbeddingSupply
+from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter, HomeOwner
-from memory.index.generations import Generations
+from memory.index.generations import CURRENT, NEXT, Generations
 from memory.index.indexer import Indexer
-from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, takeover_token
+from memory.index.provider import provider_of, successor
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -87,7 +88,7 @@ class Runtime:
         self._coordinate = coordinate
         self._owner = HomeOwner(settings.home)
         self._cache: EmbeddingCache | None = None
-        self._supplies: dict[tuple[str, str], EmbeddingSupply] = {}
+        self._supplies: dict[tuple[str, str | None, str | None], EmbeddingSupply] = {}
         self._indexers: OrderedDict[str, _Open] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -99,7 +100,7 @@ class Runtime:
         with self._lock:
             entry = self._indexers.get(agent_id)
             if entry is not None and entry.token != token:
-                # A generation was begun or flipped, a fallback took over or ended, or this process became the owner.
+                # A generation was begun or flipped, or this process became the owner.
                 self._forget(agent_id)
                 entry = None
             if entry is None:
@@ -127,12 +128,21 @@ class Runtime:
     def take_over(self, agent_id: str, *, reason: str) -> bool:
         """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
 
-        The owner of the indexes decides it; another process returns False. The next job uses it, on a new generation.
-        The caller marks the documents.
+        The owner of the indexes decides it; another process returns False. It begins a generation, which the next job
+        writes. The caller marks the documents.
+
+        Raises:
+            NoRoom, StoreCorrupt: see `GenerationWriter.begin`.
         """
-        set_note = GenerationWriter.at(self.settings, agent_id).set_note
         agent = self.settings.agent(agent_id)
-        return self._owner.owns() and take_over(self.settings, agent, reason=reason, set_note=set_note)
+        fallback = successor(self.settings, agent, reason=reason) if self._owner.owns() else None
+        if fallback is None:
+            return False
+        wanted = fingerprint(agent, fallback.identity, takeover=fallback.takeover)
+        writer = GenerationWriter.at(self.settings, agent_id, owner=self._owner)
+        writer.begin(wanted.digest, wanted.description, takeover=wanted.takeover)
+        log.warning("fallback_took_over", agent=agent_id, fallback=fallback.name, reason=reason)
+        return True
 
     def _forget(self, agent_id: str) -> None:
         entry = self._indexers.pop(agent_id, None)
@@ -182,12 +192,10 @@ class Runtime:
             log.warning("warm_up_failed", error=str(error))
 
     def _open(self, agent: AgentSettings) -> _Open:
-        if self._owner.owns():
-            set_note = GenerationWriter.at(self.settings, agent.id).set_note
-            forget_void_takeover(self.settings, agent, set_note=set_note)
-            cannot_be_had = provider_of(self.settings, agent).error
-            if cannot_be_had is not None:
-                take_over(self.settings, agent, reason=cannot_be_had, set_note=set_note)
+        cannot_be_had = provider_of(self.settings, agent).error
+        if cannot_be_had is not None:
+            with suppress(RecalldError):  # the job meets the same error and reports it
+                self.take_over(agent.id, reason=cannot_be_had)
         # Read before the provider is chosen: the next job sees a later change.
         token = self._token(agent)
         generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
@@ -196,17 +204,14 @@ class Runtime:
 
     def _token(self, agent: AgentSettings) -> object:
         """Return a value that differs when an agent's indexer has to be made anew."""
-        return takeover_token(Generations.of(self.settings, agent.id)), self._owner.owns()
+        generations = Generations.of(self.settings, agent.id)
+        return generations.token(CURRENT), generations.token(NEXT), self._owner.owns()
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)
         # Two keys may mean the same vectors, but not the same limits and bills.
-        provider = choice.provider
-        key = (
-            (provider.identity, provider.account)
-            if provider is not None
-            else (f"none:{choice.name}:{choice.error}", "")
-        )
+        account = choice.provider.account if choice.provider is not None else choice.error
+        key = (choice.identity, account, choice.takeover)
         if key not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
@@ -230,7 +235,7 @@ class Runtime:
 
 @dataclass(slots=True)
 class _Open:
-    """Indexer, the number of jobs that use it, and the takeover that it was made for."""
+    """Indexer, the number of jobs that use it, and the state of the generations that it was made for."""
 
     indexer: Indexer
     token: object

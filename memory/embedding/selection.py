@@ -53,27 +53,34 @@ _FREE = 'provider = "local"'
 
 @dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """The provider that was chosen, with the reason.
+    """The provider that was chosen, with the `reason`; None for keywords only.
 
-    `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
-    a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
-    why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen. `rebuilt` is the provider of an index that a
-    person builds anew, where that is another one.
+    `lacking` is set when there are no vectors though keywords alone were not chosen. `takeover` is the record that
+    made this the configured fallback instead of the `requested` provider. `indexed` is the identity of the vectors that
+    an index keeps while this process cannot have their provider.
     """
 
     provider: EmbeddingProvider | None
     requested: str
-    name: str
-    reason: str | None
-    error: str | None
-    taken_over: str | None = None
+    reason: str | None = None
     lacking: ProviderUnavailable | None = None
-    rebuilt: EmbeddingProvider | None = None
+    takeover: str | None = None
+    indexed: str = NO_VECTORS
 
-    def for_rebuild(self) -> ProviderChoice:
-        """Return the choice for an index that is built anew on purpose."""
-        return self if self.rebuilt is None else replace(self, provider=self.rebuilt, rebuilt=None)
+    @property
+    def name(self) -> str:
+        """Return the provider's name, "none" for keywords only."""
+        return self.provider.name if self.provider is not None else "none"
+
+    @property
+    def identity(self) -> str:
+        """Return the embedding identity that the index should have."""
+        return self.provider.identity if self.provider is not None else self.indexed
+
+    @property
+    def error(self) -> str | None:
+        """Return why a requested provider cannot be had: status shows it, and no other provider takes its place."""
+        return str(self.lacking) if self.lacking is not None and self.reason is None else None
 
 
 def choose_provider(
@@ -85,9 +92,9 @@ def choose_provider(
     """
     requested = memory.provider
     if not vectors_enabled:
-        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}: store.vector.enabled is false", None)
+        return ProviderChoice(None, requested, f"{_KEYWORDS_ONLY}: store.vector.enabled is false")
     if requested == "none":
-        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}, chosen on purpose", None)
+        return ProviderChoice(None, requested, f"{_KEYWORDS_ONLY}, chosen on purpose")
     if requested != "auto":
         return _made(memory, credentials, requested, f'provider = "{requested}"')
     # The name of a provider may stand before the model's ("voyage/voyage-4").
@@ -202,16 +209,15 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         "; ".join(["no provider's key is set and the local model is not installed", *passed_over]),
         'pip install "recalld[local]", or set the key of a provider',
     )
-    return ProviderChoice(None, "auto", "none", f"{_KEYWORDS_ONLY}: {lacking}", None, lacking=lacking)
+    return ProviderChoice(None, "auto", f"{_KEYWORDS_ONLY}: {lacking}", lacking)
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
     """Return the choice of a provider by name."""
     try:
-        made = _make(memory, credentials, name)
+        return ProviderChoice(_make(memory, credentials, name), memory.provider, reason)
     except ProviderUnavailable as error:
-        return ProviderChoice(None, memory.provider, "none", None, str(error), lacking=error)
-    return ProviderChoice(made, memory.provider, name, reason, None)
+        return ProviderChoice(None, memory.provider, lacking=error)
 
 
 def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider:

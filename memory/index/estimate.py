@@ -16,7 +16,7 @@ from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.changes import CommitBatch, IndexReport
-from memory.index.fingerprint import embedding_of, wanted_fingerprint
+from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
 from memory.index.planner import Planner
 from memory.store.sqlite.reader import StoreReader
@@ -120,11 +120,10 @@ def estimate(
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
     """
-    wanted = wanted_fingerprint(agent, choice, generations)
     provider = choice.provider
     identity = provider.identity if provider is not None else NO_VECTORS
     with ExitStack() as opened:
-        target = None if fresh else generations.target_reader(wanted.digest)
+        target = None if fresh else generations.target_reader(fingerprint(agent, choice.identity).digest)
         answering = generations.open_reader(any_format=True)
         for reader in (target, answering):
             if reader is not None:
@@ -158,7 +157,7 @@ def estimate(
         and batch_api_of(provider) is not None
     )
     # A price in the settings belongs to the configured provider, not to its fallback.
-    priced = agent if choice.taken_over is None else MemorySettings()
+    priced = agent if choice.takeover is None else MemorySettings()
     price = price_of(priced, choice.name, provider.model, batch=batch)
     tokens = round(sum(sizes))
     requests = requests_for(sizes, provider.limits)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from memory.chunking.chunker import CHUNKING_VERSION
 from memory.chunking.segmenting import SEGMENTER_VERSION
-from memory.embedding.selection import NO_VECTORS, ProviderChoice, facts_in
-from memory.index.generations import Generations
+from memory.embedding.selection import NO_VECTORS, facts_in
 from memory.redaction import redaction_facts
 from memory.transcripts.folding import TRANSCRIPT_VERSION
 from schemas.settings import MemorySettings
@@ -26,16 +23,20 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identity of an index: `digest` has 32 hex characters, `description` holds the same facts as sorted JSON."""
+    """Identity of an index: `digest` has 32 hex characters, `description` holds the same facts as sorted JSON.
+
+    `takeover` is a record for a new generation, and no part of the digest.
+    """
 
     digest: str
     description: str
+    takeover: str | None = None
 
 
-def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
+def fingerprint(memory: MemorySettings, provider_identity: str, *, takeover: str | None = None) -> Fingerprint:
     """Return the identity of the index that these settings ask for.
 
-    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`.
+    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`; both are those of a `ProviderChoice`.
     """
     facts = {
         "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
@@ -47,7 +48,7 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     }
     description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
-    return Fingerprint(digest=digest, description=description)
+    return Fingerprint(digest, description, takeover)
 
 
 def embedding_of(description: str | None) -> str:
@@ -64,43 +65,3 @@ def redaction_of(description: str) -> object:
     """Return the redaction rules in a fingerprint's description, None if it has none."""
     facts = json.loads(description)
     return facts.get("redaction") if isinstance(facts, dict) else None
-
-
-def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
-    """Return the identity that an agent's index should have.
-
-    A configured provider may be unavailable in this process, for example without its key. The embedding of NEXT, else
-    of CURRENT, stays then: vectors are kept, and keywords are still indexed.
-
-    Raises:
-        StoreUnreadable, StoreCorrupt: a generation has to be opened and cannot be.
-    """
-    if choice.provider is not None:
-        return fingerprint(memory, choice.provider.identity)
-    if choice.error:
-        for name in (generations.next(), generations.current()):
-            if name is not None and (embedding := made_with(generations, name)) is not None:
-                return fingerprint(memory, embedding)
-    return fingerprint(memory, NO_VECTORS)
-
-
-def made_with(generations: Generations, name: str) -> str | None:
-    """Return the embedding identity of a generation, None if that is gone.
-
-    It never changes, and names are never reused.
-
-    Raises:
-        StoreUnreadable, StoreCorrupt: the generation cannot be opened.
-    """
-    known = (generations.folder, name)
-    if known not in _made_with:
-        reader = generations.open_named(name, any_format=True)
-        if reader is None:
-            return None
-        with closing(reader):
-            _made_with[known] = embedding_of(reader.meta("identity"))
-    return _made_with[known]
-
-
-#: Embedding identities of generations, by folder and name.
-_made_with: dict[tuple[Path, str], str] = {}

@@ -154,12 +154,12 @@ class GenerationWriter(Generations):
                 "for long, their settings or keys differ: start both again with the same ones"
             )
 
-    def open_writer(self, fingerprint: str, description: str) -> list[Store]:
+    def open_writer(self, fingerprint: str, description: str, *, takeover: str | None = None) -> list[Store]:
         """Return the generations that a worker writes to, the target first. The caller must not close them.
 
         Without a generation, a new one is made and answers at once. If NEXT has this fingerprint: NEXT, then CURRENT,
         which keeps answering and is kept up to date. If CURRENT has it: CURRENT alone. Otherwise the owner makes a new
-        NEXT, followed by CURRENT.
+        NEXT, followed by CURRENT. A new generation keeps the record of a `takeover`.
 
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names it.
@@ -169,13 +169,14 @@ class GenerationWriter(Generations):
         names = self._obeyed(fingerprint)
         if names is None:
             with self._locked():
-                names = self._obeyed(fingerprint) or self._begun(fingerprint, description)
+                names = self._obeyed(fingerprint) or self._begun(fingerprint, description, takeover)
         try:
             return [self._store(names[0]), *self._readable(names[1:])]
         except (StoreUnreadable, StoreCorrupt):
             if all((self.folder / name).exists() for name in names):
                 raise
-            return self.open_writer(fingerprint, description)  # one was replaced and deleted meanwhile
+            # One was replaced and deleted meanwhile.
+            return self.open_writer(fingerprint, description, takeover=takeover)
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
@@ -203,7 +204,7 @@ class GenerationWriter(Generations):
             return None
         return [current] if target is None else [target, current]
 
-    def _begun(self, fingerprint: str, description: str) -> list[str]:
+    def _begun(self, fingerprint: str, description: str, takeover: str | None) -> list[str]:
         """Make the missing generations; return the names to write. The caller holds the folder's lock."""
         current, target = self._existing(CURRENT), self._existing(NEXT)
         if target == current:
@@ -212,17 +213,17 @@ class GenerationWriter(Generations):
             current = self._left_behind(fingerprint, but=target)
             if current is None and target is not None and self._has(target, fingerprint):
                 current, target = target, None  # half an index is better than none
-            current = current or self._create(fingerprint, description)
+            current = current or self._create(fingerprint, description, takeover)
             self._point(CURRENT, current)
         if target is not None and self._has(target, fingerprint):
             return [target, current]
         if target is not None or not self._has(current, fingerprint):
             self.require_owner()
-        self.set_note(NEXT, None)  # the settings went back before it was finished, or its space may be needed
+        self._point(NEXT, None)  # the settings went back before it was finished, or its space may be needed
         if self._has(current, fingerprint):
             return [current]
         self._require_room(current)
-        target = self._create(fingerprint, description)
+        target = self._create(fingerprint, description, takeover)
         self._point(NEXT, target)
         return [target, current]
 
@@ -242,9 +243,17 @@ class GenerationWriter(Generations):
         ranked = [one for one in ranked if one[1]]
         return max(ranked)[2] if ranked else None
 
-    def begin(self, fingerprint: str, description: str, *, force: bool = False, instead_of: str | None = None) -> None:
+    def begin(
+        self,
+        fingerprint: str,
+        description: str,
+        *,
+        force: bool = False,
+        instead_of: str | None = None,
+        takeover: str | None = None,
+    ) -> None:
         """Begin a NEXT with this fingerprint unless there is one; with `force` in any case, even with little free
-        space. `instead_of` is the fingerprint that the same settings have without a rebuild.
+        space. `instead_of` is the fingerprint that the same settings have without a rebuild. It keeps a `takeover`.
 
         Raises:
             NoRoom: like `open_writer`.
@@ -260,7 +269,7 @@ class GenerationWriter(Generations):
                     self.require_owner()
                 if not force:
                     self._require_room(current)
-            self._point(NEXT, self._create(fingerprint, description))
+            self._point(NEXT, self._create(fingerprint, description, takeover))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
@@ -276,10 +285,10 @@ class GenerationWriter(Generations):
             if target is None or not self._has(target, fingerprint):
                 return False
             if target == current:
-                self.set_note(NEXT, None)
+                self._point(NEXT, None)
                 return False
             self._point(CURRENT, target)
-            self.set_note(NEXT, None)
+            self._point(NEXT, None)
             self._sweep(0.0, 0)
             return True
 
@@ -300,7 +309,7 @@ class GenerationWriter(Generations):
         with self._lock, self._locked():
             for pointer in (CURRENT, NEXT):
                 if self.pointer(pointer) == name:
-                    self.set_note(pointer, None)
+                    self._point(pointer, None)
             return set_aside(self.folder / name)
 
     def sweep(self, *, older_than_seconds: float, kept_corrupt: int | None = KEPT_CORRUPT_FILES) -> None:
@@ -327,18 +336,17 @@ class GenerationWriter(Generations):
             for part in parts(path):
                 part.unlink(missing_ok=True)
 
-    def set_note(self, name: str, text: str | None) -> None:
-        """Replace or remove a note beside the generations, atomically and durably."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self.folder / name
+    def _point(self, pointer: str, name: str | None) -> None:
+        """Replace or remove a pointer, atomically and durably."""
+        path = self.folder / pointer
         if path.is_dir():
-            path.rename(path.with_name(f"{name}.damaged-{time.time_ns()}"))
-        if text is None:
+            path.rename(path.with_name(f"{pointer}.damaged-{time.time_ns()}"))
+        if name is None:
             path.unlink(missing_ok=True)
         else:
-            draft = path.with_name(f"{name}.tmp")
+            draft = path.with_name(f"{pointer}.tmp")
             with draft.open("w", encoding="utf-8") as file:
-                file.write(text)
+                file.write(f"{name}\n")
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
@@ -348,19 +356,17 @@ class GenerationWriter(Generations):
         finally:
             os.close(descriptor)
 
-    def _point(self, pointer: str, name: str) -> None:
-        self.set_note(pointer, f"{name}\n")
-
     def _existing(self, pointer: str) -> str | None:
         """Return the name in a pointer if that generation exists."""
         name = self.pointer(pointer)
         return name if name is not None and (self.folder / name).exists() else None
 
-    def _create(self, fingerprint: str, description: str) -> str:
+    def _create(self, fingerprint: str, description: str, takeover: str | None) -> str:
         """Make an empty generation; return its name."""
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
-        create_generation(self.folder / name, self._options, fingerprint=fingerprint, description=description)
+        path = self.folder / name
+        create_generation(path, self._options, fingerprint=fingerprint, description=description, takeover=takeover)
         return name
 
     def _require_room(self, current: str) -> None:

@@ -103,16 +103,9 @@ class Generations:
         # Only a name: a pointer must not lead out of its folder.
         return name if _NAME.fullmatch(name) else None
 
-    def note(self, name: str) -> str | None:
-        """Return the text of a note beside the generations, None without it. Raises OSError."""
-        try:
-            return (self.folder / name).read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def token(self, name: str = CURRENT) -> object:
-        """Return a value that differs after a pointer or a note was replaced; None without it. Costs one `stat`."""
-        stat = _stat(self.folder / name)
+    def token(self, pointer: str = CURRENT) -> object:
+        """Return a value that differs after a pointer was replaced; None without it. Costs one `stat`."""
+        stat = _stat(self.folder / pointer)
         return (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) if stat is not None else None
 
     def looks(self) -> Looks:

@@ -19,7 +19,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
-from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
+from memory.index.fingerprint import Fingerprint, embedding_of, fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.planner import Planner, failure_of
 from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
@@ -81,7 +81,8 @@ class Indexer:
 
     def fingerprint(self) -> Fingerprint:
         """Return the identity that this indexer writes."""
-        return wanted_fingerprint(self.agent, self.supply.choice, self.generations)
+        choice = self.supply.choice
+        return fingerprint(self.agent, choice.identity, takeover=choice.takeover)
 
     def index(
         self,
@@ -103,9 +104,8 @@ class Indexer:
                 the new target may lack.
             NotOwner: the documents are left to the owner of the indexes.
         """
-        identity = self.fingerprint()
         try:
-            target, *others = self.generations.open_writer(identity.digest, identity.description)
+            target, *others = self._written()
         except NoRoom:
             # Changes reach the answering generation nevertheless.
             for answering in self.generations.open_existing()[-1:]:
@@ -120,8 +120,7 @@ class Indexer:
 
     def give_up(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int) -> None:
         """Record in every written generation that a document could not be indexed, without reading it."""
-        identity = self.fingerprint()
-        for store in self.generations.open_writer(identity.digest, identity.description):
+        for store in self._written():
             store.add_dead_letter(key, reason=reason, error_class=error_class, attempts=attempts)
 
     def has_letter(self, key: DocumentKey, *, error_class: str) -> bool:
@@ -130,8 +129,12 @@ class Indexer:
 
     def target(self) -> Store:
         """Return the generation that this indexer brings up to date."""
-        identity = self.fingerprint()
-        return self.generations.open_writer(identity.digest, identity.description)[0]
+        return self._written()[0]
+
+    def _written(self) -> list[Store]:
+        """Return the generations to write, the target first."""
+        wanted = self.fingerprint()
+        return self.generations.open_writer(wanted.digest, wanted.description, takeover=wanted.takeover)
 
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.

@@ -12,10 +12,10 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.selection import ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
-from memory.index.provider_fallback import takeover_token
+from memory.index.provider import provider_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
@@ -105,7 +105,7 @@ class SearchManager(SearchableMemory):
         self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
-        self._chosen = (takeover_token(self.generations), self.resources.embedder(agent))
+        self._embedder = (self.generations.token(), self.resources.embedder(agent))
         self.reader = SharedReader(self.generations, open_readers=self.resources.open_readers)
         self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
 
@@ -116,16 +116,16 @@ class SearchManager(SearchableMemory):
 
     @property
     def embedder(self) -> QueryEmbedder:
-        """Return the embedder in use, which changes when a fallback takes over or gives way."""
-        token = takeover_token(self.generations)
-        if token != self._chosen[0]:
-            self._chosen = (token, self.resources.embedder(self.agent))
-        return self._chosen[1]
+        """Return the embedder in use, which changes with the answering generation."""
+        token = self.generations.token()
+        if token != self._embedder[0]:
+            self._embedder = (token, self.resources.embedder(self.agent))
+        return self._embedder[1]
 
     @property
     def last_embedder(self) -> QueryEmbedder:
         """Return the embedder of the last look, without looking."""
-        return self._chosen[1]
+        return self._embedder[1]
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer within the deadline, whatever hangs."""
@@ -168,8 +168,6 @@ class SearchManager(SearchableMemory):
                 lease=self.reader.visit,
                 pending=self._pending or PendingReader(),
                 queue_expected=self._pending is not None,
-                choice=embedder.chosen,
-                queries=embedder.choice,
                 provider_failure=embedder.vectors.failure() if embedder.vectors is not None else None,
             ),
             deep=deep,
@@ -203,9 +201,9 @@ class SearchManager(SearchableMemory):
         return self.status().vector_search
 
     @property
-    def provider(self) -> EmbeddingProvider | None:
-        """Return the embedding provider of the settings, None with keywords only."""
-        return self.embedder.chosen.provider
+    def chosen(self) -> ProviderChoice:
+        """Return the provider of the documents, which is another one while a new index is made."""
+        return provider_of(self._settings, self.agent)
 
     def reading(self) -> AbstractContextManager[StoreReader | None]:
         """Lend the answering generation for the block, None if there is none; see `SharedReader.visit`."""
@@ -229,7 +227,7 @@ class SearchManager(SearchableMemory):
             _log.error("search_failed", agent=self.agent.id, exc_info=error)
             lack |= {"error": f"the search failed: {type(error).__name__}", "action": "look into the log"}
         took_ms = round((time.monotonic() - deadline.started) * 1000, 2)
-        return SearchAnswer(provider=self._chosen[1].choice.name, took_ms=took_ms, **lack)
+        return SearchAnswer(provider=self.last_embedder.choice.name, took_ms=took_ms, **lack)
 
 
 def get_search_manager(

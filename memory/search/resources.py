@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
-from memory.index.provider_fallback import provider_for_queries, provider_of
+from memory.index.provider import provider_for_queries
 from memory.index.readers import OpenReaders
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
@@ -27,12 +27,10 @@ ASKING_THREADS = 64
 class QueryEmbedder:
     """Embedding of an agent's queries; `vectors` is None with keywords only.
 
-    `choice` embeds queries: it made the index that answers. `chosen` is the choice of the settings, with which a new
-    index is being made.
+    `choice` embeds queries: it made the index that answers.
     """
 
     choice: ProviderChoice
-    chosen: ProviderChoice
     vectors: QueryVectors | None
 
     @property
@@ -69,10 +67,9 @@ class SearchResources:
 
     def embedder(self, agent: AgentSettings) -> QueryEmbedder:
         """Return the embedder that an agent uses now. It loads and connects on first use."""
-        chosen = provider_of(self._settings, agent, for_queries=True)
-        choice = provider_for_queries(self._settings, agent, chosen)
+        choice = provider_for_queries(self._settings, agent)
         if choice.provider is None:
-            return QueryEmbedder(choice, chosen, None)
+            return QueryEmbedder(choice, None)
         # Two API keys may give the same vectors, but not the same limits and bills.
         key = (choice.provider.identity, choice.provider.account)
         with self._lock:
@@ -83,7 +80,7 @@ class SearchResources:
                     coordination=self._coordinate(choice.provider),
                     model_wait_seconds=self._model_wait_seconds,
                 )
-        return QueryEmbedder(choice, chosen, vectors)
+        return QueryEmbedder(choice, vectors)
 
     def warm_up(self) -> None:
         """Start loading every chosen model, in the background."""

@@ -106,13 +106,12 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Troubl
     state = queue_state(agents.queue.pending(agent), now=now)
     if manager is None:
         return AgentQueue(agent=agent, queue=state, troubles=shared, error=served.reason)
-    provider = manager.provider
+    choice = manager.chosen
+    provider = choice.provider
     probe = served.probe or Probe()
     counts = probe.counts or IndexCounts()
     endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
-    lacking = no_vectors(
-        agent, manager.embedder.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
-    )
+    lacking = no_vectors(agent, choice, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending)
     found = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
     if provider is not None:
         progress = agents.queue.vector_progress(agent)

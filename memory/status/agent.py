@@ -16,7 +16,8 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
 from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.index.fingerprint import embedding_of
+from memory.index.fingerprint import embedding_of, fingerprint
+from memory.index.provider import provider_for_queries, provider_of
 from memory.redaction import redact
 from memory.status.condition_texts import part_of, text_of
 from memory.status.index import UNREADABLE, IndexLook, StatusSources, build_progress, deep_findings, look_into_index
@@ -58,14 +59,17 @@ def agent_status(
     `ok` is False if there is a condition: a document is missing, stale or vanished and no job for it waits; one waits
     for longer than a minute; vectors wait and none comes in; anything failed, or could not be looked at.
     """
-    now, choice, queue = time.time(), sources.choice, sources.pending
+    now, choice, queue = time.time(), provider_of(settings, agent), sources.pending
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
     watched = watch is not None and watch.mode != "off" and pending is not None
     held_back = pending is not None and pending.held_back
-    index = look_into_index(agent, sources, watched=watched, held_back=held_back, now=now, deep=deep)
-    vector_search = _vector_search(settings, sources, index)
+    wanted = fingerprint(agent, choice.identity).digest
+    index = look_into_index(
+        agent, sources, fingerprint=wanted, watched=watched, held_back=held_back, now=now, deep=deep
+    )
+    vector_search = _vector_search(settings, choice, index, sources.provider_failure)
     state, disk, waiting = index.state, index.disk, queue_state(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
@@ -85,7 +89,7 @@ def agent_status(
         # Nothing runs, as far as one can see, or nothing may leave.
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
-    found = _conditions(agent, sources, index, now)
+    found = _conditions(agent, choice, sources, index, now)
     found += endpoint_conditions(endpoint, progress, found, provider=choice.name, now=now)
     useless = useless_answers(settings.home, agent, choice, chunks=state.chunks)
     if useless is not None and not any(one.code in OF_PROVIDER and one.subject == useless.subject for one in found):
@@ -98,7 +102,7 @@ def agent_status(
     )
     mode, lacks = _answering(
         state,
-        sources.queries or choice,
+        provider_for_queries(settings, agent),
         vectors=vector_search,
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
@@ -255,8 +259,7 @@ def mark_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Conditi
                 yield Condition(ConditionCode.PROJECT_MARK_UNREADABLE, name, params=params)
 
 
-def _vector_search(settings: Settings, sources: StatusSources, index: IndexLook) -> Availability:
-    choice = sources.choice
+def _vector_search(settings: Settings, choice: ProviderChoice, index: IndexLook, failure: str | None) -> Availability:
     if index.trouble is not None:
         reason: str | None = UNREADABLE
     elif index.state.generation is None:
@@ -266,11 +269,13 @@ def _vector_search(settings: Settings, sources: StatusSources, index: IndexLook)
     elif choice.provider is None:
         reason = choice.error or choice.reason or "provider = none: keywords only"
     else:
-        reason = sources.provider_failure
+        reason = failure
     return Availability(available=reason is None, reason=reason)
 
 
-def _conditions(agent: AgentSettings, sources: StatusSources, index: IndexLook, now: float) -> list[Condition]:
+def _conditions(
+    agent: AgentSettings, choice: ProviderChoice, sources: StatusSources, index: IndexLook, now: float
+) -> list[Condition]:
     reported = sources.pending.conditions(agent.id)
     # Files were looked at just now; their conditions began when a comparison reported them first.
     since = {(one.code, one.subject): one.since for one in reported}
@@ -280,9 +285,7 @@ def _conditions(agent: AgentSettings, sources: StatusSources, index: IndexLook, 
     elif not index.text_search.available:
         found.append(Condition(ConditionCode.KEYWORDS_UNAVAILABLE, params={"error": str(index.text_search.reason)}))
     state = index.state
-    lacking = no_vectors(
-        agent.id, sources.choice, files=state.files, ready=state.vectors_ready, pending=state.vectors_pending
-    )
+    lacking = no_vectors(agent.id, choice, files=state.files, ready=state.vectors_ready, pending=state.vectors_pending)
     found += [lacking] if lacking is not None else []
     known = {(one.code, one.subject) for one in found} | {(one.code, redact(one.subject)) for one in found}
     return found + [one for one in reported if (one.code, one.subject) not in known]

@@ -21,7 +21,6 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
-from memory.index.provider_fallback import provider_of
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, spending, trouble_of
 from memory.status.index import StatusSources
@@ -100,7 +99,6 @@ def _with(agent: AgentStatus, unwell: Sequence[TroubleState], *, watched: bool) 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader, *, deep: bool) -> AgentStatus:
     generations = Generations.of(settings, agent.id)
-    choice = provider_of(settings, agent)
     reader = SharedReader(generations)
     try:
         sources = StatusSources(
@@ -109,13 +107,10 @@ def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader,
             lease=reader.lease,
             pending=pending,
             queue_expected=False,
-            choice=choice,
         )
         return agent_status(settings, agent, sources, deep=deep)
     finally:
         reader.close()
-        if choice.provider is not None:
-            choice.provider.close()
 
 
 @dataclass(frozen=True, slots=True)

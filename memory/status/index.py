@@ -10,8 +10,6 @@ from functools import partial
 from memory.documents.agent_files import AgentFiles, Scan
 from memory.documents.comparison import Difference, difference
 from memory.documents.scan import KnownFiles
-from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile
@@ -38,9 +36,8 @@ Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 class StatusSources:
     """Sources of an agent's status.
 
-    `lease` opens the answering generation. With `queue_expected`, a queue that does not answer is a trouble. `choice`
-    is the provider of the settings, `queries` the provider that embeds queries now (None: the same one).
-    `provider_failure` is the reason why queries skip it now.
+    `lease` opens the answering generation. With `queue_expected`, a queue that does not answer is a trouble.
+    `provider_failure` is the reason why queries skip the provider now.
     """
 
     files: AgentFiles
@@ -48,8 +45,6 @@ class StatusSources:
     lease: Lease
     pending: PendingReader
     queue_expected: bool
-    choice: ProviderChoice
-    queries: ProviderChoice | None = None
     provider_failure: str | None = None
 
 
@@ -71,12 +66,19 @@ class IndexLook:
 
 
 def look_into_index(
-    agent: AgentSettings, sources: StatusSources, *, watched: bool, held_back: bool, now: float, deep: bool
+    agent: AgentSettings,
+    sources: StatusSources,
+    *,
+    fingerprint: str,
+    watched: bool,
+    held_back: bool,
+    now: float,
+    deep: bool,
 ) -> IndexLook:
     """Look into the answering index and compare it with the disk, which is looked at last.
 
-    A document that is indexed in between looks up to date. `watched`: producers follow the files; `held_back`: they
-    hold back changes.
+    A document that is indexed in between looks up to date. `fingerprint` is that of an index that needs no
+    rebuild. `watched`: producers follow the files; `held_back`: they hold back changes.
     """
     counted = partial(
         Difference.disk_state, files=sources.files, sync=agent.sync, now=now, watched=watched, held_back=held_back
@@ -87,7 +89,7 @@ def look_into_index(
         state = IndexState(generation=sources.generations.current(), building=sources.generations.next())
         with sources.lease() as reader:
             if reader is not None:
-                return _look(agent, sources, reader, state, counted, deep=deep)
+                return _look(sources, reader, state, counted, fingerprint=fingerprint, deep=deep)
     except RecalldError as error:
         trouble = error
     found = difference(sources.files, None)
@@ -102,16 +104,14 @@ def look_into_index(
 
 
 def _look(
-    agent: AgentSettings,
     sources: StatusSources,
     reader: StoreReader,
     state: IndexState,
     counted: Callable[[Difference], DiskState],
     *,
+    fingerprint: str,
     deep: bool,
 ) -> IndexLook:
-    provider = sources.choice.provider
-    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
     chunks = {source: reader.chunks_by_path(source) for source in (MEMORY_SOURCE, SESSIONS_SOURCE)}
     state = IndexState(
         **asdict(reader.counts()),
@@ -122,8 +122,7 @@ def _look(
         generation=state.generation,
         building=state.building,
         identity=reader.meta("identity"),
-        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
-        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
+        identity_matches=reader.meta("fingerprint") == fingerprint,
     )
     notes, integrity = list(_notes(state)), None
     if deep:

@@ -121,9 +121,9 @@ def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, 
 
 def rebuild_cost(memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> dict[str, Param]:
     """Return the params of a rebuild that embeds all chunks again: at most so many texts, dollars and minutes."""
-    if (provider := choice.rebuilt or choice.provider) is None:
+    if (provider := choice.provider) is None:
         return {}
-    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, provider.model)
+    price = price_of(memory if choice.takeover is None else MemorySettings(), choice.name, provider.model)
     dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
     cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
     minutes = max(1, round(chunks / provider.limits.chunks_per_second / 60))

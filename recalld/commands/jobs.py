@@ -14,7 +14,7 @@ import redis
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import duration, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs

@@ -15,7 +15,7 @@ from memory.backends.registry import with_absent_backends
 from memory.embedding.selection import ProviderChoice
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.agent import condition_of
 from memory.status.condition_texts import counted, duration, part_of
 from memory.status.home import build_status

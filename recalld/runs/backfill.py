@@ -22,7 +22,7 @@ from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.index.transcript_slices import is_read_otherwise
 from memory.status.condition_texts import counted, text_of
 from producers.dispatcher import mark_in_calls

@@ -15,7 +15,7 @@ from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
 from recalld.runs.outcome import spent_line
@@ -74,8 +74,7 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
         def estimate_for(
             agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]
         ) -> tuple[ProviderChoice, Estimate]:
-            choice = provider_of(settings, agent)
-            choice = choice.for_rebuild() if fresh else choice
+            choice = provider_of(settings, agent, rebuild=fresh)
             with closing(choice.provider) if choice.provider is not None else nullcontext():
                 return choice, estimate(
                     agent,

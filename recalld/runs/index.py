@@ -106,7 +106,13 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     ):
         while True:
             try:
-                return writer.begin(identity.digest, identity.description, force=force, instead_of=before)
+                return writer.begin(
+                    identity.digest,
+                    identity.description,
+                    force=force,
+                    instead_of=before,
+                    takeover=identity.takeover,
+                )
             except NoRoom as error:
                 raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
             except NotOwner as error:
@@ -171,7 +177,7 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
         return None
     found = Differences()
     compare(index.settings, index.agent, found)
-    most = 0 if choice.taken_over is not None else MOST_DOCUMENTS
+    most = 0 if choice.takeover is not None else MOST_DOCUMENTS
     return None if found.needs_workers or len(found.documents) > most else found.documents
 
 

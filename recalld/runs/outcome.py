@@ -12,7 +12,7 @@ from memory.embedding.providers.presets import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
 from memory.http.server import listen
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.processes import Pulses, known_processes
 from memory.status.run_files import read_hooks_state

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 
 import click
 
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, what_happened
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type

@@ -30,7 +30,6 @@ DERIVED = (
     "namespace",
     "id",
     "broker/server",
-    "indexes/main/FALLBACK",
 )
 
 LOCKS = ("run/up.lock", "run/service.lock", "broker/lock", "broker/owner.lock", "indexes/main/lock")
@@ -67,12 +66,10 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
     with Daemon(folder / "home", workspace) as daemon:
         daemon.found("gateway port", "MEMORY.md")
     left = {"host": "127.0.0.1", "port": 9, "pid": os.getpid(), "secret": "s" * 64}
-    takeover = {"settings": "", "account": None, "reason": "", "since": 0.0, "provider": ""}
     for name, content in (
         ("run/service.json", json.dumps(left)),
         ("run/watch.json", json.dumps({"main": {"mode": "events", "pid": os.getpid()}})),
         ("run/hooks.json", json.dumps({"url": "http://127.0.0.1:9/", "pid": os.getpid()})),
-        ("indexes/main/FALLBACK", json.dumps(takeover)),
         ("id", "0123456789abcdef"),
         ("broker/server", "1 2 3"),
     ):

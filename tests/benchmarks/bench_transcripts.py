@@ -74,7 +74,7 @@ def append(folder: Path, files: int, megabytes: float) -> None:
         agent,
         files=AgentFiles(agent),
         generations=GenerationWriter(folder / "indexes", StoreOptions()),
-        supply=EmbeddingSupply(ProviderChoice(StubProvider(limits=limits), "stub", "stub", None, None), cache),
+        supply=EmbeddingSupply(ProviderChoice(StubProvider(limits=limits), requested="stub"), cache),
     )
     keys = list(AgentFiles(agent).scan().documents)
     index(indexer, keys)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.home import build_status
 from memory.status.processes import Pulses
 from memory.status.run_files import is_stopped, server_pid

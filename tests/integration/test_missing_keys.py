@@ -14,7 +14,7 @@ import pytest
 
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.store.options import StoreOptions
 from recalld.wiring import generations_of
 from schemas.conditions import ConditionCode
@@ -104,7 +104,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
         assert made_with(workers) == "openai"
     assert names(settings)[1] == "None"
     assert len(files(settings)) == 1, "no other one was begun, and the replaced one is gone"
-    assert provider_of(keyed, keyed.agents[0]).taken_over is None
+    assert provider_of(keyed, keyed.agents[0]).takeover is None
     assert server.inputs == server.distinct == 12
 
 

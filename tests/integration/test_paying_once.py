@@ -51,7 +51,7 @@ def supply_of(
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(client, keys, cache_scope="cache")
-    choice = ProviderChoice(provider, requested="openai", name="openai", reason=None, error=None)
+    choice = ProviderChoice(provider, requested="openai")
     return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination
 
 

@@ -49,7 +49,7 @@ class Racers:
         self.indexer = self.new_indexer("raced")
 
     def new_indexer(self, name: str) -> Indexer:
-        choice = ProviderChoice(StubProvider(), "stub", "stub", None, None)
+        choice = ProviderChoice(StubProvider(), requested="stub")
         made = Indexer(
             self.agent,
             files=self.files,

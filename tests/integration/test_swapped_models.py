@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from memory.index.generation_writer import GenerationWriter, HomeOwner
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from recalld.wiring import fingerprint_of
 from schemas.conditions import Condition, ConditionCode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.store.reader import IndexCounts
 from recalld.invocation import Invocation
 from recalld.runs.outcome import Outcome

@@ -14,7 +14,7 @@ import pytest
 from memory.index.generation_writer import HomeOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
-from memory.index.provider_fallback import provider_of
+from memory.index.provider import provider_of
 from memory.status.home import build_status
 from memory.store.options import StoreOptions
 from schemas.conditions import ConditionCode
@@ -226,8 +226,8 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
         assert server.requests == asked, "it takes over once: the first provider is not asked any more"
     choice = provider_of(ours, ours.agents[0])
     assert (choice.name, choice.requested) == ("stub", "openai")
-    assert choice.taken_over is not None
-    assert "HTTP 401" in choice.taken_over
+    assert choice.takeover is not None
+    assert "HTTP 401" in str(choice.reason)
 
 
 def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
@@ -244,7 +244,7 @@ def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
         workers.note("memory/c.md", "And a kingfisher.")
         wait_until(lambda: identity(workers) == "openai" and workers.complete())
         assert workers.counts().files == 3
-    assert provider_of(renewed, renewed.agents[0]).taken_over is None
+    assert provider_of(renewed, renewed.agents[0]).takeover is None
     assert server.inputs == server.distinct == 3
 
 

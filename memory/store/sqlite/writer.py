@@ -240,8 +240,10 @@ class Store(StoreReader):
         return bytes_of(self._path.with_name(f"{self._path.name}-wal"))
 
 
-def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, description: str) -> None:
-    """Make a new, empty generation, durable on return.
+def create_generation(
+    path: Path, options: StoreOptions, *, fingerprint: str, description: str, takeover: str | None = None
+) -> None:
+    """Make a new, empty generation with these facts, which never change. It is durable on return.
 
     Raises:
         FileExistsError: a file has that name.
@@ -257,7 +259,8 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
     with closing(open_for_writing(path, options, create=True)) as connection, translated(path):
         migrate(connection)
         with committed(connection):
-            connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
+            facts = {"fingerprint": fingerprint, "identity": description, "takeover": takeover}
+            connection.executemany(SET_META, [(name, text) for name, text in facts.items() if text is not None])
         # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 

@@ -10,6 +10,7 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
+from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate, requests_for
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
@@ -29,7 +30,9 @@ def test_money_follows_from_tokens_and_time_from_the_limits(world: World, limits
     def estimated(**settings: Any) -> Estimate:
         agent = world.agent(**settings)
         generations = Generations(world.folder / "indexes" / "main", StoreOptions())
-        choice = world.choice(StubProvider(limits=limits), name="openai")
+        provider = StubProvider(limits=limits)
+        provider.name = "openai"
+        choice = ProviderChoice(provider, requested="openai")
         return estimate(
             agent, [key], files=AgentFiles(agent), generations=generations, choice=choice, cache=world.cache
         )

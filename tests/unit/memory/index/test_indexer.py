@@ -82,7 +82,7 @@ def test_keywords_do_not_wait_for_a_slow_model(world: World):
 def test_a_missing_key_does_not_throw_vectors_away(world: World):
     key = world.write("MEMORY.md", "Paid for.\n")
     index(world.indexer(), key)
-    without = world.indexer(error="OPENAI_API_KEY is not set")
+    without = world.indexer(lacking="OPENAI_API_KEY is not set")
     report, _ = index(without, key, world.write("memory/new.md", "New and without a vector.\n"))
     assert without.generations.next() is None, "no new generation is built"
     counts = without.target().counts()

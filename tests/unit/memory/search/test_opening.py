@@ -84,8 +84,8 @@ def test_until_there_is_an_index_of_another_embedding_the_old_one_is_asked(opene
     assert answer.results[0].vector_score is not None
     status = manager.status()
     assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
-    assert manager.provider is not None
-    assert '"dimensions":32' in manager.provider.identity
+    assert manager.chosen.provider is not None
+    assert '"dimensions":32' in manager.chosen.provider.identity
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import difference
-from memory.embedding.selection import choose_provider
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status
@@ -47,21 +46,17 @@ def look(settings: Settings, board: Board, *, queue_expected: bool = True, deep:
     agent = settings.agents[0]
     generations = Generations.of(settings, agent.id)
     reader = SharedReader(generations)
-    choice = choose_provider(agent, settings.credentials)
     sources = StatusSources(
         files=AgentFiles.of(settings, agent),
         generations=generations,
         lease=reader.lease,
         pending=board,
         queue_expected=queue_expected,
-        choice=choice,
     )
     try:
         return agent_status(settings, agent, sources, deep=deep)
     finally:
         reader.close()
-        if choice.provider is not None:
-            choice.provider.close()
 
 
 def watch(home: Path, mode: str = "events") -> None:

@@ -149,7 +149,7 @@ def foreseen(
 ) -> tuple[float | None, float | None, float | None]:
     """Rate, time left, and the age of the last vector if none comes in any more."""
     index = IndexState(chunks=10_000, vectors_pending=waiting, last_commit_at=NOW - committed_ago)
-    choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
+    choice = ProviderChoice(StubProvider(), requested="local")
     progress = VectorProgress(rate=rate, at=NOW - seconds_ago)
     state, stuck = vector_progress(index, progress, settings.agents[0], choice, NOW, **options)
     return state.rate, state.eta_seconds, None if stuck is None else NOW - stuck

@@ -1,0 +1,217 @@
+"""Provider of an agent's index. A generation knows it: `meta` holds the identity of its vectors, never a key.
+
+    settings, keys -> wish ---+
+    meta of NEXT and CURRENT -+-> provider_of           embeds documents, and decides the index's identity
+    meta of CURRENT ----------+-> provider_for_queries  embeds queries
+
+All processes decide alike, and the owner of the indexes alone begins a NEXT for the decision. The wish of the settings
+and keys counts, with four exceptions:
+
+* A process that lacks the requested provider keeps the index's identity. It adds keywords and leaves the vectors to
+  processes that have the provider.
+* `auto` takes the first provider that a process can have. An index moves up that order, never down. Otherwise a shell
+  without the daemon's key would rebuild the index with another model, and the daemon would rebuild it again.
+* The configured fallback takes over for good reasons (`successor`). Its NEXT records the reason in `meta`. It stays
+  until the settings or the key of the lost provider change.
+* An index that was rebuilt for vectors of another width goes on with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from memory.embedding.breaker import read_waste, waste_path
+from memory.embedding.providers.presets import BY_KEY, PRESETS
+from memory.embedding.providers.provider import ProviderUnavailable
+from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, facts_in, fallback_choice, made_like
+from memory.index.fingerprint import embedding_of, name_in
+from memory.index.generations import CURRENT, NEXT, Generations
+from schemas.errors import RecalldError
+from schemas.settings import AgentSettings, MemorySettings, Settings
+
+#: Order in which `auto` tries the providers.
+ORDER = (*BY_KEY, "local", "none")
+
+#: Settings that choose the first provider and the fallback.
+_CHOOSING = (
+    "provider",
+    "fallback",
+    "model",
+    "output_dimensionality",
+    "query_input_type",
+    "document_input_type",
+    "query_prefix",
+    "document_prefix",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """Record of a takeover in the `meta` of a generation: the `reason`, and the provider that was lost.
+
+    `settings` is a digest. `account` is None if the lost provider could not be made, for example without its key.
+    """
+
+    reason: str
+    settings: str
+    provider: str
+    account: str | None
+
+
+def provider_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> ProviderChoice:
+    """Return the provider of an agent's documents. Cheap, and never raises, like `choose_provider`.
+
+    With `rebuild`, return that of an index that is built anew on purpose. While the provider is stopped for vectors of
+    another width, it has that width.
+    """
+    choice = _decided(settings, agent, _generations(settings, agent, NEXT, CURRENT))
+    provider = choice.provider
+    # With a width in the settings, another one is a fault of that setting.
+    if rebuild and isinstance(provider, RemoteProvider) and provider.endpoint.dimensions is None:
+        waste = read_waste(waste_path(settings.home, provider))
+        if waste is not None and waste.got:
+            return replace(choice, provider=provider.of_width(waste.got))
+    return choice
+
+
+def provider_for_queries(settings: Settings, agent: AgentSettings) -> ProviderChoice:
+    """Return the provider whose vectors the answering generation holds, whatever is under construction.
+
+    Without it, return that of the settings, with whose vectors nothing is found yet.
+    """
+    made = _generations(settings, agent, CURRENT)
+    choice = _decided(settings, agent, made)
+    if choice.provider is None or not made or made[0].identity in {NO_VECTORS, choice.identity}:
+        return choice
+    return made_like(made[0].identity, agent, settings.credentials) or choice
+
+
+def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> ProviderChoice | None:
+    """Return the configured fallback if it may take over, with the record for its generation, which the owner begins.
+
+    Return None if it is unavailable or has taken over already, or if this process merely lacks the index's key.
+    """
+    made = _generations(settings, agent, NEXT, CURRENT)
+    first, fallback = _decided(settings, agent, made), _fallback(settings, agent, made)
+    if first.takeover is not None or fallback is None or fallback.provider is None or not settings.store.vector.enabled:
+        return None
+    if first.provider is None and (
+        _wish(settings, agent).error is None or agent.provider in (name_in(one.identity) for one in made)
+    ):
+        # Other processes have the key that this one lacks: the provider works, and so does their index.
+        return None
+    account = first.provider.account if first.provider is not None else None
+    return replace(fallback, takeover=json.dumps(asdict(Takeover(reason, _digest(agent), first.name, account))))
+
+
+def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
+    """Return the reason why the configured fallback cannot take over; None if it can, or without one."""
+    fallback = fallback_choice(agent, settings.credentials)
+    return f"{agent.fallback} cannot take over: {fallback.error}" if fallback is not None and fallback.error else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """Facts of a generation that never change: the identity of its vectors, and the takeover that began it."""
+
+    identity: str
+    takeover: str | None
+
+
+#: Facts of generations, by folder and name, which is never reused.
+_read: dict[tuple[Path, str], _Generation] = {}
+
+
+def _generations(settings: Settings, agent: AgentSettings, *pointers: str) -> list[_Generation]:
+    """Return the facts of the readable generations that pointers name."""
+    generations, made = Generations.of(settings, agent.id), []
+    for pointer in pointers:
+        with suppress(RecalldError):
+            name = generations.pointer(pointer)
+            key = (generations.folder, name or "")
+            if (
+                name is not None
+                and key not in _read
+                and (reader := generations.open_named(name, any_format=True)) is not None
+            ):
+                with closing(reader):
+                    _read[key] = _Generation(embedding_of(reader.meta("identity")), reader.meta("takeover"))
+            if key in _read:
+                made.append(_read[key])
+    return made
+
+
+def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
+    """Return the provider that the settings name."""
+    return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+
+
+def _decided(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice:
+    """Return the provider that the settings name, or that of the generations `made`, the written one first."""
+    indexed = made[0] if made else _Generation(NO_VECTORS, None)
+    takeover = Takeover(**json.loads(indexed.takeover)) if indexed.takeover is not None else None
+    if takeover is not None and takeover.settings != _digest(agent):
+        takeover = None
+    wish = _of_width(_wish(settings, agent), made)
+    if wish.requested == "auto" and wish.error is None:
+        names = [name_in(one.identity) for one in made]
+        wish = _not_below([*names, *([takeover.provider] if takeover is not None else [])], wish, agent)
+    if wish.provider is None and wish.lacking is None:
+        return wish
+    # A process without the lost provider's key cannot compare the account.
+    if takeover is None or (wish.provider is not None and wish.provider.account != takeover.account):
+        return replace(wish, indexed=indexed.identity) if wish.error is not None else wish
+    if (fallback := _fallback(settings, agent, made)) is None:
+        return wish
+    why, lacking = f"{agent.fallback} took over: {takeover.reason}", fallback.lacking
+    return replace(
+        fallback,
+        requested=wish.requested,
+        reason=why if lacking is None else None,
+        lacking=ProviderUnavailable(f"{why}; and {lacking.reason}", lacking.remedy) if lacking is not None else None,
+        takeover=indexed.takeover,
+        indexed=indexed.identity,
+    )
+
+
+def _fallback(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice | None:
+    fallback = fallback_choice(agent, settings.credentials)
+    return _of_width(fallback, made) if fallback is not None else None
+
+
+def _of_width(choice: ProviderChoice, made: Sequence[_Generation]) -> ProviderChoice:
+    """Return the choice with the width of the vectors in the agent's index, if that was rebuilt for another one."""
+    if not isinstance(provider := choice.provider, RemoteProvider):
+        return choice
+    of_widths = [provider.of_width(facts["width"]) for one in made if "width" in (facts := facts_in(one.identity))]
+    identities = {one.identity for one in made}
+    return replace(choice, provider=next((one for one in of_widths if one.identity in identities), provider))
+
+
+def _not_below(in_use: Sequence[str], choice: ProviderChoice, memory: MemorySettings) -> ProviderChoice:
+    """Return the choice of `auto`, or none with an `error` if a provider in use comes before it."""
+    if choice.name not in ORDER or (choice.name == "local" and memory.local.model_path is not None):
+        return choice  # the settings name the model
+    above = ORDER[: ORDER.index(choice.name)]
+    better = next((name for name in in_use if name in above), None)
+    if better is None:
+        return choice
+    key = PRESETS[better].key_name if better in PRESETS else None
+    lacking = ProviderUnavailable(
+        f"the index was made with {better}{f' ({key})' if key else ''}, which this process does not have "
+        f"({choice.reason}): new chunks wait for their vectors until a process that has it runs",
+        f'to have everything embedded anew instead, set provider = "{choice.name}"',
+    )
+    return ProviderChoice(None, choice.requested, lacking=lacking)
+
+
+def _digest(memory: MemorySettings) -> str:
+    """Return a digest of the settings that choose the first provider and the fallback."""
+    facts = [*(getattr(memory, name) for name in _CHOOSING), memory.remote.base_url, memory.local.model_path]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
