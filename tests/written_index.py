@@ -40,7 +40,7 @@ def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = T
     agent = settings.agent(agent_id)
     provider = choose_provider(agent, settings.credentials).provider
     wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
-    store = writer_of(settings, agent_id).open_writer(wanted.digest, wanted.description)[0]
+    store = writer_of(settings, agent_id).open_writer(wanted)[0]
     files = AgentFiles(agent)
     for key in files.scan().documents:
         if store.file(key) is None:

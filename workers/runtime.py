@@ -139,8 +139,7 @@ class Runtime:
         if fallback is None:
             return False
         wanted = fingerprint(agent, fallback.identity, takeover=fallback.takeover)
-        writer = GenerationWriter.at(self.settings, agent_id, owner=self._owner)
-        writer.begin(wanted.digest, wanted.description, takeover=wanted.takeover)
+        GenerationWriter.at(self.settings, agent_id, owner=self._owner).begin(wanted)
         log.warning("fallback_took_over", agent=agent_id, fallback=fallback.name, reason=reason)
         return True
 

@@ -43,7 +43,7 @@ class Estimate:
 
     `price` is in US dollars per million tokens, None if unknown. `dollars` and `seconds` follow from the price and the
     provider's rate. With `batch`, the texts go through the provider's Batch API at its price, and the time is unknown.
-    Without a provider there are no vectors, and these figures are 0.
+    Without a `provider` ("none") there are no vectors, these figures are 0, and `reason` says why.
     """
 
     documents: int = 0
@@ -60,6 +60,9 @@ class Estimate:
     dollars: float | None = 0.0
     seconds: float = 0.0
     batch: bool = False
+    provider: str = "none"
+    model: str | None = None
+    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -139,7 +142,8 @@ def estimate(
             # A document that cannot be read now changes at this moment.
             changed += report.failed == failed and (some or report.again is not None)
         if provider is None:
-            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks)
+            why = choice.error or choice.reason
+            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=why)
         if target is not None:
             work.add_pending(target)
         known = set() if cache is None else cache.holds(identity, list(work.texts))
@@ -176,6 +180,9 @@ def estimate(
         dollars=price * tokens / 1e6 if price is not None else None,
         seconds=_seconds(len(sizes), tokens, requests, provider.limits),
         batch=batch,
+        provider=choice.name,
+        model=provider.model,
+        reason=choice.reason,
     )
 
 

@@ -36,7 +36,7 @@ class Fingerprint:
 def fingerprint(memory: MemorySettings, provider_identity: str, *, takeover: str | None = None) -> Fingerprint:
     """Return the identity of the index that these settings ask for.
 
-    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`; both are those of a `ProviderChoice`.
+    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`. `takeover` is kept in a new generation.
     """
     facts = {
         "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, Self
 
+from memory.index.fingerprint import Fingerprint
 from memory.index.generations import CURRENT, NEXT, Generations
 from memory.store.durable_sqlite import locked, parts, set_aside
 from memory.store.errors import NoRoom, NotOwner, OtherFormat, StoreCorrupt, StoreFull, StoreUnreadable
@@ -154,29 +155,28 @@ class GenerationWriter(Generations):
                 "for long, their settings or keys differ: start both again with the same ones"
             )
 
-    def open_writer(self, fingerprint: str, description: str, *, takeover: str | None = None) -> list[Store]:
+    def open_writer(self, wanted: Fingerprint) -> list[Store]:
         """Return the generations that a worker writes to, the target first. The caller must not close them.
 
-        Without a generation, a new one is made and answers at once. If NEXT has this fingerprint: NEXT, then CURRENT,
+        Without a generation, a new one is made and answers at once. If NEXT has this identity: NEXT, then CURRENT,
         which keeps answering and is kept up to date. If CURRENT has it: CURRENT alone. Otherwise the owner makes a new
-        NEXT, followed by CURRENT. A new generation keeps the record of a `takeover`.
+        NEXT, followed by CURRENT.
 
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names it.
             NoRoom: a new NEXT does not fit on the disk; CURRENT keeps answering.
             NotOwner: CURRENT and NEXT have other fingerprints, and another process owns them.
         """
-        names = self._obeyed(fingerprint)
+        names = self._obeyed(wanted)
         if names is None:
             with self._locked():
-                names = self._obeyed(fingerprint) or self._begun(fingerprint, description, takeover)
+                names = self._obeyed(wanted) or self._begun(wanted)
         try:
             return [self._store(names[0]), *self._readable(names[1:])]
         except (StoreUnreadable, StoreCorrupt):
             if all((self.folder / name).exists() for name in names):
                 raise
-            # One was replaced and deleted meanwhile.
-            return self.open_writer(fingerprint, description, takeover=takeover)
+            return self.open_writer(wanted)  # one was replaced and deleted meanwhile
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
@@ -197,33 +197,33 @@ class GenerationWriter(Generations):
         names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
         return list(self._readable([name for name in names if name is not None]))
 
-    def _obeyed(self, fingerprint: str) -> list[str] | None:
+    def _obeyed(self, wanted: Fingerprint) -> list[str] | None:
         """Return the names of the generations to write; None if they have to be made first."""
         current, target = self._existing(CURRENT), self._existing(NEXT)
-        if current is None or current == target or not self._has(target or current, fingerprint):
+        if current is None or current == target or not self._has(target or current, wanted.digest):
             return None
         return [current] if target is None else [target, current]
 
-    def _begun(self, fingerprint: str, description: str, takeover: str | None) -> list[str]:
+    def _begun(self, wanted: Fingerprint) -> list[str]:
         """Make the missing generations; return the names to write. The caller holds the folder's lock."""
         current, target = self._existing(CURRENT), self._existing(NEXT)
         if target == current:
             target = None  # a crash right after a flip
         if current is None:
-            current = self._left_behind(fingerprint, but=target)
-            if current is None and target is not None and self._has(target, fingerprint):
+            current = self._left_behind(wanted.digest, but=target)
+            if current is None and target is not None and self._has(target, wanted.digest):
                 current, target = target, None  # half an index is better than none
-            current = current or self._create(fingerprint, description, takeover)
+            current = current or self._create(wanted)
             self._point(CURRENT, current)
-        if target is not None and self._has(target, fingerprint):
+        if target is not None and self._has(target, wanted.digest):
             return [target, current]
-        if target is not None or not self._has(current, fingerprint):
+        if target is not None or not self._has(current, wanted.digest):
             self.require_owner()
         self._point(NEXT, None)  # the settings went back before it was finished, or its space may be needed
-        if self._has(current, fingerprint):
+        if self._has(current, wanted.digest):
             return [current]
         self._require_room(current)
-        target = self._create(fingerprint, description, takeover)
+        target = self._create(wanted)
         self._point(NEXT, target)
         return [target, current]
 
@@ -243,17 +243,10 @@ class GenerationWriter(Generations):
         ranked = [one for one in ranked if one[1]]
         return max(ranked)[2] if ranked else None
 
-    def begin(
-        self,
-        fingerprint: str,
-        description: str,
-        *,
-        force: bool = False,
-        instead_of: str | None = None,
-        takeover: str | None = None,
-    ) -> None:
-        """Begin a NEXT with this fingerprint unless there is one; with `force` in any case, even with little free
-        space. `instead_of` is the fingerprint that the same settings have without a rebuild. It keeps a `takeover`.
+    def begin(self, wanted: Fingerprint, *, force: bool = False, instead_of: Fingerprint | None = None) -> None:
+        """Begin a NEXT with this identity unless there is one; with `force` in any case, even with little free space.
+
+        `instead_of` is the identity that the same settings have without a rebuild.
 
         Raises:
             NoRoom: like `open_writer`.
@@ -261,15 +254,15 @@ class GenerationWriter(Generations):
         """
         with self._locked():
             current, target = self._existing(CURRENT), self._existing(NEXT)
-            there = target is not None and target != current and self._has(target, fingerprint)
+            there = target is not None and target != current and self._has(target, wanted.digest)
             if there and not force:
                 return
             if current is not None:
-                if not (there or any(self._has(current, one) for one in (fingerprint, instead_of or fingerprint))):
+                if not (there or any(self._has(current, one.digest) for one in (wanted, instead_of or wanted))):
                     self.require_owner()
                 if not force:
                     self._require_room(current)
-            self._point(NEXT, self._create(fingerprint, description, takeover))
+            self._point(NEXT, self._create(wanted))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
@@ -361,12 +354,17 @@ class GenerationWriter(Generations):
         name = self.pointer(pointer)
         return name if name is not None and (self.folder / name).exists() else None
 
-    def _create(self, fingerprint: str, description: str, takeover: str | None) -> str:
+    def _create(self, wanted: Fingerprint) -> str:
         """Make an empty generation; return its name."""
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
-        path = self.folder / name
-        create_generation(path, self._options, fingerprint=fingerprint, description=description, takeover=takeover)
+        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', wanted.digest)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
+        create_generation(
+            self.folder / name,
+            self._options,
+            fingerprint=wanted.digest,
+            description=wanted.description,
+            takeover=wanted.takeover,
+        )
         return name
 
     def _require_room(self, current: str) -> None:

@@ -105,7 +105,7 @@ class Indexer:
             NotOwner: the documents are left to the owner of the indexes.
         """
         try:
-            target, *others = self._written()
+            target, *others = self.generations.open_writer(self.fingerprint())
         except NoRoom:
             # Changes reach the answering generation nevertheless.
             for answering in self.generations.open_existing()[-1:]:
@@ -120,7 +120,7 @@ class Indexer:
 
     def give_up(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int) -> None:
         """Record in every written generation that a document could not be indexed, without reading it."""
-        for store in self._written():
+        for store in self.generations.open_writer(self.fingerprint()):
             store.add_dead_letter(key, reason=reason, error_class=error_class, attempts=attempts)
 
     def has_letter(self, key: DocumentKey, *, error_class: str) -> bool:
@@ -129,12 +129,7 @@ class Indexer:
 
     def target(self) -> Store:
         """Return the generation that this indexer brings up to date."""
-        return self._written()[0]
-
-    def _written(self) -> list[Store]:
-        """Return the generations to write, the target first."""
-        wanted = self.fingerprint()
-        return self.generations.open_writer(wanted.digest, wanted.description, takeover=wanted.takeover)
+        return self.generations.open_writer(self.fingerprint())[0]
 
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.

@@ -63,6 +63,12 @@ class Takeover:
     provider: str
     account: str | None
 
+    def replaces(self, wish: ProviderChoice) -> bool:
+        """Return True if the fallback stays in place of this choice."""
+        if wish.provider is None:
+            return wish.lacking is not None  # a process without the lost provider's key cannot compare the account
+        return wish.provider.account == self.account
+
 
 def provider_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> ProviderChoice:
     """Return the provider of an agent's documents. Cheap, and never raises, like `choose_provider`.
@@ -121,7 +127,7 @@ class _Generation:
     """Facts of a generation that never change: the identity of its vectors, and the takeover that began it."""
 
     identity: str
-    takeover: str | None
+    takeover: str | None = None
 
 
 #: Facts of generations, by folder and name, which is never reused.
@@ -154,20 +160,16 @@ def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
 
 def _decided(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice:
     """Return the provider that the settings name, or that of the generations `made`, the written one first."""
-    indexed = made[0] if made else _Generation(NO_VECTORS, None)
+    indexed = made[0] if made else _Generation(NO_VECTORS)
     takeover = Takeover(**json.loads(indexed.takeover)) if indexed.takeover is not None else None
     if takeover is not None and takeover.settings != _digest(agent):
         takeover = None
-    wish = _of_width(_wish(settings, agent), made)
-    if wish.requested == "auto" and wish.error is None:
-        names = [name_in(one.identity) for one in made]
-        wish = _not_below([*names, *([takeover.provider] if takeover is not None else [])], wish, agent)
-    if wish.provider is None and wish.lacking is None:
-        return wish
-    # A process without the lost provider's key cannot compare the account.
-    if takeover is None or (wish.provider is not None and wish.provider.account != takeover.account):
-        return replace(wish, indexed=indexed.identity) if wish.error is not None else wish
-    if (fallback := _fallback(settings, agent, made)) is None:
+    in_use = [name_in(one.identity) for one in made] + ([takeover.provider] if takeover is not None else [])
+    wish = _of_width(_not_below(in_use, _wish(settings, agent), agent), made)
+    if wish.error is not None:
+        wish = replace(wish, indexed=indexed.identity)
+    fallback = _fallback(settings, agent, made) if takeover is not None and takeover.replaces(wish) else None
+    if fallback is None or takeover is None:
         return wish
     why, lacking = f"{agent.fallback} took over: {takeover.reason}", fallback.lacking
     return replace(
@@ -195,7 +197,9 @@ def _of_width(choice: ProviderChoice, made: Sequence[_Generation]) -> ProviderCh
 
 
 def _not_below(in_use: Sequence[str], choice: ProviderChoice, memory: MemorySettings) -> ProviderChoice:
-    """Return the choice of `auto`, or none with an `error` if a provider in use comes before it."""
+    """Return the choice, or none with an `error` if `auto` chose it and a provider in use comes before it."""
+    if choice.requested != "auto" or choice.error is not None:
+        return choice
     if choice.name not in ORDER or (choice.name == "local" and memory.local.model_path is not None):
         return choice  # the settings name the model
     above = ORDER[: ORDER.index(choice.name)]

@@ -7,7 +7,6 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,18 +19,17 @@ from memory.documents.imports import ImportedFolder, imported_folders, imports_p
 from memory.documents.roots import COMPRESSED, document_name, is_transcript_name, is_utf8
 from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
-from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate
 from memory.index.provider import provider_of
 from memory.index.transcript_slices import is_read_otherwise
 from memory.status.condition_texts import counted, text_of
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation
-from recalld.runs.estimate import cost_body, cost_sentence, estimates, provider_body
+from recalld.runs.estimate import cost_body, cost_sentence, estimates
 from recalld.runs.outcome import Report
 from recalld.runs.run import running
 from recalld.runs.status import size
-from recalld.terminal_text import ProgressLine, printable_json, printable_name
+from recalld.terminal_text import ProgressLine, fields, printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import closed, fingerprint_of, generations_of
 from schemas.conditions import ConditionCode
@@ -123,7 +121,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
     left = [key for key in plan.wanted if key not in known and key not in failed]
     counts, wanted, indexed = outcome.counts, len(plan.wanted), len(plan.wanted) - len(failed) - len(left)
     done = f"{indexed:,} of {counted(wanted, 'transcript')} indexed in {report.seconds:.1f} s"
-    vectors = f", {counts.vectors_ready:,} with vectors" if plan.choice.provider is not None else ""
+    vectors = f", {counts.vectors_ready:,} with vectors" if plan.estimate.provider != "none" else ""
     in_all = f"the index has {counts.chunks:,} chunks{vectors}"
     outcome = replace(
         outcome, failed=failed, left=left, done=f"{done if wanted else 'no transcript had to be read'}; {in_all}"
@@ -147,9 +145,8 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     choice = provider_of(settings, agent)
     if choice.provider is None:
         raise UserError(f"--batch-api needs an embedding provider: {choice.error or choice.reason}", exit_code=2)
-    with closing(choice.provider):
-        if batch_api_of(choice.provider) is None:
-            raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
+    if batch_api_of(choice.provider) is None:
+        raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
     if not settings.cache.enabled:
         raise UserError("--batch-api needs cache.enabled = true: a job's vectors are kept there", exit_code=2)
     if not agent.remote.batch.enabled and daemon_pid(settings.home) is not None:
@@ -250,7 +247,6 @@ class BackfillPlan:
     unchanged: int
     problems: Sequence[str]
     not_wanted: Mapping[str, int]
-    choice: ProviderChoice
     estimate: Estimate
 
     @property
@@ -271,7 +267,7 @@ class BackfillPlan:
             f"{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}": is_work,
         }
         said = ", ".join(text for text, is_shown in parts.items() if is_shown)
-        return f"{self.agent.id}: {said}" + (f"; {cost_sentence(self.choice, cost)}" if is_work else "")
+        return f"{self.agent.id}: {said}" + (f"; {cost_sentence(cost)}" if is_work else "")
 
     def body(self) -> dict[str, Any]:
         """Return the plan as JSON."""
@@ -284,7 +280,7 @@ class BackfillPlan:
             "notWanted": dict(self.not_wanted),
             "others": len(self.others),
             "bytes": self.size,
-            **provider_body(self.choice),
+            **fields(self.estimate, "provider", "model"),
             "estimate": {"messages": self.estimate.messages, **cost_body(self.estimate)},
         }
 
@@ -311,9 +307,9 @@ def plan_backfill(
             yield key
 
     with estimates(settings) as estimate_for:
-        choice, cost = estimate_for(agent, files, documents())
+        cost = estimate_for(agent, files, documents())
     unchanged = len(stats) - len(wanted)
-    return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, choice, cost)
+    return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, cost)
 
 
 def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, duration
@@ -32,7 +31,7 @@ from workers.health.health_store import HealthStore
 #: Fields of `Usage` that only grow.
 _COUNTS = ("requests", "failed", "inputs", "tokens")
 
-EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], tuple[ProviderChoice, Estimate]]
+EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], Estimate]
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
@@ -45,11 +44,11 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         for agent in agents:
             files, differing = AgentFiles.of(settings, agent), Differences()
             compare(settings, agent, differing, records_folders=False)
-            choice, found = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
-            body = {"documents": found.documents, "vanished": found.vanished, **cost_body(found)}
-            bodies.append({"agent": agent.id, **provider_body(choice), **body})
+            found = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
+            counts = fields(found, "provider", "model", "documents", "vanished")
+            bodies.append({"agent": agent.id, **counts, **cost_body(found)})
             if not as_json:
-                click.echo(f"{agent.id}: {_sentence(choice, found)}")
+                click.echo(f"{agent.id}: {_sentence(found)}")
     if as_json:
         click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
@@ -71,40 +70,37 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
             with BatchLedger(ledger_file) as ledger:
                 bought = ledger.everything()
 
-        def estimate_for(
-            agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]
-        ) -> tuple[ProviderChoice, Estimate]:
+        def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
             choice = provider_of(settings, agent, rebuild=fresh)
-            with closing(choice.provider) if choice.provider is not None else nullcontext():
-                return choice, estimate(
-                    agent,
-                    documents,
-                    files=files,
-                    generations=generations_of(settings, agent),
-                    choice=choice,
-                    cache=cache,
-                    fresh=fresh,
-                    bought=bought if with_cache else None,
-                    batch_from=FEWEST_TEXTS if with_cache else None,
-                )
+            return estimate(
+                agent,
+                documents,
+                files=files,
+                generations=generations_of(settings, agent),
+                choice=choice,
+                cache=cache,
+                fresh=fresh,
+                bought=bought if with_cache else None,
+                batch_from=FEWEST_TEXTS if with_cache else None,
+            )
 
         yield estimate_for
 
 
-def _sentence(choice: ProviderChoice, found: Estimate) -> str:
+def _sentence(found: Estimate) -> str:
     parts = [
         f"{counted(found.documents, 'document')} changed",
         f"{counted(found.vanished, 'document')} to forget" if found.vanished else "",
         f"{counted(found.failed, 'document')} cannot be read" if found.failed else "",
         counted(found.chunks, "chunk"),
     ]
-    return f"{', '.join(filter(None, parts))}; {cost_sentence(choice, found)}"
+    return f"{', '.join(filter(None, parts))}; {cost_sentence(found)}"
 
 
-def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
+def cost_sentence(found: Estimate) -> str:
     """Return the texts to embed and their cost, in a sentence."""
-    if choice.provider is None:
-        return f"{choice.error or choice.reason or 'keywords only'}: nothing to pay"
+    if found.provider == "none":
+        return f"{found.reason or 'keywords only'}: nothing to pay"
     cached = [f"{found.cached:,} cached"] if found.texts else []
     if not found.to_embed:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
@@ -113,24 +109,19 @@ def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
         f"{counted(found.to_embed, 'text')} to embed",
         f"{found.tokens / 1e6:.1f} M tokens" if found.tokens >= 1_000_000 else f"{found.tokens:,} tokens",
         f"about {counted(found.requests, 'request')}",
-        _money(choice.provider.model, found),
+        _money(found),
         "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
     ]
     return ", ".join(parts)
 
 
-def _money(model: str, found: Estimate) -> str:
+def _money(found: Estimate) -> str:
     if found.dollars is None or found.price is None:
-        return f"at a price that is not known for {model} (remote.price_per_million_tokens says it)"
+        return f"at a price that is not known for {found.model} (remote.price_per_million_tokens says it)"
     if found.price == 0:
         return "free of charge"
     how = " through its Batch API" if found.batch else ""
-    return f"{dollars(found.dollars)} ({model}{how} at ${found.price:g} a million tokens)"
-
-
-def provider_body(choice: ProviderChoice) -> dict[str, Any]:
-    """Return provider and model as JSON."""
-    return {"provider": choice.name, "model": choice.provider.model if choice.provider is not None else None}
+    return f"{dollars(found.dollars)} ({found.model}{how} at ${found.price:g} a million tokens)"
 
 
 def cost_body(found: Estimate) -> dict[str, Any]:

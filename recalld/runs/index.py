@@ -99,20 +99,14 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     from memory.store.errors import NoRoom, NotOwner
 
     until = time.monotonic() + OWNER_SECONDS
-    identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent).digest
+    identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent)
     with (
         closing(HomeOwner(settings.home)) as owner,
         closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
     ):
         while True:
             try:
-                return writer.begin(
-                    identity.digest,
-                    identity.description,
-                    force=force,
-                    instead_of=before,
-                    takeover=identity.takeover,
-                )
+                return writer.begin(identity, force=force, instead_of=before)
             except NoRoom as error:
                 raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
             except NotOwner as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.status.run_files import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
@@ -85,7 +86,7 @@ def test_a_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_an
     writer = GenerationWriter(folder, StoreOptions())
     reader = writer.open_reader()
     assert reader is not None
-    writer.begin(reader.meta("fingerprint") or "", reader.meta("identity") or "")
+    writer.begin(Fingerprint(reader.meta("fingerprint") or "", reader.meta("identity") or ""))
     reader.close()
     interrupted, before = writer.next(), writer.current()
     writer.close()

@@ -79,7 +79,7 @@ def fill(settings: Settings, chunks: int, dimensions: int, numbers: np.random.Ge
     assert provider is not None
     identity = fingerprint(agent, provider.identity)
     generations = GenerationWriter(settings.indexes_path / agent.id, StoreOptions())
-    (store,) = generations.open_writer(identity.digest, identity.description)
+    (store,) = generations.open_writer(identity)
     words = random.Random(7)
     changes = []
     for note in range(chunks // CHUNKS_PER_NOTE):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.fingerprint import Fingerprint
 from memory.service.app import LOOK_AROUND_SECONDS
 from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
 from schemas.settings import Settings
@@ -106,7 +107,7 @@ def test_a_service_lets_go_of_a_replaced_index_though_no_search_comes(settings: 
     with running(settings) as client:
         search(client, "line")
         writer = writer_of(settings)
-        writer.begin(digest, identity, force=True)
+        writer.begin(Fingerprint(digest, identity), force=True)
         assert writer.complete(digest)
         writer.close()
         assert traces(settings.home) == set(), "the replaced file is unlinked at once"

@@ -124,7 +124,7 @@ def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Setti
         assert choice.provider is not None
         wanted = fingerprint(asked.agents[0], choice.provider.identity)
         writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
-        writer.open_writer(wanted.digest, wanted.description)
+        writer.open_writer(wanted)
         writer.close()
     assert names(settings)[1] != "None"
     with_key = {"RECALLD_REMOTE__BASE_URL": server.url, "RECALLD_REMOTE__API_KEY": "a-key"}

@@ -14,6 +14,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
+from memory.index.fingerprint import Fingerprint
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
 from memory.store.sqlite.reader import StoreReader
@@ -265,8 +266,8 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
         description = writer.open_reader().meta("identity")
         digest = writer.open_reader().meta("fingerprint")
         for _ in range(6):
-            writer.begin(digest, description, force=True)
-            [store, *_] = writer.open_writer(digest, description)
+            writer.begin(Fingerprint(digest, description), force=True)
+            [store, *_] = writer.open_writer(Fingerprint(digest, description))
             for key in files.scan().documents:
                 write_document(store, files, key, provider)
             assert writer.complete(digest)

@@ -108,7 +108,7 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
             closing(HomeOwner(remote.home)) as owner,
             closing(GenerationWriter.at(remote, agent.id, owner=owner)) as writer,
         ):
-            writer.begin(anew.digest, anew.description, instead_of=before.digest)
+            writer.begin(anew, instead_of=before)
         workers.start()
         workers.mark("memory/first.md", "memory/second.md", lane=Lane.BACKFILL)
         wait_until(lambda: workers.complete() and workers.counts().files == 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import KEPT_CORRUPT_SECONDS, GenerationWriter
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
@@ -54,7 +55,7 @@ def files_in(folder: Path) -> set[str]:
 def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     writer: GenerationWriter, generations: Generations
 ) -> None:
-    [old] = writer.open_writer("f1", "first")
+    [old] = writer.open_writer(Fingerprint("f1", "first"))
     old.write([document(NOTE, "gateway", vectors=[vector(1)])])
     token = generations.token()
     reader = generations.open_reader()
@@ -62,31 +63,31 @@ def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     assert (reader.meta("identity"), len(reader.search_text("gateway", 5))) == ("first", 1)
     assert (fingerprint_of(reader), generations.next()) == ("f1", None)
 
-    target, current = writer.open_writer("f2", "second")
+    target, current = writer.open_writer(Fingerprint("f2", "second"))
     assert (target.meta("fingerprint"), current) == ("f2", old)
     assert generations.token() == token
     assert fingerprint_of(generations.open_reader()) == "f1"
     targets = [fingerprint_of(generations.target_reader(wanted)) for wanted in ("f1", "f2", "f3")]
     assert targets == ["f1", "f2", None]
-    assert writer.open_writer("f2", "second") == [target, current]
+    assert writer.open_writer(Fingerprint("f2", "second")) == [target, current]
 
     abandoned = generations.next()
-    third, current = writer.open_writer("f3", "third")
+    third, current = writer.open_writer(Fingerprint("f3", "third"))
     assert (third.meta("fingerprint"), current) == ("f3", old)
     assert generations.next() != abandoned
-    assert (writer.open_writer("f1", "first"), writer.next()) == ([old], None), "the settings went back"
+    assert (writer.open_writer(Fingerprint("f1", "first")), writer.next()) == ([old], None), "the settings went back"
 
 
 def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
-    [old] = writer.open_writer("f1", "first")
+    [old] = writer.open_writer(Fingerprint("f1", "first"))
     old.write([document(NOTE, "gateway")])
     reader = generations.open_reader()
     assert reader is not None
     token = generations.token()
 
-    target, _ = writer.open_writer("f2", "second")
+    target, _ = writer.open_writer(Fingerprint("f2", "second"))
     target.write([document(NOTE, "deploy")])
     assert not writer.complete("f1")
     assert generations.token() == token
@@ -103,17 +104,17 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert fresh is not None
     assert len(fresh.search_text("deploy", 5)) == 1
     fresh.close()
-    assert writer.open_writer("f2", "second") == [target]
+    assert writer.open_writer(Fingerprint("f2", "second")) == [target]
 
 
 def test_an_index_file_that_was_deleted_is_made_anew(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
-    [lost] = writer.open_writer("f1", "first")
+    [lost] = writer.open_writer(Fingerprint("f1", "first"))
     lost.write([document(NOTE, "gateway")])
     (folder / str(generations.current())).unlink()
     assert generations.open_reader() is None
-    [store] = writer.open_writer("f1", "first")
+    [store] = writer.open_writer(Fingerprint("f1", "first"))
     assert store is not lost
     assert store.counts().files == 0
     assert fingerprint_of(generations.open_reader()) == "f1"
@@ -122,7 +123,7 @@ def test_an_index_file_that_was_deleted_is_made_anew(
 def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     writer: GenerationWriter, folder: Path
 ) -> None:
-    writer.open_writer("f1", "first")
+    writer.open_writer(Fingerprint("f1", "first"))
     now = int(time.time())
     (folder / "unnamed.sqlite").touch()
     for age in (60, 50, 40, 30, KEPT_CORRUPT_SECONDS + 60):
@@ -137,14 +138,14 @@ def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
 
 
 def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWriter, folder: Path) -> None:
-    writer.open_writer("f1", "first")
+    writer.open_writer(Fingerprint("f1", "first"))
     stop, errors = threading.Event(), []
 
     def open_again_and_again() -> None:
         while not stop.is_set():
             with closing(GenerationWriter(folder, OPTIONS)) as other:
                 try:
-                    other.open_writer("f1", "first")
+                    other.open_writer(Fingerprint("f1", "first"))
                 except RecalldError as error:
                     errors.append(error)
 
@@ -152,7 +153,7 @@ def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWri
     for worker in workers:
         worker.start()
     for _ in range(60):
-        writer.begin("f1", "first", force=True)
+        writer.begin(Fingerprint("f1", "first"), force=True)
         assert writer.complete("f1")
     stop.set()
     for worker in workers:

@@ -125,7 +125,7 @@ def notes_of(indexer: Indexer, key: DocumentKey) -> tuple[str, ...]:
 
 def begin_rebuild(indexer: Indexer) -> None:
     identity = indexer.fingerprint()
-    indexer.generations.begin(identity.digest, identity.description, force=True)
+    indexer.generations.begin(identity, force=True)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from memory.embedding.providers.stub import StubProvider
+from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.search import manager as searching
 from memory.search.answers import AnswerCache, KeptAnswer, Question, question_of
@@ -66,7 +67,7 @@ class KeptAnswersMachine(RuleBasedStateMachine):
             {"home": self.folder, "agents": [{"id": "main", "workspace": self.folder / "w", "provider": "stub"}]}
         )
         self.writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
-        (self.store,) = self.writer.open_writer("0", "{}")
+        (self.store,) = self.writer.open_writer(Fingerprint("0", "{}"))
         self.generation = 0
         # Room for a few answers only.
         self.both = [resources_of(settings, AnswerCache(most=most)) for most in (8, 0)]
@@ -113,12 +114,12 @@ class KeptAnswersMachine(RuleBasedStateMachine):
     def flip_to_a_new_generation(self, words: list[str]) -> None:
         """As many commits as the old one may have had: the number alone does not tell them apart."""
         self.generation += 1
-        self.writer.open_writer(str(self.generation), "{}")
+        self.writer.open_writer(Fingerprint(str(self.generation), "{}"))
         target = self.writer.open_stores()[-1]
         for _ in range(self.generation):
             write(target, 0, [" ".join(words)])
         assert self.writer.complete(str(self.generation))
-        (self.store,) = self.writer.open_writer(str(self.generation), "{}")
+        (self.store,) = self.writer.open_writer(Fingerprint(str(self.generation), "{}"))
 
     @rule(
         words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=2),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.status.home import build_status
 from memory.status.index import build_progress, seconds_left
@@ -25,7 +26,7 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
     write_index(settings)
     writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
     assert build_progress(writer, documents=4, rate=0.0) is None
-    new = writer.open_writer("other", "{}")[0]
+    new = writer.open_writer(Fingerprint("other", "{}"))[0]
     new.write([document(key("memory/0.md"), "note", "zero", vectors=[vector(1)])])
     state = build_progress(writer, documents=4, rate=2.0)
     assert state is not None

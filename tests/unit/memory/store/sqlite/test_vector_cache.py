@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
@@ -57,7 +58,7 @@ class HeldVectorsMachine(RuleBasedStateMachine):
         self.shelf = VectorShelf(hot_at_search=1)
         self.writer = GenerationWriter(self.folder, StoreOptions())
         self.generation = 0
-        (self.store,) = self.writer.open_writer("0", "{}")
+        (self.store,) = self.writer.open_writer(Fingerprint("0", "{}"))
         self.shared = SharedReader(Generations(self.folder, StoreOptions(), shelf=self.shelf))
         self.seed = 0
 
@@ -117,12 +118,12 @@ class HeldVectorsMachine(RuleBasedStateMachine):
     def build_a_new_generation(self, count: int) -> None:
         """Its chunks have the ids that the old one's had, and other vectors."""
         self.generation += 1
-        self.writer.open_writer(str(self.generation), "{}")
+        self.writer.open_writer(Fingerprint(str(self.generation), "{}"))
         stores = self.writer.open_stores()
         vectors = [exact_vector(self.seed + number + 1_000) for number in range(count)]
         stores[-1].write([document(DOCUMENTS[0], *[f"{number}" for number in range(count)], vectors=vectors)])
         assert self.writer.complete(str(self.generation))
-        (self.store,) = self.writer.open_writer(str(self.generation), "{}")
+        (self.store,) = self.writer.open_writer(Fingerprint(str(self.generation), "{}"))
 
     @invariant()
     def held_vectors_answer_like_a_scan(self) -> None:

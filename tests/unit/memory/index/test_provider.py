@@ -1,0 +1,114 @@
+"""Decision on the provider of an index, by settings, keys and the generations that there are."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.embedding.selection import choose_provider, facts_in
+from memory.index.fingerprint import fingerprint
+from memory.index.generation_writer import GenerationWriter
+from memory.index.provider import provider_for_queries, provider_of, successor
+from schemas.settings import Settings
+
+
+def asking(home: Path, key: str | None = None, **memory: Any) -> Settings:
+    """Return the settings of a process with this key for OpenAI, or without one."""
+    agent = {"id": "main", "workspace": home, **memory}
+    return Settings.model_validate({"home": home, "credentials": {"openai": key}, "agents": [agent]})
+
+
+def begin(settings: Settings, *, provider: str | None = None, lost: str | None = None) -> None:
+    """Begin a generation for these settings, with another provider, or with the fallback after a loss."""
+    agent = settings.agents[0]
+    choice = provider_of(settings, agent)
+    if provider is not None:
+        choice = choose_provider(agent.model_copy(update={"provider": provider}), settings.credentials)
+    elif lost is not None:
+        fallback = successor(settings, agent, reason=lost)
+        assert fallback is not None
+        choice = fallback
+    wanted = fingerprint(agent, choice.identity, takeover=choice.takeover)
+    with closing(GenerationWriter.at(settings, "main")) as writer:
+        writer.begin(wanted)
+        if writer.current() is None:
+            writer.open_writer(wanted)
+
+
+def embedding(settings: Settings) -> tuple[str, str]:
+    """Return the names of the provider in use and of the one that the index should have."""
+    choice = provider_of(settings, settings.agents[0])
+    return choice.name, str(facts_in(choice.identity).get("provider", "none"))
+
+
+OPENAI: dict[str, Any] = {"provider": "openai", "fallback": "stub"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "provider", "key", "expected"),
+    [
+        ({"provider": "auto"}, None, None, ("local", "local")),
+        ({"provider": "auto"}, "openai", None, ("none", "openai")),
+        ({"provider": "auto"}, "openai", "k", ("openai", "openai")),
+        ({"provider": "auto"}, "local", "k", ("openai", "openai")),
+        ({"provider": "local"}, "openai", None, ("local", "local")),
+        ({"provider": "openai"}, "local", None, ("none", "local")),
+        ({"provider": "openai"}, None, None, ("none", "none")),
+        ({"provider": "none"}, "openai", "k", ("none", "none")),
+    ],
+)
+def test_an_index_keeps_its_provider_where_a_process_merely_lacks_the_key(
+    tmp_path: Path, memory: dict[str, Any], provider: str | None, key: str | None, expected: tuple[str, str]
+) -> None:
+    if provider is not None:
+        begin(asking(tmp_path, "k", **memory), provider=provider)
+    assert embedding(asking(tmp_path, key, **memory)) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "expected"),
+    [
+        ({}, "k", ("stub", "stub")),
+        ({}, None, ("stub", "stub")),
+        ({"chunking": {"tokens": 64, "overlap": 0}}, "k", ("stub", "stub")),
+        ({}, "another", ("openai", "openai")),
+        ({"model": "text-embedding-3-large"}, "k", ("openai", "openai")),
+        ({"fallback": "none"}, "k", ("openai", "openai")),
+        ({"fallback": "none"}, None, ("none", "stub")),
+    ],
+    ids=["same", "no key", "other chunks", "other key", "other model", "no fallback", "no fallback and no key"],
+)
+def test_a_fallback_stays_until_settings_or_key_of_the_lost_provider_change(
+    tmp_path: Path, change: dict[str, Any], key: str | None, expected: tuple[str, str]
+) -> None:
+    first = asking(tmp_path, "k", **OPENAI)
+    begin(first)
+    begin(first, lost="revoked")
+    choice = provider_of(first, first.agents[0])
+    assert (choice.requested, choice.reason) == ("openai", "stub took over: revoked")
+    assert successor(first, first.agents[0], reason="again") is None
+    assert provider_for_queries(first, first.agents[0]).name == "openai", "the generation that answers"
+    settings = asking(tmp_path, key, **{**OPENAI, **change})
+    assert embedding(settings) == expected
+    begin(settings)
+    assert embedding(settings) == expected, "the next generation keeps the record"
+
+
+def test_a_process_that_can_have_the_fallback_alone_leaves_its_index_as_it_is(tmp_path: Path) -> None:
+    memory = {"provider": "auto", "fallback": "local"}
+    keyed = asking(tmp_path, "k", **memory)
+    begin(keyed)
+    begin(keyed, lost="revoked")
+    assert embedding(keyed) == ("local", "local")
+    assert embedding(asking(tmp_path, **memory)) == ("none", "local")
+
+
+def test_no_fallback_takes_over_from_a_provider_whose_key_other_processes_have(tmp_path: Path) -> None:
+    keyed, keyless = asking(tmp_path, "k", **OPENAI), asking(tmp_path, **OPENAI)
+    assert successor(keyless, keyless.agents[0], reason="no key") is not None, "no process has it yet"
+    begin(keyed)
+    assert successor(keyless, keyless.agents[0], reason="no key") is None
+    assert successor(keyed, keyed.agents[0], reason="revoked") is not None
