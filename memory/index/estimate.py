@@ -14,15 +14,15 @@ from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.presets import price_of
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.generations import Generations
 from memory.index.planner import Planner
+from memory.index.provider import provider_of
 from memory.store.sqlite.reader import StoreReader
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
-from schemas.settings import AgentSettings, MemorySettings
+from schemas.settings import AgentSettings, MemorySettings, Settings
 
 Item = TypeVar("Item")
 
@@ -103,12 +103,11 @@ class _Work:
 
 
 def estimate(
+    settings: Settings,
     agent: AgentSettings,
     documents: Iterable[DocumentKey],
     *,
     files: AgentFiles,
-    generations: Generations,
-    choice: ProviderChoice,
     cache: EmbeddingCache | None,
     fresh: bool = False,
     bought: set[tuple[str, str]] | None = None,
@@ -123,8 +122,8 @@ def estimate(
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
     """
-    provider = choice.provider
-    identity = provider.identity if provider is not None else NO_VECTORS
+    choice, generations = provider_of(settings, agent, rebuild=fresh), Generations.of(settings, agent.id)
+    provider, identity = choice.provider, choice.identity
     with ExitStack() as opened:
         target = None if fresh else generations.target_reader(fingerprint(agent, choice.identity).digest)
         answering = generations.open_reader(any_format=True)

@@ -14,14 +14,13 @@ from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.index.estimate import Estimate, estimate
-from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
 from recalld.runs.outcome import spent_line
 from recalld.runs.status import FREE_OF_CHARGE, dollars
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import fields, printable_json
-from recalld.wiring import Differences, compare, generations_of
+from recalld.wiring import Differences, compare
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
@@ -71,13 +70,11 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
                 bought = ledger.everything()
 
         def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
-            choice = provider_of(settings, agent, rebuild=fresh)
             return estimate(
+                settings,
                 agent,
                 documents,
                 files=files,
-                generations=generations_of(settings, agent),
-                choice=choice,
                 cache=cache,
                 fresh=fresh,
                 bought=bought if with_cache else None,

@@ -212,9 +212,7 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: Em
     if others or cache is None or is_shared:
         return False
     files = AgentFiles.of(index.settings, index.agent)
-    cost = estimate(
-        index.agent, documents, files=files, generations=index.generations, choice=index.choice, cache=cache
-    )
+    cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)
     return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
 
 

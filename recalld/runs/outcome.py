@@ -137,22 +137,22 @@ class AgentIndex:
 
     def outcome(self, *, condition: Condition | None = None, in_jobs: bool = False) -> Outcome:
         """Return the present state; `condition` is a reason that is known already."""
-        counts, choice = self.counts(), self.choice
+        counts = self.counts()
         return Outcome(
             agent=self.agent.id,
             counts=counts,
             failed=self.failed(),
             in_jobs=in_jobs,
-            condition=condition or self.lack(counts, choice) or self._made_otherwise(choice),
+            condition=condition or self.lack(counts) or self._made_otherwise(),
         )
 
-    def lack(self, counts: IndexCounts, choice: ProviderChoice) -> Condition | None:
+    def lack(self, counts: IndexCounts) -> Condition | None:
         """Return why vectors cannot be had from any provider; None where they can, or are not lacking."""
         pending = counts.vectors_pending
         if self.generations.next() is not None or not (pending or not self._wants_vectors()):
             return None
         ready = counts.vectors_ready if pending else 0
-        return no_vectors(self.agent.id, choice, files=counts.files, ready=ready, pending=pending)
+        return no_vectors(self.agent.id, self.choice, files=counts.files, ready=ready, pending=pending)
 
     def close(self) -> None:
         """Close the reader."""
@@ -165,15 +165,13 @@ class AgentIndex:
         identity = reader.meta("identity") if reader is not None else None
         return reader is not None and (identity is None or embedding_of(identity) != NO_VECTORS)
 
-    def _made_otherwise(self, choice: ProviderChoice) -> Condition | None:
+    def _made_otherwise(self) -> Condition | None:
         """Return a condition if the workers have other settings or keys than this process, else None."""
-        reader = self.reader()
-        if choice.provider is None or reader is None:
+        reader, provider = self.reader(), self.choice.provider
+        made_with = embedding_of(reader.meta("identity")) if reader is not None else None
+        if provider is None or made_with in {None, provider.identity}:
             return None
-        made_with = embedding_of(reader.meta("identity"))
-        if made_with == choice.provider.identity:
-            return None
-        params: dict[str, Param] = {"made_with": name_in(made_with), "provider": choice.provider.name}
+        params: dict[str, Param] = {"made_with": name_in(str(made_with)), "provider": provider.name}
         return Condition(ConditionCode.WORKERS_DIFFER, self.agent.id, params=params)
 
 

@@ -18,7 +18,6 @@ import click
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
@@ -242,7 +241,6 @@ class _AgentWait(AgentIndex):
     oldest_chunk: int | None
     building: str | None
     seen: IndexCounts
-    chosen: ProviderChoice
     endpoint: EndpointStatus | None
     conditions: Sequence[Condition]
     unable: Condition | None
@@ -261,8 +259,7 @@ class _AgentWait(AgentIndex):
         """Take in the present state."""
         # Before the index is counted: a document loses its mark after its commit.
         self.documents = self._documents()
-        self.chosen, self.seen, board = self.choice, self.counts(), self._broker.board
-        provider = self.chosen.provider
+        self.seen, board, provider = self.counts(), self._broker.board, self.choice.provider
         self.endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
         self.oldest_chunk = self._oldest_chunk() if self.seen.vectors_pending else None
         self.building = self.generations.next()
@@ -287,7 +284,7 @@ class _AgentWait(AgentIndex):
         if self.documents:
             return counted(self.documents, "document")
         if self.oldest_chunk is not None:
-            return f"{counted(self.seen.vectors_pending, 'vector')} of {self.chosen.name}"
+            return f"{counted(self.seen.vectors_pending, 'vector')} of {self.choice.name}"
         return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
@@ -301,8 +298,8 @@ class _AgentWait(AgentIndex):
     def found(self, still_since: float | None) -> Outcome:
         """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
         self.look()
-        lack = self.unable or self.lack(self.seen, self.chosen)
-        reason = what_happened(self.stopped) if self.stopped is not None else self.chosen.error
+        lack = self.unable or self.lack(self.seen)
+        reason = what_happened(self.stopped) if self.stopped is not None else self.choice.error
         params: dict[str, Param]
         if lack is None and self.seen.vectors_pending and reason is not None:
             params = {"chunks": self.seen.vectors_pending, "reason": reason}
@@ -342,7 +339,7 @@ class _AgentWait(AgentIndex):
 
         Always False where the settings make the command wait for jobs.
         """
-        reader, provider = self.reader(), self.chosen.provider
+        reader, provider = self.reader(), self.choice.provider
         if self.agent.remote.batch.wait or provider is None or reader is None:
             return False
         mine = [job for job in self.jobs if job.identity == provider.identity]

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate, requests_for
-from memory.index.generations import Generations
-from memory.store.options import StoreOptions
+from schemas.settings import Settings
 from tests.indexing import FAST, World
-
-A_MINUTE = replace(FAST, requests_per_minute=6)
 
 
 @pytest.mark.parametrize(
     ("limits", "seconds"),
-    [(FAST, 1 / 5_000), (A_MINUTE, 10), (replace(A_MINUTE, tokens_per_minute=375), 60)],
+    [
+        ({}, 1 / 1_000),
+        ({"requests_per_minute": 6}, 10),
+        ({"requests_per_minute": 6, "tokens_per_minute": 375}, 60),
+    ],
     ids=["chunks a second", "requests a minute", "tokens a minute"],
 )
-def test_money_follows_from_tokens_and_time_from_the_limits(world: World, limits: ProviderLimits, seconds: float):
+def test_money_follows_from_tokens_and_time_from_the_limits(world: World, limits: dict[str, int], seconds: float):
     key = world.write("memory/a.md", "word " * 300)
 
-    def estimated(**settings: Any) -> Estimate:
-        agent = world.agent(**settings)
-        generations = Generations(world.folder / "indexes" / "main", StoreOptions())
-        provider = StubProvider(limits=limits)
-        provider.name = "openai"
-        choice = ProviderChoice(provider, requested="openai")
-        return estimate(
-            agent, [key], files=AgentFiles(agent), generations=generations, choice=choice, cache=world.cache
-        )
+    def estimated(**remote: Any) -> Estimate:
+        agent = world.agent(provider="openai", model="unlisted", remote={"api_key": "k", **limits, **remote})
+        settings = Settings(home=world.folder, agents=(agent,))
+        return estimate(settings, agent, [key], files=AgentFiles(agent), cache=world.cache)
 
     assert estimated().dollars is None
-    found = estimated(remote={"price_per_million_tokens": 2.0})
+    found = estimated(price_per_million_tokens=2.0)
     assert (found.tokens, found.dollars) == (375, pytest.approx(375 * 2.0 / 1e6))
     assert found.seconds == pytest.approx(seconds)
 
