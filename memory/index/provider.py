@@ -12,13 +12,12 @@ and keys counts, with four exceptions:
 * `auto` takes the first provider that a process can have. An index moves up that order, never down. Otherwise a shell
   without the daemon's key would rebuild the index with another model, and the daemon would rebuild it again.
 * The configured fallback takes over for good reasons (`successor`). Its NEXT records the reason in `meta`. It stays
-  until the settings or the key of the lost provider change.
+  until settings or key of the lost provider, or `fallback`, change.
 * An index that was rebuilt for vectors of another width goes on with them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -38,36 +37,25 @@ from schemas.settings import AgentSettings, MemorySettings, Settings
 #: Order in which `auto` tries the providers.
 ORDER = (*BY_KEY, "local", "none")
 
-#: Settings that choose the first provider and the fallback.
-_CHOOSING = (
-    "provider",
-    "fallback",
-    "model",
-    "output_dimensionality",
-    "query_input_type",
-    "document_input_type",
-    "query_prefix",
-    "document_prefix",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Record of a takeover in the `meta` of a generation: the `reason`, and the provider that was lost.
+    """Record of a takeover in the `meta` of a generation: the `reason`, and the name of the provider that was lost.
 
-    `settings` is a digest. `account` is None if the lost provider could not be made, for example without its key.
+    `identity` and `account` are None if the lost provider could not be made, for example without its key.
     """
 
     reason: str
-    settings: str
     provider: str
+    identity: str | None
     account: str | None
 
     def replaces(self, wish: ProviderChoice) -> bool:
         """Return True if the fallback stays in place of this choice."""
         if wish.provider is None:
-            return wish.lacking is not None  # a process without the lost provider's key cannot compare the account
-        return wish.provider.account == self.account
+            # A process without the lost provider's key cannot compare the account.
+            return wish.lacking is not None and wish.requested in {"auto", self.provider}
+        return (wish.identity, wish.provider.account) == (self.identity, self.account)
 
 
 def provider_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> ProviderChoice:
@@ -103,17 +91,17 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> Provi
 
     Return None if it is unavailable or has taken over already, or if this process merely lacks the index's key.
     """
-    made = _generations(settings, agent, NEXT, CURRENT)
+    made, wish = _generations(settings, agent, NEXT, CURRENT), _wish(settings, agent)
     first, fallback = _decided(settings, agent, made), _fallback(settings, agent, made)
     if first.takeover is not None or fallback is None or fallback.provider is None or not settings.store.vector.enabled:
         return None
-    if first.provider is None and (
-        _wish(settings, agent).error is None or agent.provider in (name_in(one.identity) for one in made)
-    ):
+    if first.provider is None and (wish.error is None or agent.provider in {name_in(one.identity) for one in made}):
         # Other processes have the key that this one lacks: the provider works, and so does their index.
         return None
-    account = first.provider.account if first.provider is not None else None
-    return replace(fallback, takeover=json.dumps(asdict(Takeover(reason, _digest(agent), first.name, account))))
+    takeover = Takeover(reason, agent.provider, None, None)
+    if (lost := wish.provider) is not None:
+        takeover = Takeover(reason, lost.name, lost.identity, lost.account)
+    return replace(fallback, takeover=json.dumps(asdict(takeover)))
 
 
 def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
@@ -140,17 +128,18 @@ def _generations(settings: Settings, agent: AgentSettings, *pointers: str) -> li
     for pointer in pointers:
         with suppress(RecalldError):
             name = generations.pointer(pointer)
-            key = (generations.folder, name or "")
-            if (
-                name is not None
-                and key not in _read
-                and (reader := generations.open_named(name, any_format=True)) is not None
-            ):
-                with closing(reader):
-                    _read[key] = _Generation(embedding_of(reader.meta("identity")), reader.meta("takeover"))
-            if key in _read:
-                made.append(_read[key])
+            if name is not None and (facts := _facts(generations, name)) is not None:
+                made.append(facts)
     return made
+
+
+def _facts(generations: Generations, name: str) -> _Generation | None:
+    """Return the facts of a generation, None if it is gone."""
+    key = (generations.folder, name)
+    if key not in _read and (reader := generations.open_named(name, any_format=True)) is not None:
+        with closing(reader):
+            _read[key] = _Generation(embedding_of(reader.meta("identity")), reader.meta("takeover"))
+    return _read.get(key)
 
 
 def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
@@ -161,16 +150,16 @@ def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
 def _decided(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice:
     """Return the provider that the settings name, or that of the generations `made`, the written one first."""
     indexed = made[0] if made else _Generation(NO_VECTORS)
-    takeover = Takeover(**json.loads(indexed.takeover)) if indexed.takeover is not None else None
-    if takeover is not None and takeover.settings != _digest(agent):
-        takeover = None
-    in_use = [name_in(one.identity) for one in made] + ([takeover.provider] if takeover is not None else [])
-    wish = _of_width(_not_below(in_use, _wish(settings, agent), agent), made)
+    in_use, takeover = [name_in(one.identity) for one in made], None
+    if indexed.takeover is not None and agent.fallback == in_use[0]:
+        takeover = Takeover(**json.loads(indexed.takeover))
+        in_use.append(takeover.provider)
+    wish = _not_below(in_use, _wish(settings, agent), agent)
     if wish.error is not None:
         wish = replace(wish, indexed=indexed.identity)
-    fallback = _fallback(settings, agent, made) if takeover is not None and takeover.replaces(wish) else None
-    if fallback is None or takeover is None:
-        return wish
+    fallback = _fallback(settings, agent, made) if takeover is not None else None
+    if takeover is None or fallback is None or not takeover.replaces(wish):
+        return _of_width(wish, made)
     why, lacking = f"{agent.fallback} took over: {takeover.reason}", fallback.lacking
     return replace(
         fallback,
@@ -213,9 +202,3 @@ def _not_below(in_use: Sequence[str], choice: ProviderChoice, memory: MemorySett
         f'to have everything embedded anew instead, set provider = "{choice.name}"',
     )
     return ProviderChoice(None, choice.requested, lacking=lacking)
-
-
-def _digest(memory: MemorySettings) -> str:
-    """Return a digest of the settings that choose the first provider and the fallback."""
-    facts = [*(getattr(memory, name) for name in _CHOOSING), memory.remote.base_url, memory.local.model_path]
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()

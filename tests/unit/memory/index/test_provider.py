@@ -76,10 +76,22 @@ def test_an_index_keeps_its_provider_where_a_process_merely_lacks_the_key(
         ({"chunking": {"tokens": 64, "overlap": 0}}, "k", ("stub", "stub")),
         ({}, "another", ("openai", "openai")),
         ({"model": "text-embedding-3-large"}, "k", ("openai", "openai")),
+        ({"provider": "voyage"}, None, ("none", "stub")),
+        ({"fallback": "local"}, "k", ("openai", "openai")),
         ({"fallback": "none"}, "k", ("openai", "openai")),
         ({"fallback": "none"}, None, ("none", "stub")),
     ],
-    ids=["same", "no key", "other chunks", "other key", "other model", "no fallback", "no fallback and no key"],
+    ids=[
+        "same",
+        "no key",
+        "other chunks",
+        "other key",
+        "other model",
+        "other provider and no key",
+        "other fallback",
+        "no fallback",
+        "no fallback and no key",
+    ],
 )
 def test_a_fallback_stays_until_settings_or_key_of_the_lost_provider_change(
     tmp_path: Path, change: dict[str, Any], key: str | None, expected: tuple[str, str]
@@ -97,13 +109,19 @@ def test_a_fallback_stays_until_settings_or_key_of_the_lost_provider_change(
     assert embedding(settings) == expected, "the next generation keeps the record"
 
 
-def test_a_process_that_can_have_the_fallback_alone_leaves_its_index_as_it_is(tmp_path: Path) -> None:
-    memory = {"provider": "auto", "fallback": "local"}
+@pytest.mark.parametrize(("fallback", "expected"), [("stub", ("stub", "stub")), ("local", ("none", "local"))])
+def test_auto_without_the_lost_key_leaves_the_index_to_the_fallback(
+    tmp_path: Path, fallback: str, expected: tuple[str, str]
+) -> None:
+    memory = {"provider": "auto", "fallback": fallback}
     keyed = asking(tmp_path, "k", **memory)
     begin(keyed)
     begin(keyed, lost="revoked")
-    assert embedding(keyed) == ("local", "local")
-    assert embedding(asking(tmp_path, **memory)) == ("none", "local")
+    choice = provider_of(keyed, keyed.agents[0])
+    with closing(GenerationWriter.at(keyed, "main")) as writer:
+        assert writer.complete(fingerprint(keyed.agents[0], choice.identity).digest)
+    assert embedding(keyed) == (fallback, fallback)
+    assert embedding(asking(tmp_path, **memory)) == expected
 
 
 def test_no_fallback_takes_over_from_a_provider_whose_key_other_processes_have(tmp_path: Path) -> None:
