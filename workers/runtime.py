@@ -20,7 +20,7 @@ from memory.embedding.sender import PATIENCE_SECONDS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter, HomeOwner
-from memory.index.generations import CURRENT, NEXT, Generations
+from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor
 from schemas.errors import RecalldError
@@ -203,8 +203,7 @@ class Runtime:
 
     def _token(self, agent: AgentSettings) -> object:
         """Return a value that differs when an agent's indexer has to be made anew."""
-        generations = Generations.of(self.settings, agent.id)
-        return generations.token(CURRENT), generations.token(NEXT), self._owner.owns()
+        return Generations.of(self.settings, agent.id).tokens(), self._owner.owns()
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)

@@ -108,6 +108,10 @@ class Generations:
         stat = _stat(self.folder / pointer)
         return (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) if stat is not None else None
 
+    def tokens(self) -> object:
+        """Return a value that differs after CURRENT or NEXT was replaced. Costs two `stat`s."""
+        return self.token(CURRENT), self.token(NEXT)
+
     def looks(self) -> Looks:
         """Return the state of the files without opening the index. Costs a few `stat`s.
 

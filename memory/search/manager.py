@@ -106,6 +106,7 @@ class SearchManager(SearchableMemory):
         self.files = AgentFiles.of(settings, agent)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
         self._embedder = (self.generations.token(), self.resources.embedder(agent))
+        self._chosen = (self.generations.tokens(), provider_of(settings, agent))
         self.reader = SharedReader(self.generations, open_readers=self.resources.open_readers)
         self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
 
@@ -203,7 +204,10 @@ class SearchManager(SearchableMemory):
     @property
     def chosen(self) -> ProviderChoice:
         """Return the provider of the documents, which is another one while a new index is made."""
-        return provider_of(self._settings, self.agent)
+        token = self.generations.tokens()
+        if token != self._chosen[0]:
+            self._chosen = (token, provider_of(self._settings, self.agent))
+        return self._chosen[1]
 
     def reading(self) -> AbstractContextManager[StoreReader | None]:
         """Lend the answering generation for the block, None if there is none; see `SharedReader.visit`."""
