@@ -79,11 +79,11 @@ def provider_for_queries(settings: Settings, agent: AgentSettings) -> ProviderCh
 
     Without it, return that of the settings, with whose vectors nothing is found yet.
     """
-    made = _generations(settings, agent, CURRENT)
-    choice = _decided(settings, agent, made)
-    if choice.provider is None or not made or made[0].identity in {NO_VECTORS, choice.identity}:
+    generations = _generations(settings, agent, CURRENT)
+    choice = _decided(settings, agent, generations)
+    if choice.provider is None or not generations or generations[0].identity in {NO_VECTORS, choice.identity}:
         return choice
-    return made_like(made[0].identity, agent, settings.credentials) or choice
+    return made_like(generations[0].identity, agent, settings.credentials) or choice
 
 
 def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> ProviderChoice | None:
@@ -91,11 +91,13 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> Provi
 
     Return None if it is unavailable or has taken over already, or if this process merely lacks the index's key.
     """
-    made, wish = _generations(settings, agent, NEXT, CURRENT), _wish(settings, agent)
-    first, fallback = _decided(settings, agent, made), _fallback(settings, agent, made)
+    generations, wish = _generations(settings, agent, NEXT, CURRENT), _wish(settings, agent)
+    first, fallback = _decided(settings, agent, generations), _fallback(settings, agent, generations)
     if first.takeover is not None or fallback is None or fallback.provider is None or not settings.store.vector.enabled:
         return None
-    if first.provider is None and (wish.error is None or agent.provider in {name_in(one.identity) for one in made}):
+    if first.provider is None and (
+        wish.error is None or agent.provider in {name_in(generation.identity) for generation in generations}
+    ):
         # Other processes have the key that this one lacks: the provider works, and so does their index.
         return None
     takeover = Takeover(reason, agent.provider, None, None)
@@ -124,13 +126,13 @@ _read: dict[tuple[Path, str], _Generation] = {}
 
 def _generations(settings: Settings, agent: AgentSettings, *pointers: str) -> list[_Generation]:
     """Return the facts of the readable generations that pointers name."""
-    generations, made = Generations.of(settings, agent.id), []
+    folder, facts = Generations.of(settings, agent.id), []
     for pointer in pointers:
         with suppress(RecalldError):
-            name = generations.pointer(pointer)
-            if name is not None and (facts := _facts(generations, name)) is not None:
-                made.append(facts)
-    return made
+            name = folder.pointer(pointer)
+            if name is not None and (generation := _facts(folder, name)) is not None:
+                facts.append(generation)
+    return facts
 
 
 def _facts(generations: Generations, name: str) -> _Generation | None:
@@ -147,19 +149,19 @@ def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
     return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
 
 
-def _decided(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice:
-    """Return the provider that the settings name, or that of the generations `made`, the written one first."""
-    indexed = made[0] if made else _Generation(NO_VECTORS)
-    in_use, takeover = [name_in(one.identity) for one in made], None
+def _decided(settings: Settings, agent: AgentSettings, generations: Sequence[_Generation]) -> ProviderChoice:
+    """Return the provider that the settings name, or that of the generations, the written one first."""
+    indexed = generations[0] if generations else _Generation(NO_VECTORS)
+    in_use, takeover = [name_in(generation.identity) for generation in generations], None
     if indexed.takeover is not None and agent.fallback == in_use[0]:
         takeover = Takeover(**json.loads(indexed.takeover))
         in_use.append(takeover.provider)
     wish = _not_below(in_use, _wish(settings, agent), agent)
     if wish.error is not None:
         wish = replace(wish, indexed=indexed.identity)
-    fallback = _fallback(settings, agent, made) if takeover is not None else None
+    fallback = _fallback(settings, agent, generations) if takeover is not None else None
     if takeover is None or fallback is None or not takeover.replaces(wish):
-        return _of_width(wish, made)
+        return _of_width(wish, generations)
     why, lacking = f"{agent.fallback} took over: {takeover.reason}", fallback.lacking
     return replace(
         fallback,
@@ -171,18 +173,22 @@ def _decided(settings: Settings, agent: AgentSettings, made: Sequence[_Generatio
     )
 
 
-def _fallback(settings: Settings, agent: AgentSettings, made: Sequence[_Generation]) -> ProviderChoice | None:
+def _fallback(settings: Settings, agent: AgentSettings, generations: Sequence[_Generation]) -> ProviderChoice | None:
     fallback = fallback_choice(agent, settings.credentials)
-    return _of_width(fallback, made) if fallback is not None else None
+    return _of_width(fallback, generations) if fallback is not None else None
 
 
-def _of_width(choice: ProviderChoice, made: Sequence[_Generation]) -> ProviderChoice:
+def _of_width(choice: ProviderChoice, generations: Sequence[_Generation]) -> ProviderChoice:
     """Return the choice with the width of the vectors in the agent's index, if that was rebuilt for another one."""
     if not isinstance(provider := choice.provider, RemoteProvider):
         return choice
-    of_widths = [provider.of_width(facts["width"]) for one in made if "width" in (facts := facts_in(one.identity))]
-    identities = {one.identity for one in made}
-    return replace(choice, provider=next((one for one in of_widths if one.identity in identities), provider))
+    of_widths = [
+        provider.of_width(facts["width"])
+        for generation in generations
+        if "width" in (facts := facts_in(generation.identity))
+    ]
+    identities = {generation.identity for generation in generations}
+    return replace(choice, provider=next((anew for anew in of_widths if anew.identity in identities), provider))
 
 
 def _not_below(in_use: Sequence[str], choice: ProviderChoice, memory: MemorySettings) -> ProviderChoice:
