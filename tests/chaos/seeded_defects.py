@@ -48,7 +48,7 @@ DEFECTS = (
     Defect(
         name="redaction that leaves tokens as they are",
         file="memory/redaction/redactor.py",
-        right="        *find_tokens(seen),\n",
+        right="        *find_tokens(without_masks),\n",
         wrong="",
         caught_by=("tests/integration/test_secrets.py",),
     ),
@@ -75,9 +75,9 @@ DEFECTS = (
     ),
     Defect(
         name="a mark that is lost when its document changes during the job",
-        file="workers/queue/pending.py",
-        right="if again == '' and ARGV[3] == '0' then",
-        wrong="if ARGV[3] == '0' then",
+        file="workers/queue/pending.lua",
+        right="if again == '' and not args.back then",
+        wrong="if not args.back then",
         caught_by=("tests/integration/test_marks.py",),
     ),
     Defect(
