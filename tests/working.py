@@ -106,11 +106,11 @@ class Workers:
         self.queue.mark_changed(agent, [key(path) for path in paths], lane=lane)
 
     def waiting(self, agent: str = "main") -> Waiting:
-        return self.queue.marks.waiting(agent)
+        return self.queue.pending_set.waiting(agent)
 
     def settled(self, agent: str = "main") -> bool:
         """Return True if every mark is over."""
-        return self.queue.marks.pending(agent).documents == 0
+        return self.queue.pending_set.pending(agent).documents == 0
 
     def conditions(self, agent: str = "main") -> dict[ConditionCode, Condition]:
         """Return the reported conditions that are not over, by code."""

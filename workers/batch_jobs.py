@@ -103,7 +103,7 @@ def keep_batch_jobs(runtime: Runtime, indexer: Indexer) -> None:
     """Remove old batch jobs, report conditions, and request a look at open jobs."""
     with batch_jobs(runtime, indexer) as jobs:
         if jobs is None:
-            runtime.board.replace(_OF_JOBS, (), agent=indexer.agent.id)
+            runtime.health.replace(_OF_JOBS, (), agent=indexer.agent.id)
         else:
             jobs.ledger.clear_away(older_than_seconds=KEPT_SECONDS)
             jobs.look_after()
@@ -194,7 +194,7 @@ class AgentJobs:
             if job.open and job.attempts >= MOST_SILENT_FAILURES
         ]
         obstacle = self._obstacle() if self._settings.enabled else None
-        self._runtime.board.replace(_OF_JOBS, [*unreachable, *filter(None, [obstacle])], agent=self._agent)
+        self._runtime.health.replace(_OF_JOBS, [*unreachable, *filter(None, [obstacle])], agent=self._agent)
         return jobs
 
     def _obstacle(self) -> Condition | None:
@@ -220,11 +220,11 @@ class AgentJobs:
 
     def _gathering(self) -> bool:
         """Return True if documents are still being read, for less than the time of gathering."""
-        marks = self._runtime.queue.marks
-        waiting = marks.waiting(self._agent)
+        pending_set = self._runtime.queue.pending_set
+        waiting = pending_set.waiting(self._agent)
         if not waiting.backfill and not waiting.running:
             return False
-        oldest = marks.pending(self._agent).oldest_at
+        oldest = pending_set.pending(self._agent).oldest_at
         return oldest is not None and abs(time.time() - oldest) < self._timing.gathering
 
     def _noted(self, waiting: list[str], most: int) -> list[str]:
@@ -326,8 +326,8 @@ class AgentJobs:
             self._supply.cache.put_many(job.identity, vectors)
         if job.identity == self._supply.identity:
             joined = self._write(vectors, ids)
-            self._runtime.board.counters.add(VECTORS, joined)
-            self._runtime.board.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begin)
+            self._runtime.health.counters.add(VECTORS, joined)
+            self._runtime.health.record_vectors(self._agent, count=joined, seconds=time.monotonic() - begin)
         self._record(job, inputs=len(vectors), tokens=tokens)
         self._report_useless(job, lines, vectors)
         self.ledger.settle(job.reference, vectors.keys())
@@ -392,7 +392,7 @@ class AgentJobs:
         if self._supply.coordination is not None:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
             self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
-            self._runtime.board.counters.flush()
+            self._runtime.health.counters.flush()
 
 
 def _groups(items: Iterator[T]) -> Iterator[list[T]]:

@@ -182,7 +182,7 @@ class BrokerCoordination:
         self._keys = keys
         self._cache_scope = cache_scope
         #: Requests of this process in flight.
-        self.asking = InFlightRequests(unusual_seconds=unusual_seconds)
+        self.in_flight = InFlightRequests(unusual_seconds=unusual_seconds)
         #: Counts of this process; its owner flushes them at intervals.
         self.counters = FleetCounters(client, keys)
         self._presence = Presence(client, keys)
@@ -207,10 +207,10 @@ class BrokerCoordination:
                     waste=self._breaker_of(provider),
                 )
         if self._cache_scope is None:
-            return Coordination(limiter, NoClaims(), self.counters, self.asking)
+            return Coordination(limiter, NoClaims(), self.counters, self.in_flight)
         scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
         claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
-        return Coordination(limiter, claims, self.counters, self.asking)
+        return Coordination(limiter, claims, self.counters, self.in_flight)
 
     def close(self) -> None:
         """Publish the counts, and end all claims. The client stays open."""

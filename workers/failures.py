@@ -80,13 +80,13 @@ class Failures(dramatiq.Middleware):
             log.exception("failure_not_handled", actor=message.actor_name)
             broker.retry(message, seconds=BACKOFF_MAX_SECONDS)
         message.options[OUTCOME] = outcome
-        self._runtime.board.counters.add(JOBS, 1, message.actor_name, outcome)
+        self._runtime.health.counters.add(JOBS, 1, message.actor_name, outcome)
 
     def _over(self, message: dramatiq.MessageProxy) -> None:
         """End the conditions that a successful job disproves."""
         codes = _ENDED_BY_INDEXING if message.actor_name == INDEX_PENDING else (ConditionCode.STORE_FULL,)
         failed = f"{ConditionCode.JOB_FAILED} {_subject(message)}"
-        self._runtime.board.replace([*codes, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
+        self._runtime.health.replace([*codes, *(message.options.get(ENDED) or ()), failed], (), agent=message.args[0])
 
     def _failed(self, broker: DoorbellBroker, message: dramatiq.MessageProxy, error: BaseException) -> str:
         """Carry out the decision on an error; return the outcome of the job."""
@@ -106,9 +106,9 @@ class Failures(dramatiq.Middleware):
             self._reserve.close()
             self._stop.set()
             log.error("out_of_memory", limit=memory_limit(), error=str(error))
-            self._runtime.board.note_out_of_memory(memory_limit())
+            self._runtime.health.note_out_of_memory(memory_limit())
         if isinstance(error, Postponed):
-            self._runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
+            self._runtime.health.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=_subject(message))
         self._report(message, decision, error)
         pause = decision.retry_in if decision.retry_in is not None else BACKOFF_MAX_SECONDS
         job, lane = str(message.message_id), message.queue_name
@@ -140,7 +140,7 @@ class Failures(dramatiq.Middleware):
         with self._runtime.indexer(agent) as indexer:
             moved = indexer.generations.set_aside_damaged(suspect=error.generation)
             files = ", ".join(path.name for path in moved)
-            self._runtime.board.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
+            self._runtime.health.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
             log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
         self._runtime.forget(agent)
         self._mark_everything(agent, imported=True)
@@ -149,7 +149,7 @@ class Failures(dramatiq.Middleware):
         """Let the fallback provider take over, and mark every document for its generation; False without a fallback."""
         if not self._runtime.take_over(agent, reason=reason):
             return False
-        self._runtime.board.replace(OF_PROVIDER, (), agent=agent)
+        self._runtime.health.replace(OF_PROVIDER, (), agent=agent)
         # The completion finds imported transcripts that only the live generation holds.
         self._mark_everything(agent, imported=False)
         self._runtime.queue.request_completion(agent)
@@ -163,19 +163,19 @@ class Failures(dramatiq.Middleware):
         self._runtime.queue.mark_changed(agent, keys, lane=Lane.BACKFILL)
 
     def _report(self, message: dramatiq.MessageProxy, decision: Decision, error: BaseException) -> None:
-        board, agent, code = self._runtime.board, message.args[0], decision.condition
+        health, agent, code = self._runtime.health, message.args[0], decision.condition
         if code is None or (code is ConditionCode.SETTINGS_OLDER and not self._waits_for_long(agent)):
             return
         if code in OF_PROVIDER:
             if decision.news or self._fails_since(agent) is None:
-                board.replace(OF_PROVIDER, self._of_provider(agent, code, error), agent=agent)
+                health.replace(OF_PROVIDER, self._of_provider(agent, code, error), agent=agent)
         elif isinstance(error, Postponed):
-            board.report(code, agent=agent, reason=str(error))
+            health.report(code, agent=agent, reason=str(error))
         else:
             is_expected = isinstance(error, RecalldError)
             text = str(error) if is_expected else f"unexpected {type(error).__name__}: {error}"
             subject = _subject(message) if code is ConditionCode.JOB_FAILED else ""
-            board.report(code, agent=agent, subject=subject, error=text)
+            health.report(code, agent=agent, subject=subject, error=text)
 
     def _of_provider(self, agent: str, code: ConditionCode, error: BaseException) -> list[Condition]:
         settings, provider = self._runtime.settings, self._provider(agent)
@@ -201,7 +201,7 @@ class Failures(dramatiq.Middleware):
         """
         provider, useless = self._provider(agent), (ConditionCode.PROVIDER_USELESS, ConditionCode.DIMENSIONS_CHANGED)
         codes = [code for code in OF_PROVIDER if code not in useless]
-        failures = [condition for condition in self._runtime.board.conditions(agent) if condition.code in codes]
+        failures = [condition for condition in self._runtime.health.conditions(agent) if condition.code in codes]
         return min(
             (
                 condition.since
@@ -213,7 +213,7 @@ class Failures(dramatiq.Middleware):
 
     def _waits_for_long(self, agent: str) -> bool:
         """Return True if no other process has taken the documents that this one leaves to others."""
-        pending = self._runtime.board.pending(agent)
+        pending = self._runtime.health.pending(agent)
         oldest_at = pending.oldest_at if pending is not None else None
         return oldest_at is not None and time.time() - oldest_at > self._runtime.timing.untaken
 

@@ -52,7 +52,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
                 report = turn.index(indexer)
             except TimeLimitExceeded:
                 # A document that takes for ever counts like a crash.
-                queue.marks.recover_crashed(agent, job=job)
+                queue.pending_set.recover_crashed(agent, job=job)
                 raise
             finally:
                 turn.give_back()
@@ -61,7 +61,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
             unfilled = available and bool(indexer.target().pending_chunks(1))
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.
-            if completing.is_unasked(indexer) and not queue.marks.waiting(agent).backfill:
+            if completing.is_unasked(indexer) and not queue.pending_set.waiting(agent).backfill:
                 lacking = completing.differences(indexer)
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
@@ -94,8 +94,8 @@ class _Turn:
         self._agent = agent
         self._lane = lane
         self._job = job
-        self._marks = runtime.queue.marks
-        self._quarantine = self._marks.quarantine
+        self._pending_set = runtime.queue.pending_set
+        self._quarantine = self._pending_set.quarantine
         self._first: Claim | None = first
         self._taken = dict.fromkeys(first.documents)
         self._claimed = False  # a turn in which nothing was claimed would come again and again
@@ -143,15 +143,15 @@ class _Turn:
         sessions = [DocumentKey(SESSIONS_SOURCE, path) for path in sorted(archived)]
         left = [key for key in sessions if indexer.target().file(key) is not None]
         self._runtime.queue.mark_changed(self._agent, left, lane=self._lane)
-        tracing.link(self._marks.take_traces(self._agent, keys))
+        tracing.link(self._pending_set.take_traces(self._agent, keys))
         if self._lane is Lane.BACKFILL:
-            self._runtime.board.counters.flush()  # a run that waits for these marks reports the usage after them
-        over = self._marks.finish(self._agent, keys, job=self._job, now=now)
+            self._runtime.health.counters.flush()  # a run that waits for these marks reports the usage after them
+        over = self._pending_set.finish(self._agent, keys, job=self._job, now=now)
         # Some were marked meanwhile, maybe in the other lane.
         self._again |= len(over) < len(keys)
         for key in keys:
             self._taken.pop(key, None)
-        self._runtime.board.counters.record_freshness([now - since for since in over])
+        self._runtime.health.counters.record_freshness([now - since for since in over])
 
     def give_back(self) -> None:
         """Let the claimed documents that are not done wait again."""
@@ -159,7 +159,7 @@ class _Turn:
             self._quarantine.end_trial(self._job)
         if self._taken:
             self._again = True
-            self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
+            self._pending_set.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
             self._taken.clear()
 
     def tell(self, report: IndexReport) -> None:
@@ -167,7 +167,7 @@ class _Turn:
         counts = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "again"}
         seconds = round(self.seconds, 3)
         log.info("documents_indexed", agent=self._agent, lane=self._lane.value, seconds=seconds, **counts)
-        counters = self._runtime.board.counters
+        counters = self._runtime.health.counters
         for outcome, number in (
             ("indexed", "documents"),
             *((name, name) for name in ("unchanged", "deleted", "failed")),
@@ -183,7 +183,7 @@ class _Turn:
         while not self.over():
             claim, self._first = self._first, None
             if claim is None:
-                claim = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
+                claim = self._pending_set.claim(self._agent, lane=self._lane, job=self._job, limit=CLAIM)
             self._claimed = True
             self._taken.update(dict.fromkeys(claim.documents))
             self.busy, self._drained = claim.rest == "busy", claim.rest == ""

@@ -18,7 +18,7 @@ from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
 from schemas.metrics import MAINTENANCE, MAINTENANCE_SECONDS
 from workers.batch_jobs import keep_batch_jobs
-from workers.queue.home_lock import HomeLock
+from workers.queue.queue_tenancy import QueueTenancy
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ AGENT_SECONDS = 5.0
 NEGLECTED_SECONDS = 1_800.0
 
 
-def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses: Pulses) -> None:
+def sweep_until(stop: threading.Event, runtime: Runtime, tenancy: QueueTenancy, pulses: Pulses) -> None:
     """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
     elapsed = HOUSEKEEPING_SECONDS
     pulse = pulses.of("sweeper")
@@ -51,7 +51,7 @@ def sweep_until(stop: threading.Event, runtime: Runtime, claim: HomeLock, pulses
     maintenance = Maintenance(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
         with _surviving(), pulse.at("puts right what died half-way"):
-            _sweep(runtime, claim)
+            _sweep(runtime, tenancy)
         elapsed += SWEEP_SECONDS
         if elapsed >= HOUSEKEEPING_SECONDS:
             elapsed = 0.0
@@ -84,17 +84,17 @@ def _reporting(runtime: Runtime, code: ConditionCode, agent: str) -> Iterator[No
         if not is_expected:
             log.exception(code.value, agent=agent)
         text = str(error) if is_expected else f"unexpected {type(error).__name__}: {error}"
-        runtime.board.report(code, agent=agent, error=text)
+        runtime.health.report(code, agent=agent, error=text)
     else:
-        runtime.board.resolve(code, agent=agent)
+        runtime.health.resolve(code, agent=agent)
 
 
-def _sweep(runtime: Runtime, claim: HomeLock) -> None:
+def _sweep(runtime: Runtime, tenancy: QueueTenancy) -> None:
     runtime.publish_counts()
-    if claim.renew():
-        runtime.board.resolve(ConditionCode.OTHER_HOME)
+    if tenancy.renew():
+        runtime.health.resolve(ConditionCode.OTHER_HOME)
     else:
-        runtime.board.report(ConditionCode.OTHER_HOME)
+        runtime.health.report(ConditionCode.OTHER_HOME)
     repairs = runtime.queue.sweep(every_seconds=SWEEP_SECONDS)
     if repairs:
         log.info("swept", put_right=repairs)
@@ -106,7 +106,7 @@ def keep_house(runtime: Runtime, agent: str) -> None:
         try:
             _keep_house(runtime, agent)
         except NoRoom as error:
-            runtime.board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
+            runtime.health.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
         except Superseded:
             return  # a build began or ended meanwhile, or another process owns the indexes
 
@@ -117,7 +117,7 @@ def _keep_house(runtime: Runtime, agent: str) -> None:
             indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
             if indexer.generations.current() is not None:
                 indexer.target()  # begins the generation that other settings or another provider need
-                runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
+                runtime.health.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
         if indexer.supply.available and indexer.target().pending_chunks(1):
@@ -194,8 +194,8 @@ class Maintenance:
             self._rests[of] = self._rests.get(of, 0.0) + took
             whole_seconds = int(self._rests[of])
             self._rests[of] -= whole_seconds
-            self._runtime.board.counters.add(MAINTENANCE, 1, of)
-            self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole_seconds, of)
+            self._runtime.health.counters.add(MAINTENANCE, 1, of)
+            self._runtime.health.counters.add(MAINTENANCE_SECONDS, whole_seconds, of)
 
     def _is_quiet(self, agent: str) -> bool:
-        return not self._runtime.queue.marks.waiting(agent).anything
+        return not self._runtime.queue.pending_set.waiting(agent).anything

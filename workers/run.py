@@ -30,9 +30,9 @@ from workers.maintenance import SWEEP_SECONDS, sweep_until
 from workers.middleware import JobWatch
 from workers.queue.broker import DoorbellBroker, make_broker
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import QUEUES, Keys
+from workers.queue.queue_tenancy import QueueTenancy
 from workers.runtime import TIMING, Runtime, Timing
 
 log = structlog.get_logger(__name__)
@@ -75,8 +75,8 @@ def run_workers(
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
-    claim = HomeLock(client, keys, settings)
-    claim.take()
+    tenancy = QueueTenancy(client, keys, settings)
+    tenancy.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys)
     limit = settings.workers.stalled_after_seconds
@@ -93,22 +93,24 @@ def run_workers(
         settings, keeps=True, first_pause_seconds=timing.first_pause, unusual_seconds=timing.late_answer
     )
     with served, sharing as coordination:
-        board = HealthStore(client, keys, counters=coordination.counters)
-        runtime = Runtime(settings, queue, board, coordinate=coordination, timing=timing)
+        health = HealthStore(client, keys, counters=coordination.counters)
+        runtime = Runtime(settings, queue, health, coordinate=coordination, timing=timing)
         # Dramatiq asks in this order before a job, and in the reverse one after it.
         broker.add_middleware(watch, before=TimeLimit)
         failures = Failures(runtime, stop)
         broker.add_middleware(failures, before=TimeLimit)
-        life = Heartbeat(
-            settings, role, pulses, beat_seconds=timing.heartbeat, asking=coordination.asking, outdated=outdated
+        heartbeat = Heartbeat(
+            settings, role, pulses, beat_seconds=timing.heartbeat, in_flight=coordination.in_flight, outdated=outdated
         )
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # Each queue has its own threads: a long job does not hold up another queue.
         workers = [_start_worker(broker, {queue}, settings.workers.threads) for queue in QUEUES]
-        sweeper = threading.Thread(target=sweep_until, args=(stop, runtime, claim, pulses), name="sweeper", daemon=True)
+        sweeper = threading.Thread(
+            target=sweep_until, args=(stop, runtime, tenancy, pulses), name="sweeper", daemon=True
+        )
         sweeper.start()
-        life.start()
+        heartbeat.start()
         threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
         log.info("workers_started", threads=settings.workers.threads)
         if on_ready is not None:
@@ -120,10 +122,10 @@ def run_workers(
         drained_by = time.monotonic() + DRAIN_SECONDS
         all_ended = drain(broker, workers, keys, seconds=DRAIN_SECONDS)
         sweeper.join(timeout=min(SWEEP_SECONDS, max(drained_by - time.monotonic(), 1.0)))
-        life.stop()
+        heartbeat.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not all_ended or sweeper.is_alive())
         runtime.publish_counts()
-    claim.leave()
+    tenancy.leave()
     broker.close()
     client.close()
     log.info("workers_stopped")

@@ -19,7 +19,7 @@ from memory.embedding.coordination import UNUSUAL_SECONDS, Coordinate, alone
 from memory.embedding.sender import PATIENCE_SECONDS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.fingerprint import fingerprint
-from memory.index.generation_writer import GenerationWriter, HomeOwner
+from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor
@@ -74,7 +74,7 @@ class Runtime:
         self,
         settings: Settings,
         queue: BrokerJobQueue,
-        board: HealthStore,
+        health: HealthStore,
         *,
         coordinate: Coordinate = alone,
         timing: Timing = TIMING,
@@ -82,11 +82,11 @@ class Runtime:
         self.settings = settings
         self.timing = timing
         self.queue = queue
-        self.board = board
+        self.health = health
         #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
         self._coordinate = coordinate
-        self._owner = HomeOwner(settings.home)
+        self._owner = IndexOwner(settings.home)
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str | None, str | None], EmbeddingSupply] = {}
         self._indexers: OrderedDict[str, _Open] = OrderedDict()
@@ -152,8 +152,8 @@ class Runtime:
         """Add the counts of this process to those of all. Never raises."""
         for supply in list(self._supplies.values()):
             for outcome, number in supply.take_looks().items():
-                self.board.counters.add(EMBEDDING_CACHE, number, outcome)
-        self.board.counters.flush()
+                self.health.counters.add(EMBEDDING_CACHE, number, outcome)
+        self.health.counters.flush()
 
     def maintain_cache(self) -> bool:
         """Shrink the embedding cache to its bound, and truncate its log. Return True if there was work."""

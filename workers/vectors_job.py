@@ -46,23 +46,23 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
-        runtime.board.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
-        if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
+        runtime.health.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
+        if indexer.supply.slow and runtime.queue.pending_set.waiting(agent).backfill:
             # The model would compete with keywords for the processor, and keywords come first.
             raise Postponed("keywords first", retry_in=0.5)
         awaited = f"the vectors of {indexer.supply.choice.name}"
 
         def joined(count: int, seconds: float) -> None:
             got_on(waits_for=awaited)
-            runtime.board.counters.add(COMMITS, 1, "vectors")
-            runtime.board.counters.add(VECTORS, count)
-            runtime.board.record_vectors(agent, count=count, seconds=seconds)
-            runtime.board.counters.flush()
+            runtime.health.counters.add(COMMITS, 1, "vectors")
+            runtime.health.counters.add(VECTORS, count)
+            runtime.health.record_vectors(agent, count=count, seconds=seconds)
+            runtime.health.counters.flush()
 
         with batch_jobs(runtime, indexer) as jobs:
             turn = jobs.note() if jobs is not None else BatchTurn()
         got_on(waits_for=awaited)
-        with CrashSafeRounds(runtime.queue.marks.quarantine, agent, job) as rounds:
+        with CrashSafeRounds(runtime.queue.pending_set.quarantine, agent, job) as rounds:
             rounds.refuse(target)
             report = fill_vectors(
                 target,
@@ -79,7 +79,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
     if report.error is not None:
         raise ProviderFailed(report.error) if isinstance(report.error, Transient) else report.error
     if report.ready or not report.left:
-        runtime.board.replace(OF_PROVIDER, (), agent=agent)
+        runtime.health.replace(OF_PROVIDER, (), agent=agent)
     if report.left:
         runtime.queue.request_vectors(agent)
     elif turn.again_seconds is not None:
@@ -105,7 +105,7 @@ def complete_generation(runtime: Runtime, agent: str) -> None:
             return
         lacking = completing.differences(indexer)
         hidden = completing.hidden_notes(indexer)
-        pending = runtime.queue.marks.pending(agent)
+        pending = runtime.queue.pending_set.pending(agent)
     if lacking:
         if not pending.documents:
             runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)

@@ -47,7 +47,7 @@ class Owner(Protocol):
         """Return True if this process is the owner, or takes the place of an owner that has ended. Cheap."""
 
 
-class HomeOwner:
+class IndexOwner:
     """Owner of a home: the process that holds a lock file. The system releases it when the process ends.
 
     A home that cannot be written has no owner.

@@ -129,7 +129,9 @@ def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
         for job in queued_jobs(broker.client, broker.keys):
             if job.agent in work:
                 work[job.agent].append({"what": job.work, "state": job.state.value, "dueAt": job.due_at})
-        return [{"agent": agent, **asdict(broker.queue.marks.waiting(agent)), "work": work[agent]} for agent in agents]
+        return [
+            {"agent": agent, **asdict(broker.queue.pending_set.waiting(agent)), "work": work[agent]} for agent in agents
+        ]
 
 
 def _problem(settings: Settings, error: redis.RedisError) -> str | None:

@@ -108,7 +108,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
             process.settings,
             "serve",
             process.pulses,
-            asking=shared.asking,
+            in_flight=shared.in_flight,
             outdated=process.age,
             flush=shared.counters.flush,
         ),

@@ -29,7 +29,7 @@ from schemas.settings import AgentSettings, Settings
 if TYPE_CHECKING:
     from memory.embedding.cache import EmbeddingCache
     from memory.embedding.providers.provider import EmbeddingProvider
-    from memory.index.generation_writer import HomeOwner
+    from memory.index.generation_writer import IndexOwner
 
 #: Index of an agent, and the documents that differ from it.
 Work: TypeAlias = tuple[AgentIndex, Sequence[DocumentKey]]
@@ -95,13 +95,13 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     Raises:
         UserError: there is no room for it, or workers with other settings own the indexes.
     """
-    from memory.index.generation_writer import GenerationWriter, HomeOwner
+    from memory.index.generation_writer import GenerationWriter, IndexOwner
     from memory.store.errors import NoRoom, NotOwner
 
     until = time.monotonic() + OWNER_SECONDS
     identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent)
     with (
-        closing(HomeOwner(settings.home)) as owner,
+        closing(IndexOwner(settings.home)) as owner,
         closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
     ):
         while True:
@@ -151,9 +151,9 @@ def _at_rest(settings: Settings) -> bool:
     if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None:
         return False
     if was_unfinished(home):
-        from memory.index.generation_writer import HomeOwner
+        from memory.index.generation_writer import IndexOwner
 
-        with closing(HomeOwner(home)) as owner:
+        with closing(IndexOwner(home)) as owner:
             _is_owned(owner)
     return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(home))
 
@@ -178,7 +178,7 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
 def _done(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
     """Index what differs. Return False if something is left, or if workers have to do it."""
     from memory.embedding.cache import EmbeddingCache
-    from memory.index.generation_writer import HomeOwner
+    from memory.index.generation_writer import IndexOwner
 
     with ExitStack() as opened:
         cache = None
@@ -186,7 +186,7 @@ def _done(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bo
             path = settings.home / "cache" / "embeddings.sqlite"
             path.parent.mkdir(parents=True, exist_ok=True)
             cache = opened.enter_context(closing(EmbeddingCache(path, max_entries=settings.cache.max_entries)))
-        owner = opened.enter_context(closing(HomeOwner(settings.home)))
+        owner = opened.enter_context(closing(IndexOwner(settings.home)))
         provider = next((made for index, _ in work if (made := index.choice.provider) and made.account), None)
         if provider is not None and not (_is_one_request(provider, work, cache) and _is_owned(owner)):
             return False
@@ -216,7 +216,7 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: Em
     return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
 
 
-def _is_owned(owner: HomeOwner) -> bool:
+def _is_owned(owner: IndexOwner) -> bool:
     """Return True if this process owns the indexes, perhaps after another command that indexes by itself.
 
     What that one paid for is not paid again.
@@ -231,7 +231,7 @@ def _indexed(
     index: AgentIndex,
     documents: Sequence[DocumentKey],
     cache: EmbeddingCache | None,
-    owner: HomeOwner,
+    owner: IndexOwner,
     requests: OwnRequests,
 ) -> bool:
     """Index documents and fill in their vectors. Return False if something is left."""

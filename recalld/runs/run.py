@@ -32,7 +32,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import EndpointCondition, EndpointStatus
-from workers.queue.home_lock import HomeLock
+from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
 #: Seconds between two looks at the queue.
@@ -91,7 +91,7 @@ def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run
         run = Run(settings, agents, broker, stop)
         try:
             # What workers of another home take from the queue would be missing here.
-            HomeLock(broker.client, broker.keys, settings).take()
+            QueueTenancy(broker.client, broker.keys, settings).take()
             yield run
         finally:
             run.close()

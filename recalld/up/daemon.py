@@ -22,7 +22,7 @@ from recalld.invocation import Invocation, to_type
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
-from recalld.up.lock import only_daemon
+from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
 from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
 from recalld.wiring import BrokerSide, closed, generations_of, open_broker
@@ -54,7 +54,7 @@ def run_daemon(invocation: Invocation) -> int:
         raise UserError(f"no workspace is known yet; {advice}", exit_code=2)
     for agent in settings.agents:
         check_workspace(agent)
-    with only_daemon(settings.home):
+    with daemon_lock(settings.home):
         service, advice = settings.service, "choose another with --port, 0 picks a free one"
         # The query service could not say it in a sentence, and listens on the same port when it is started again.
         with listen(service.host, service.port, key="service.host", advice=advice) as free:

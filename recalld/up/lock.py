@@ -33,7 +33,7 @@ def daemon_pid(home: Path) -> int | None:
 
 
 @contextmanager
-def only_daemon(home: Path) -> Iterator[None]:
+def daemon_lock(home: Path) -> Iterator[None]:
     """Hold the lock during the block.
 
     Raises:

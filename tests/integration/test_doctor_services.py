@@ -18,7 +18,7 @@ from memory.status.processes import Pulses
 from memory.status.run_files import is_stopped, server_pid
 from recalld.doctor import examination, machine
 from recalld.doctor.finding import Finding, Level
-from recalld.up.lock import only_daemon
+from recalld.up.lock import daemon_lock
 from recalld.wiring import BrokerSide, open_broker
 from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus, OutdatedState
@@ -52,7 +52,7 @@ def test_a_private_broker_that_is_not_needed_is_fine_and_one_that_up_misses_is_n
     settings: Settings, side: BrokerSide
 ) -> None:
     assert [one.level for one in looked(settings, side, "broker")] == [Level.OK]
-    with only_daemon(settings.home):
+    with daemon_lock(settings.home):
         [found] = looked(settings, side, "broker")
     assert (found.level, "valkey.log" in str(found.action)) == (Level.PROBLEM, True)
 

@@ -51,15 +51,15 @@ def test_documents_beyond_an_agents_share_of_the_live_lane_wait_in_the_other(
     # A storm comes in small portions.
     for name in ("a", "b", "c", "d", "e", "f"):
         queue.mark_changed("noisy", few(name), lane=Lane.LIVE)
-    waiting = queue.marks.waiting("noisy")
+    waiting = queue.pending_set.waiting("noisy")
     assert (waiting.live, waiting.backfill) == (LIVE_DOCUMENTS, 2 * len(few("")))
     assert [len(messages(client, keys, lane)) for lane in ("live", "backfill")] == [1, 1]
     queue.mark_changed("quiet", [A], lane=Lane.LIVE)
-    assert queue.marks.waiting("quiet").live == 1
+    assert queue.pending_set.waiting("quiet").live == 1
     # A folder comes as a whole, and a note of the same agent a moment later.
     queue.mark_changed("other", [key for name in "abcde" for key in few(name)], lane=Lane.LIVE)
     queue.mark_changed("other", [A], lane=Lane.LIVE)
-    assert queue.marks.waiting("other") == Waiting(live=1, backfill=5 * len(few("")), running=0)
+    assert queue.pending_set.waiting("other") == Waiting(live=1, backfill=5 * len(few("")), running=0)
 
 
 def test_a_lost_message_is_sent_again(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
@@ -73,9 +73,9 @@ def test_a_lost_message_is_sent_again(queue: BrokerJobQueue, client: redis.Redis
 
 def test_documents_of_a_job_whose_message_is_gone_wait_again(queue: BrokerJobQueue) -> None:
     queue.mark_changed("main", [A, B], lane=Lane.LIVE)
-    queue.marks.claim("main", lane=Lane.LIVE, job="gone", limit=2)
+    queue.pending_set.claim("main", lane=Lane.LIVE, job="gone", limit=2)
     assert queue.sweep() >= 2
-    assert queue.marks.waiting("main").live == 2
+    assert queue.pending_set.waiting("main").live == 2
 
 
 def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(settings: Settings) -> None:

@@ -20,10 +20,10 @@ from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.queue.connection import connect, namespace
-from workers.queue.home_lock import HomeLock
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet
 from workers.queue.private_server import BrokerServer
+from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
 
@@ -76,8 +76,8 @@ def test_workers_of_a_copied_home_are_refused_and_more_of_the_same_home_welcome(
 
 
 def test_a_lock_that_no_worker_renews_is_free_for_another_home(shared: Settings, claims: redis.Redis, tmp_path: Path):
-    first = HomeLock(claims, keys_of(shared), shared)
-    second = HomeLock(claims, keys_of(shared), copy_of(shared, tmp_path))
+    first = QueueTenancy(claims, keys_of(shared), shared)
+    second = QueueTenancy(claims, keys_of(shared), copy_of(shared, tmp_path))
     first.take()
     with pytest.raises(UserError, match="another home"):
         second.take()

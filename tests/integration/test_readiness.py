@@ -55,7 +55,7 @@ def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
 ) -> None:
     now = float(client.time()[0])
     client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 9000)
-    BrokerJobQueue(client, keys).marks.mark("main", [key("memory/a.md")], lane=Lane.LIVE, now=now - 500)
+    BrokerJobQueue(client, keys).pending_set.mark("main", [key("memory/a.md")], lane=Lane.LIVE, now=now - 500)
     assert movement.stalled_seconds() == pytest.approx(500, abs=60)
     client.set(keys.moved, "1", ex=MOVED_KEPT_SECONDS - 200)
     assert movement.stalled_seconds() == pytest.approx(200, abs=60)

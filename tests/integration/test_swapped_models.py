@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from memory.index.generation_writer import GenerationWriter, HomeOwner
+from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from recalld.wiring import fingerprint_of
@@ -105,7 +105,7 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
         before = fingerprint_of(remote, agent)
         anew = fingerprint_of(remote, agent, rebuild=True)
         with (
-            closing(HomeOwner(remote.home)) as owner,
+            closing(IndexOwner(remote.home)) as owner,
             closing(GenerationWriter.at(remote, agent.id, owner=owner)) as writer,
         ):
             writer.begin(anew, instead_of=before)

@@ -79,10 +79,10 @@ class Waiting:
         self.side.queue.mark_changed("main", documents, lane=Lane.LIVE)
 
     def claim(self, number: int) -> None:
-        self.side.queue.marks.claim("main", lane=Lane.LIVE, job="job", limit=number)
+        self.side.queue.pending_set.claim("main", lane=Lane.LIVE, job="job", limit=number)
 
     def finish(self, document: DocumentKey) -> None:
-        self.side.queue.marks.finish("main", [document], job="job", now=0.0)
+        self.side.queue.pending_set.finish("main", [document], job="job", now=0.0)
 
     def came_back(self) -> bool:
         return not self._thread.is_alive()
@@ -133,7 +133,7 @@ def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: 
         waiting.claim(1)
         waiting.finish(OWN)
         wait_until(waiting.came_back)
-        assert side.queue.marks.pending("main").documents == 1
+        assert side.queue.pending_set.pending("main").documents == 1
     assert waiting.line.shown[0].endswith("  waits for 1 document")
     assert waiting.outcomes[0].condition is None
 
@@ -153,7 +153,7 @@ def test_a_document_that_changes_again_and_again_does_not_keep_it(
         write_index(settings)
         waiting.finish(OWN)
         wait_until(waiting.came_back)
-        assert side.queue.marks.pending("main").documents == 1
+        assert side.queue.pending_set.pending("main").documents == 1
 
 
 def test_vectors_of_what_came_later_do_not_keep_it(settings: Settings, side: BrokerSide, workspace: Path) -> None:

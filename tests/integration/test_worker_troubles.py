@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memory.index.generation_writer import HomeOwner
+from memory.index.generation_writer import IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of
@@ -177,7 +177,7 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
 ) -> None:
     with Workers(settings) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
-    owner = HomeOwner(settings.home)
+    owner = IndexOwner(settings.home)
     assert owner.owns()
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     with Workers(settings.model_copy(update={"agents": (agent,)}), timing=Timing(untaken=0.0)) as workers:

@@ -67,7 +67,7 @@ class HealthStore(PendingReader):
     def __init__(self, client: redis.Redis, keys: Keys, *, counters: FleetCounters | None = None) -> None:
         self._client: Any = client
         self._keys = keys
-        self._marks = PendingSet(client, keys)
+        self._pending_set = PendingSet(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
         #: Counters of this process, summed in the broker.
         self.counters = counters or FleetCounters(client, keys)
@@ -75,12 +75,12 @@ class HealthStore(PendingReader):
     @_else(None)
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's backlog; None if the broker does not answer."""
-        return self._marks.pending(agent)
+        return self._pending_set.pending(agent)
 
     @_else(None)
     def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
         """Return the documents marked until Unix time `at` that still wait; None if the broker does not answer."""
-        return self._marks.marked_before(agent, at)
+        return self._pending_set.marked_before(agent, at)
 
     @_else(0.0)
     def stalled_seconds(self) -> float:
@@ -88,7 +88,7 @@ class HealthStore(PendingReader):
 
         Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not.
         """
-        pending = [self._marks.pending(agent).oldest_at for agent in self._marks.agents()]
+        pending = [self._pending_set.pending(agent).oldest_at for agent in self._pending_set.agents()]
         waits = [at for at in pending if at is not None]
         for queue in QUEUES:
             messages = self._client.hvals(self._keys.messages(queue))
@@ -129,7 +129,7 @@ class HealthStore(PendingReader):
     @_else(None)
     def waiting(self) -> dict[str, int] | None:
         """Return the number of documents that wait or run, by agent; None if the broker does not answer."""
-        marked = self._marks.agents()
+        marked = self._pending_set.agents()
         with self._client.pipeline(transaction=False) as pipe:
             for agent in marked:
                 pipe.zcard(self._keys.since(agent))

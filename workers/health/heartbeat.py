@@ -58,7 +58,7 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 class Heartbeat:
     """Heartbeat of this process, sent by a thread between `start` and `stop`.
 
-    It carries the steps of the threads, the unanswered requests of `asking`, and the `outdated` settings. With each
+    It carries the steps of the threads, the unanswered requests of `in_flight`, and the `outdated` settings. With each
     heartbeat, `flush` publishes the counts of the process.
     """
 
@@ -69,7 +69,7 @@ class Heartbeat:
         pulses: Pulses,
         *,
         beat_seconds: float = BEAT_SECONDS,
-        asking: InFlightRequests | None = None,
+        in_flight: InFlightRequests | None = None,
         outdated: Callable[[], OutdatedState | None] = lambda: None,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,7 +78,7 @@ class Heartbeat:
         self._say = self._client.register_script(_SAY)
         self._role = role
         self._pulses = pulses
-        self._asking = asking or InFlightRequests()
+        self._in_flight = in_flight or InFlightRequests()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
         self._flush = flush
@@ -127,7 +127,7 @@ class Heartbeat:
             "startedAt": self._started_at,
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
-            "unanswered": [asdict(request) for request in self._asking.unanswered()],
+            "unanswered": [asdict(request) for request in self._in_flight.unanswered()],
             "version": recalld_version(),
             "outdated": asdict(outdated) if outdated is not None else None,
         }

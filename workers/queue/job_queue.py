@@ -72,7 +72,7 @@ class BrokerJobQueue:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self.marks = PendingSet(client, keys)
+        self.pending_set = PendingSet(client, keys)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
         """Mark documents as pending and queue a job for them."""
@@ -81,9 +81,9 @@ class BrokerJobQueue:
         with broker_errors():
             trace = tracing.traceparent()
             if trace is not None:
-                self.marks.keep_trace(agent, documents, trace)
+                self.pending_set.keep_trace(agent, documents, trace)
             post = partial(self._post, INDEX_PENDING, agent)
-            self.marks.mark(agent, documents, lane=lane, now=time.time(), post=post)
+            self.pending_set.mark(agent, documents, lane=lane, now=time.time(), post=post)
 
     def hold_back(self, agents: Collection[str], *, held: bool) -> None:
         """See `JobQueue.hold_back`."""
@@ -108,7 +108,7 @@ class BrokerJobQueue:
     def request(self, actor: str, agent: str, lane: Lane = Lane.BACKFILL) -> None:
         """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
         with broker_errors():
-            self.marks.post(agent, self._post(actor, agent, lane))
+            self.pending_set.post(agent, self._post(actor, agent, lane))
 
     def _post(self, actor: str, agent: str, lane: Lane) -> Post:
         indexing = actor == INDEX_PENDING
@@ -121,7 +121,7 @@ class BrokerJobQueue:
 
     def continue_indexing(self, agent: str) -> bool:
         """Queue a message for each lane in which documents of this agent wait. Return False without any."""
-        lanes = self.marks.waiting(agent).lanes
+        lanes = self.pending_set.waiting(agent).lanes
         for lane in lanes:
             self.request(INDEX_PENDING, agent, lane)
         return bool(lanes)
@@ -149,7 +149,7 @@ class BrokerJobQueue:
         """
         queued, retrying = self._keys.queued(actor, agent, lane), self._keys.retrying(actor, agent, lane)
         only = LIVE_JOB_SECONDS if (actor, lane) == (INDEX_PENDING, Lane.LIVE) else 0
-        return self.marks.begin(
+        return self.pending_set.begin(
             agent,
             lane=lane,
             job=job,
@@ -166,7 +166,7 @@ class BrokerJobQueue:
         After `LIVE_JOB_SECONDS` another job may work on them. A `failed` job comes again anyway.
         """
         queued = self._keys.queued(INDEX_PENDING, agent, Lane.LIVE.value)
-        left = self.marks.end(agent, queued=queued if seconds < LIVE_JOB_SECONDS - 1 else None)
+        left = self.pending_set.end(agent, queued=queued if seconds < LIVE_JOB_SECONDS - 1 else None)
         if left and not failed:
             self.request(INDEX_PENDING, agent, Lane.LIVE)
 
@@ -200,15 +200,15 @@ class BrokerJobQueue:
                 self._client.set(self._keys.sweeper, "1", px=turn_ms)  # the server's clock was set back
             self._mend_heartbeats()
             put_right = self._replace_late()
-            marked = {agent: self.marks.waiting(agent) for agent in self.marks.agents()}
+            marked = {agent: self.pending_set.waiting(agent) for agent in self.pending_set.agents()}
             # Later than the marks: a message without a flag is not taken for a lost one.
             living = list(_messages(self._client, self._keys))
             jobs = sorted({job.id for job in living})
             queued = {(job.actor, *job.arguments) for job in living}
             for agent, waiting in marked.items():
-                back = self.marks.recover(agent, alive=jobs, now=time.time())
+                back = self.pending_set.recover(agent, alive=jobs, now=time.time())
                 put_right += back
-                for lane in self.marks.waiting(agent).lanes if back else waiting.lanes:
+                for lane in self.pending_set.waiting(agent).lanes if back else waiting.lanes:
                     if (INDEX_PENDING, agent, lane.value) not in queued:
                         self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
                         self.request(INDEX_PENDING, agent, lane)

@@ -42,7 +42,7 @@ class Keys:
         self.sweeper = f"{self.prefix}:sweeper"
         #: String: the job that tries alone what was there at several crashes.
         self.alone = f"{self.prefix}:suspects"
-        #: String: identity of the home whose workers take from the queues (`workers.queue.home_lock`).
+        #: String: identity of the home whose workers take from the queues (`workers.queue.queue_tenancy`).
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"

@@ -36,8 +36,8 @@ def test_a_failure_is_a_condition_until_it_goes_well_and_stops_no_other_agent(er
     quiet = SimpleNamespace(waiting=lambda _agent: Waiting(live=0, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
         settings=SimpleNamespace(agents=[SimpleNamespace(id=name) for name in ("a", "b", "c")]),
-        queue=SimpleNamespace(marks=quiet),
-        board=conditions,
+        queue=SimpleNamespace(pending_set=quiet),
+        health=conditions,
         indexer=indexer,
         maintain_cache=lambda: False,
     )
@@ -68,8 +68,8 @@ def test_a_busy_agent_is_maintained_every_half_hour_until_its_work_is_done() -> 
     busy = SimpleNamespace(waiting=lambda _agent: Waiting(live=1, backfill=0, running=0))
     runtime: Any = SimpleNamespace(
         settings=SimpleNamespace(agents=[SimpleNamespace(id="a")]),
-        queue=SimpleNamespace(marks=busy),
-        board=RecordingConditions(),
+        queue=SimpleNamespace(pending_set=busy),
+        health=RecordingConditions(),
         indexer=indexer,
         maintain_cache=lambda: False,
     )

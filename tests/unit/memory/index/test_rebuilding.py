@@ -10,7 +10,7 @@ import pytest
 
 from memory.embedding.providers.stub import StubProvider
 from memory.index.completion import complete_generation, hidden_notes, release_refused
-from memory.index.generation_writer import HomeOwner
+from memory.index.generation_writer import IndexOwner
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NotOwner, Superseded
@@ -159,7 +159,7 @@ def test_what_a_job_wrote_that_a_new_generation_does_not_have_is_not_said_to_be_
 
 
 def test_only_the_owner_replaces_an_index_and_other_workers_obey(world: World, tmp_path: Path) -> None:
-    first, second = HomeOwner(tmp_path), HomeOwner(tmp_path)
+    first, second = IndexOwner(tmp_path), IndexOwner(tmp_path)
     settings = {"chunking": {"tokens": 64, "overlap": 0}}
     index(world.indexer(owner=second))
     assert first.owns()

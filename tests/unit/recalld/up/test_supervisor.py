@@ -13,7 +13,7 @@ import pytest
 
 from memory.embedding.providers.local import unpack_weights
 from recalld.up import supervisor
-from recalld.up.lock import daemon_pid, only_daemon
+from recalld.up.lock import daemon_lock, daemon_pid
 from recalld.up.supervisor import Child, own_command, own_environment, stop_all
 from schemas.errors import UserError
 from tests.waiting import Clock, wait_until
@@ -222,17 +222,17 @@ def test_a_process_runs_its_supervisors_code_beside_a_developers_own_folders(val
 def test_a_second_daemon_is_refused_with_the_first_one_s_process_id(home: Path) -> None:
     assert daemon_pid(home) is None
     assert not home.exists(), "asking makes nothing"
-    with only_daemon(home):
+    with daemon_lock(home):
         with pytest.raises(UserError, match=rf"already runs for .*\(process {os.getpid()}\); stop it first"):
-            only_daemon(home).__enter__()
+            daemon_lock(home).__enter__()
         assert daemon_pid(home) == os.getpid(), "the refused one took nothing away"
     assert daemon_pid(home) is None
     (home / "run" / "up.lock").write_text("99999999999999")
-    with only_daemon(home):
+    with daemon_lock(home):
         assert daemon_pid(home) == os.getpid(), "a longer number does not shine through"
 
 
 def test_a_home_that_cannot_be_written_is_said_in_one_sentence(home: Path) -> None:
     home.write_text("a file, not a folder")
     with pytest.raises(UserError, match="choose another folder with --home"):
-        only_daemon(home).__enter__()
+        daemon_lock(home).__enter__()

@@ -33,7 +33,7 @@ return 1
 """
 
 
-class HomeLock:
+class QueueTenancy:
     """Lock of a home on its namespace. Workers of one home hold it together.
 
     A private broker has no other homes and needs no lock. On a shared broker, a copy of a home has the same namespace.
