@@ -1,1 +1,1 @@
-"""Backends: what answers an agent's searches in place of recalld's own index, and what answers when they fail."""
+"""Backends: search programs in place of recalld's own index, and the fallback to that index when they fail."""

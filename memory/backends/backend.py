@@ -14,7 +14,7 @@ from schemas.status import Availability, BackendStatus
 #: recalld's own index.
 BUILTIN = "builtin"
 
-#: Characters of a backend's text that are looked at: far more than are shown, so that a secret at the end is whole.
+#: Characters of a backend's text that are read: far more than are shown, so that a secret at the end is whole.
 READ_CHARACTERS = 100_000
 
 #: Characters of a reason that answers, status and logs show.

@@ -1,4 +1,4 @@
-"""A backend with recalld's own index behind it: a search is answered whatever happens to the backend."""
+"""A backend with recalld's own index behind it, which answers the searches that the backend does not."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class FallbackMemory(SearchableMemory):
         return self._builtin().read_file(request)
 
     def status(self) -> BackendStatus:
-        """Return the state of what answers: the backend's own, or that of the fallback with its reason."""
+        """Return the state of the backend, or that of the fallback with its reason."""
 
         def problem(reason: str) -> BackendStatus:
             if self.failed_at is None:
@@ -194,7 +194,7 @@ class FallbackMemory(SearchableMemory):
             raise
 
     def _asked(self, ask: Callable[[Backend], _Answer], otherwise: Callable[[str], _Answer]) -> _Answer:
-        """Return the backend's answer, or one with the reason of a fallback or of what the backend raised."""
+        """Return the backend's answer, or one with the reason of a fallback or of the backend's error."""
         if (reason := self._reason) is not None:
             return otherwise(reason)
         try:
@@ -214,7 +214,7 @@ class FallbackMemory(SearchableMemory):
     # Answers of the backend
 
     def _answered(self, request: SearchRequest, session: Session) -> SearchAnswer:
-        """Return the backend's answer with what the session may see, shortened and without secrets."""
+        """Return the backend's answer with the results that the session may see, shortened and without secrets."""
         primary, agent, started = self._made(), self._agent, time.monotonic()
         redact = redactor_for(agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING)
         request = request.model_copy(update={"query": redact(request.query)})
@@ -304,9 +304,9 @@ class BackendSlots:
         wait([call for memory in slots for call in list(memory.running)], timeout=_CLOSE_SECONDS)
 
     def _made(self, agent: AgentSettings) -> Backend:
-        made: object = self._maker(agent.backend)(self._settings, agent)
-        if isinstance(made, Backend):
-            return made
+        backend: object = self._maker(agent.backend)(self._settings, agent)
+        if isinstance(backend, Backend):
+            return backend
         raise BackendFailed(f"the backend {agent.backend!r} is no memory.backends.backend.Backend")
 
 

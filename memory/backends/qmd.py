@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 #: Seconds before a step that failed is tried again; each further pause is twice as long.
 _RETRY_SECONDS = 10.0
 
-#: Hits that are asked for beside the wanted ones: some may be withheld from the session.
+#: Hits that are requested in addition: some may be withheld from the session.
 _SPARE_HITS, _SPARE_HITS_OF_GUESTS = 10, 100
 
 #: Share of a search's time that it may wait for an update, and seconds between two looks for its end.
@@ -123,10 +123,10 @@ class QmdBackend(Backend):
         wait_ms = DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms
         until = started + min(wait_ms, _WAIT_SHARE * self._agent.limits.timeout_ms) / 1000
         while True:
-            taken, pending = self._taken, await asyncio.to_thread(self._pending)
+            last_update, pending = self._taken, await asyncio.to_thread(self._pending)
             if self._due >= until or not Moment(pending).waits(request.wait_ms, until):
                 return await asyncio.to_thread(self._search, request, pending, started)
-            while taken is self._taken and time.monotonic() < until:
+            while last_update is self._taken and time.monotonic() < until:
                 await asyncio.sleep(_POLL_SECONDS)
 
     def _pending(self) -> Pending:
@@ -134,11 +134,11 @@ class QmdBackend(Backend):
 
         A transcript that still grows does not count.
         """
-        (taken, since), documents = self._taken, self._documents_now()
+        (indexed, since), documents = self._taken, self._documents_now()
         grows_from = time.time() - self._agent.sync.sessions.quiet_seconds
-        times = {key: stat.mtime_ns / 1e9 for key, stat in documents.items() if taken.get(key) != stat}
+        times = {key: stat.mtime_ns / 1e9 for key, stat in documents.items() if indexed.get(key) != stat}
         changed_at = [max(since, at) for key, at in times.items() if not key.is_transcript or at < grows_from]
-        changed_at += [since] * len(taken.keys() - documents.keys())
+        changed_at += [since] * len(indexed.keys() - documents.keys())
         if changed_at:
             self.sync()
         return Pending(documents=len(changed_at), oldest_at=min(changed_at, default=None))
@@ -148,7 +148,7 @@ class QmdBackend(Backend):
         searched = searched_query(_CONTROL.sub(" ", request.query), str)
         # A word and a colon would be the type of the query.
         query = searched.text.replace(":", " ", 1) if self._qmd.search_mode == "query" else searched.text
-        wanted = request.max_results or limits.max_results
+        max_results = request.max_results or limits.max_results
         hits: list[QmdHit] = []
         sources, withheld = set(request.searched(self._agent.sources)), withheld_from(session, self._files)
         if withheld is not None and withheld.transcripts == frozenset():
@@ -156,7 +156,7 @@ class QmdBackend(Backend):
         collections = [f"--collection={name}" for name in self._configured if _source_of(name) in sources]
         if query and collections:
             spare = _SPARE_HITS if session.is_owner else _SPARE_HITS_OF_GUESTS
-            options = ("--json", "-n", str(wanted + spare), *collections, "--", query)
+            options = ("--json", "-n", str(max_results + spare), *collections, "--", query)
             printed = self._command.run(self._qmd.search_mode, *options, timeout_seconds=limits.timeout_ms / 1000)
             hits = read_hits(printed)
         lacking = [searched.cut] if searched.cut is not None else []
@@ -168,7 +168,7 @@ class QmdBackend(Backend):
             model="qmd",
             mode="keyword" if self._qmd.search_mode == "search" else "hybrid",
             degraded=tuple(map(text_of, lacking)),
-            conditions=tuple(ConditionState(**one.body()) for one in lacking),
+            conditions=tuple(ConditionState(**condition.body()) for condition in lacking),
             pending=pending_state(pending, vectors=0),
             stale=True if pending.documents else None,
             took_ms=round((time.monotonic() - started) * 1000, 2),
@@ -220,7 +220,7 @@ class QmdBackend(Backend):
         return self._vectors
 
     def close(self) -> None:
-        """End the updates, and what runs for them."""
+        """End the updates and their processes."""
         self._closed.set()
         self._wake.set()
         self._command.stop()
@@ -251,7 +251,7 @@ class QmdBackend(Backend):
         if self._vectors.available:
             steps.append(_Step(self._embed, settings.embed_interval_minutes * 60, now))
         while not self._closed.is_set():
-            step = min(steps, key=lambda one: one.at)
+            step = min(steps, key=lambda step: step.at)
             if self._wake.wait(max(0.0, step.at - time.monotonic())):
                 self._wake.clear()
                 # A request within the debounce time waits for its end, and takes later ones along.
@@ -262,7 +262,7 @@ class QmdBackend(Backend):
                 return  # its process was ended, too
             if step is update:
                 self._due = time.monotonic() + settings.debounce_seconds
-            problem = next((one.problem for one in steps if one.problem is not None), None)
+            problem = next((step.problem for step in steps if step.problem is not None), None)
             self._status = self._status.model_copy(update={"problem": problem})
             with suppress(OSError):  # the disk may be full
                 (self._exports.parent / FAILURE).write_text(problem or "", "utf-8")
@@ -275,7 +275,7 @@ class QmdBackend(Backend):
             with (self._exports.parent / "update.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Folders that are not there yet are left out. JSON is YAML, too.
-                present = {name: one for name, one in self._collections.items() if Path(one["path"]).is_dir()}
+                present = {name: entry for name, entry in self._collections.items() if Path(entry["path"]).is_dir()}
                 self._command.configure(json.dumps({"collections": present}))
                 self._configured = tuple(present)
                 step.run()
@@ -313,7 +313,7 @@ class QmdBackend(Backend):
         return {key: stat for key, stat in documents if not key.is_transcript or stat.mtime_ns / 1e9 >= oldest}
 
     def _export_transcripts(self, documents: dict[DocumentKey, FileStat]) -> None:
-        """Write transcripts that changed as Markdown, a line for each of theirs; remove those that are gone or old."""
+        """Write changed transcripts as Markdown, line by line; remove the exports of vanished and old transcripts."""
         folder = self._exports
         exported: set[Path] = set()
         for key, stat in documents.items():

@@ -91,18 +91,18 @@ class QmdCommand:
         new.replace(self._configuration)
 
     def stop(self) -> None:
-        """End what runs, and let nothing more run."""
+        """Kill the running commands, and let no further one run."""
         self._stopped.set()
         for process in tuple(self._running):
             _kill(process)
 
     def run(self, *arguments: str, timeout_seconds: float) -> str:
-        """Return what the command prints.
+        """Return the output of the command.
 
         Raises:
             QmdFailed: it cannot be started, fails, prints too much, or takes longer; then it is killed.
         """
-        what = f"{self._command} {arguments[0]}"
+        command_name = f"{self._command} {arguments[0]}"
         call = ["/usr/bin/env", *self._environment, program_of(self._command), *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(  # noqa: S603 - the command of the settings, without a shell
@@ -111,20 +111,20 @@ class QmdCommand:
             self._running.add(process)
             try:
                 if self._stopped.is_set():
-                    raise QmdFailed(f"{what} was ended")
+                    raise QmdFailed(f"{command_name} was ended")
                 printed, errors = _outputs(process, until=time.monotonic() + timeout_seconds)
                 code = process.wait(timeout_seconds)
             except (TimeoutError, subprocess.TimeoutExpired):
-                raise QmdFailed(f"{what} timed out") from None
+                raise QmdFailed(f"{command_name} timed out") from None
             except OverflowError:
-                raise QmdFailed(f"{what} printed more than {MAX_OUTPUT:,} characters") from None
+                raise QmdFailed(f"{command_name} printed more than {MAX_OUTPUT:,} characters") from None
             finally:
                 self._running.discard(process)
                 _kill(process)
         if code != 0:
             # Output of a command that was killed is progress.
             reason = _reason(errors.strip() or printed) if code > 0 else ""
-            raise QmdFailed(f"{what} failed: {reason or f'exit code {code}'}")
+            raise QmdFailed(f"{command_name} failed: {reason or f'exit code {code}'}")
         return printed
 
 
@@ -152,19 +152,19 @@ def _outputs(process: subprocess.Popen[bytes], *, until: float) -> tuple[str, st
 def _reason(printed: str) -> str:
     """Return the line that names the error, without secrets and cut: the first line behind source code and a stack."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    named = (line for line in lines if (line.partition(":")[0].split() or [""])[0].lower().endswith("error"))
-    others = (line for line in lines if not line.startswith(("at ", "(node:", "node:")))
-    return redact(next(named, None) or next(others, ""))[:300]
+    error_lines = (line for line in lines if (line.partition(":")[0].split() or [""])[0].lower().endswith("error"))
+    plain_lines = (line for line in lines if not line.startswith(("at ", "(node:", "node:")))
+    return redact(next(error_lines, None) or next(plain_lines, ""))[:300]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it started."""
+    """Kill the command and its child processes."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def read_hits(printed: str) -> list[QmdHit]:
-    """Return the hits in what a search printed: the first JSON array of objects in it, or none if it says so.
+    """Return the hits in the output of a search: its first JSON array of objects, or none if it says so.
 
     Raises:
         QmdFailed: there is neither.

@@ -1,1 +1,1 @@
-"""Life cycle of memory around a conversation: flush, pruning, session notes, and what a prompt gets."""
+"""Life cycle of memory around a conversation: flush, pruning, session notes, and the memory in a prompt."""

@@ -1,4 +1,4 @@
-"""Context of one agent's conversations: what its prompts get, what they cost, and when to flush and prune."""
+"""Context of one agent's conversations: the memory in its prompts, its cost, and the times to flush and prune."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from memory.context.injection import (
     InjectedBlock,
     InjectedSessions,
     confidence,
-    found_results,
     injected_text,
     passage_blocks,
+    prompt_results,
     sessions_of,
     standing_blocks,
     triggered_blocks,
@@ -31,12 +31,12 @@ from memory.context.pruning import prune
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.redaction import ASKING, PatternTooCostly, redaction_facts, redactor_for
-from memory.search.answers import passages
+from memory.search.answers import passages_of
 from memory.search.manager import SearchManager
 from memory.search.query_vectors import QueryVectors
-from memory.search.ranking.ranker import Wanted, ranked
+from memory.search.ranking.ranker import SearchParameters, ranked
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query, sought
-from memory.search.retrieval import Found
+from memory.search.retrieval import Retrieval
 from memory.search.scope import Session, allows, resolve_for, session_of
 from memory.search.tools import TOOLS, SearchableMemory
 from memory.store.reader import Vector
@@ -65,7 +65,7 @@ _TOKEN_BYTES = 4
 class AgentContext:
     """Context of one agent's conversations.
 
-    `sessions` remembers what prompts hold; all agents share it. `reading` lends the answering index.
+    `sessions` remembers the blocks of earlier prompts; all agents share it. `reading` lends the answering index.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AgentContext:
         self._files = AgentFiles.of(settings, agent)
 
     async def before_prompt(self, request: PromptRequest) -> PromptAnswer:
-        """Return the text for a prompt: standing instructions, lines with triggers, and what a search finds in time."""
+        """Return the text for a prompt: standing instructions, lines with triggers, and the passages found in time."""
         started = time.monotonic()
         settings = self._agent.context.injection
         if not settings.enabled or not self._agent.enabled:
@@ -95,17 +95,17 @@ class AgentContext:
             return PromptAnswer()
         repositories = {name for project in request.projects if (name := repository_of(project)) is not None}
         files = await asyncio.to_thread(self._curated, session)
-        curated = [one for file in files.values() for one in file.blocks if one.marks.are_for(repositories)]
+        curated = [block for file in files.values() for block in file.blocks if block.marks.are_for(repositories)]
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
         if request.prompt.strip():
-            search = found_results(self._memory, request.prompt, settings, session_key=request.session_key)
+            search = prompt_results(self._memory, request.prompt, settings, session_key=request.session_key)
             results, cosines = await asyncio.gather(search, self._cosines(curated, request.prompt))
             blocks += triggered_blocks(curated, request.prompt, cosines=cosines)
             blocks += await asyncio.to_thread(self._passages, request, results, files, [block.text for block in blocks])
         texts = {block.source: block.text for block in blocks if not block.is_indexed}
-        given = [one for one in curated if texts.get(one.source) == one.text]
+        given = [block for block in curated if texts.get(block.source) == block.text]
         if request.session:
             blocks = self._sessions.fresh(self._agent.id, request.session, blocks)
         blocks = without_hidden_lines(blocks, files, repositories, given=given)
@@ -123,7 +123,7 @@ class AgentContext:
         bare_reset: bool = False,
         texts: bool = False,
     ) -> ContextReport:
-        """Return what a session's prompt gets and what is indexed; the files' `texts` only if asked for."""
+        """Return the files in a session's prompt and the indexed documents; the files' `texts` only on request."""
         session = session_of(session_key)
         if not allows(self._agent.scope, session, agent=self._agent.id):
             return ContextReport()
@@ -155,7 +155,7 @@ class AgentContext:
         )
 
     def flush(self, request: FlushRequest) -> FlushAnswer:
-        """Return the plan of a flush, or the code of why none is due."""
+        """Return the plan of a flush, or the code of the reason why none is due."""
         if request.is_writable is None:
             request = request.model_copy(update={"is_writable": os.access(self._agent.workspace, os.W_OK)})
         context = self._agent.context
@@ -192,22 +192,22 @@ class AgentContext:
         """Return the passages for a prompt among the results of a search. `files`: curated files for the session."""
         settings = self._agent.context.injection
         # What was said in this session stands above the prompt, until it is compacted. Its note repeats that.
-        own = request.session if self._sessions.holds_all(self._agent.id, request.session) else ""
+        current_session = request.session if self._sessions.holds_all(self._agent.id, request.session) else ""
         confident = [result for result in results if confidence(result) >= settings.min_score]
         if results and not any(result.path in CURATED_FILES for result in confident):
             confident += self._curated_results(request.prompt[:SEARCHED_CHARACTERS], files)
         hits = [(result, sessions_of(result, self._files)) for result in confident]
-        return passage_blocks(hits, settings, but_of=own, given=given)
+        return passage_blocks(hits, settings, excluded_session=current_session, given=given)
 
     def _curated_results(self, query: str, paths: Iterable[str]) -> Iterator[SearchResult]:
         """Yield the passage of curated files with most of a query's words, which a search may rank behind others."""
-        wanted = Wanted(query, 1, 0.0, (MEMORY_SOURCE,), self._agent.query.hybrid)
+        parameters = SearchParameters(query, 1, 0.0, (MEMORY_SOURCE,), self._agent.query.hybrid)
         with suppress(RecalldError), self._reading() as reader:
             if reader is not None and reader.text_reason is None:
                 ids = [chunk.id for path in paths for chunk in reader.chunks_of(DocumentKey(MEMORY_SOURCE, path))]
-                hits, copies = ranked(reader, wanted, {}, reader.text_scores(query, ids), model="")
-                found = Found(hits, sought(query), "keyword", (), copies)
-                for passage in passages(found, max_snippet_chars=self._agent.limits.max_snippet_chars):
+                hits, copies = ranked(reader, parameters, {}, reader.text_scores(query, ids), model="")
+                retrieval = Retrieval(hits, sought(query), "keyword", (), copies)
+                for passage in passages_of(retrieval, max_snippet_chars=self._agent.limits.max_snippet_chars):
                     yield passage[0]
 
     async def _cosines(self, curated: Sequence[CuratedBlock], prompt: str) -> dict[str, float]:
@@ -219,14 +219,14 @@ class AgentContext:
         meanings = [block.meaning for block in curated if block.meaning is not None]
         with suppress(TimeoutError, RecalldError):
             async with asyncio.timeout(seconds):
-                begun = await asyncio.to_thread(self._begun, meanings, prompt, seconds)
-                if begun is not None:
-                    lines, vectors, future = begun
+                request = await asyncio.to_thread(self._request_vectors, meanings, prompt, seconds)
+                if request is not None:
+                    lines, vectors, future = request
                     vector = await vectors.result(future, seconds)
                     return {meaning: float(line @ vector) for meaning, line in lines.items()}
         return {}
 
-    def _begun(
+    def _request_vectors(
         self, meanings: Sequence[str], prompt: str, seconds: float
     ) -> tuple[dict[str, Vector], QueryVectors, Future[Vector]] | None:
         """Return the lines' vectors, which workers left in the embedding cache, and the prompt's, if there are any.
@@ -246,8 +246,8 @@ class AgentContext:
         lines = self._sessions.line_vectors(identity, meanings, cached)
         if not lines:
             return None
-        asked = searched_query(prompt, redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING))
-        return lines, vectors, vectors.begin(asked.text, seconds=seconds, agent=self._agent.id)
+        query = searched_query(prompt, redactor_for(self._agent, MEMORY_SOURCE, SESSIONS_SOURCE, budget=ASKING))
+        return lines, vectors, vectors.begin(query.text, seconds=seconds, agent=self._agent.id)
 
 
 def _tools() -> Iterator[ToolCost]:

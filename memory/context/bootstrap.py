@@ -44,30 +44,30 @@ def bootstrap_files(
     private: bool,
     today: date | None = None,
 ) -> list[BootstrapFile]:
-    """Return the workspace's files for a session's prompt; of absent ones no more than the name.
+    """Return the workspace's files for a session's prompt; of an absent file only the name.
 
     `private`: only the owner listens. `today`: the user's date on a bare reset, when the notes of this day and of the
     day before are shown, too.
     """
-    wanted = _FILES_OF.get(kind, frozenset(BOOTSTRAP_FILES)) - (frozenset() if private else PRIVATE_FILES)
-    names = [name for name in BOOTSTRAP_FILES if name in wanted]
+    allowed_names = _FILES_OF.get(kind, frozenset(BOOTSTRAP_FILES)) - (frozenset() if private else PRIVATE_FILES)
+    names = [name for name in BOOTSTRAP_FILES if name in allowed_names]
     if today is not None and private and kind == "chat":
         names += [f"memory/{day.isoformat()}.md" for day in (today, today - timedelta(days=1))]
     files, left = [], settings.total_max_chars
     for name in names:
         text, problem = _read(workspace, name, redact)
         budget = min(left, settings.user_max_chars if name == "USER.md" else settings.max_chars)
-        shown = cut(text, name, budget=budget) if left >= LEAST_CHARACTERS else ""
-        left -= len(shown)
+        excerpt = cut(text, name, budget=budget) if left >= LEAST_CHARACTERS else ""
+        left -= len(excerpt)
         files.append(
             BootstrapFile(
                 path=name,
                 characters=len(text),
-                shown=len(shown),
-                tokens=round(estimate_tokens(shown)),
-                truncated=len(shown) != len(text),
+                shown=len(excerpt),
+                tokens=round(estimate_tokens(excerpt)),
+                truncated=len(excerpt) != len(text),
                 problem=problem,
-                text=shown,
+                text=excerpt,
             )
         )
     return files

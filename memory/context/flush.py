@@ -1,7 +1,7 @@
-"""Flush: a hidden turn in which the model saves what matters, before its context is compacted.
+"""Flush: a hidden turn in which the model saves durable facts, before its context is compacted.
 
-`flush_plan` says whether it is due. `SilentFilter` keeps an answer from the user that only says "nothing to say".
-`memory.context.note_files` carries out what the turn writes.
+`flush_plan` decides if it is due. `SilentFilter` keeps an answer from the user that only says "nothing to say".
+`memory.context.note_files` writes the turn's notes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROMPT = (
 
 
 def flush_plan(session: FlushRequest, settings: Flush, *, now: datetime) -> FlushAnswer:
-    """Return the plan of a flush that is due `now`, in the user's time zone, or the code of why none is."""
+    """Return the plan of a flush that is due `now`, in the user's time zone, or the code of the reason why none is."""
     skip = _skip(session, settings)
     if skip is not None:
         return FlushAnswer(due=False, skip=skip)
@@ -84,23 +84,23 @@ class SilentFilter:
 
     def __init__(self, token: str = SILENT_TOKEN) -> None:
         self._token = token.lower()
-        self._held = ""
+        self._buffer = ""
         #: True if the answer is silent, False if it is not, None while both are possible.
         self.is_silent: bool | None = None
 
     def feed(self, piece: str) -> str:
         """Return the text that may be shown after the next piece of the answer."""
         if self.is_silent is None:
-            self._held = piece = self._held + piece
-            begun = piece.lstrip().lower()
-            if self._token.startswith(begun):
+            self._buffer = piece = self._buffer + piece
+            beginning = piece.lstrip().lower()
+            if self._token.startswith(beginning):
                 return ""
-            self.is_silent = re.match(rf"{re.escape(self._token)}\W", begun) is not None
+            self.is_silent = re.match(rf"{re.escape(self._token)}\W", beginning) is not None
         return "" if self.is_silent else piece
 
     def end(self) -> str:
         """Return the rest that may be shown after the last piece."""
         if self.is_silent is not None:
             return ""
-        self.is_silent = self._held.strip().lower() == self._token
-        return "" if self.is_silent else self._held
+        self.is_silent = self._buffer.strip().lower() == self._token
+        return "" if self.is_silent else self._buffer

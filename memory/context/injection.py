@@ -40,10 +40,10 @@ REMEMBERED_LINES = 2_048
 TRIGGERED_LINES = 3
 MEANT_COSINE = 0.72
 
-#: Characters of a trigger that is looked for as whole words. A longer one is looked for as it is.
+#: Longest trigger that is searched as whole words, in characters. A longer one also matches within words.
 _LONGEST_WORDS = 200
 
-#: Results beyond the wanted ones, for those that are left out. With more of them a search takes much longer.
+#: Spare results, in place of those that are left out. With more of them a search takes much longer.
 _SPARE_RESULTS = 5
 
 #: Share of a prompt's rare words that is certainty without a vector, and of the best confidence that counts beside it.
@@ -76,10 +76,10 @@ class InjectedBlock:
 
 @dataclass(slots=True)
 class _Session:
-    """Digests of the blocks that a session's context holds. `begun_anew` is True if the context was compacted."""
+    """Digests of the blocks that a session's context holds. `is_compacted` is True if the context was compacted."""
 
-    held: set[bytes] = field(default_factory=set)
-    begun_anew: bool = False
+    digests: set[bytes] = field(default_factory=set)
+    is_compacted: bool = False
 
 
 class InjectedSessions:
@@ -96,12 +96,13 @@ class InjectedSessions:
     def line_vectors(
         self, identity: str, meanings: Sequence[str], look_up: Callable[[Sequence[str]], Mapping[str, Vector]]
     ) -> dict[str, Vector]:
-        """Return vectors of lines with triggers; `look_up` finds those not remembered, the last used ones are."""
+        """Return vectors of lines with triggers: remembered from the last prompts, or found by `look_up`."""
         with self._lock:
             missing = [meaning for meaning in meanings if (identity, meaning) not in self._line_vectors]
             looked_up = look_up(missing) if missing else {}
             # Out and in again: the vectors used last come last.
-            used = {one: self._line_vectors.pop((identity, one), looked_up.get(one)) for one in dict.fromkeys(meanings)}
+            pop = self._line_vectors.pop
+            used = {meaning: pop((identity, meaning), looked_up.get(meaning)) for meaning in dict.fromkeys(meanings)}
             vectors = {meaning: vector for meaning, vector in used.items() if vector is not None}
             self._line_vectors.update({(identity, meaning): vector for meaning, vector in vectors.items()})
             while len(self._line_vectors) > REMEMBERED_LINES:
@@ -111,19 +112,20 @@ class InjectedSessions:
     def begin(self, agent: str, session: str) -> None:
         """Forget a session's blocks: it begins, or its context was compacted."""
         if self._sessions.pop((agent, session), None) is not None:
-            self._sessions[agent, session] = _Session(begun_anew=True)
+            self._sessions[agent, session] = _Session(is_compacted=True)
 
     def holds_all(self, agent: str, session: str) -> bool:
         """Return True if a session's context holds all that was said in it."""
-        return bool(session) and not self._sessions.get((agent, session), _Session()).begun_anew
+        return bool(session) and not self._sessions.get((agent, session), _Session()).is_compacted
 
     def fresh(self, agent: str, session: str, blocks: Sequence[InjectedBlock]) -> list[InjectedBlock]:
         """Return the blocks that are new to a session's context, and remember them."""
-        given = self._sessions.setdefault((agent, session), _Session()).held
+        given = self._sessions.setdefault((agent, session), _Session()).digests
         self._sessions.move_to_end((agent, session))
         while len(self._sessions) > REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-        digests = {blake2s(_words(one.text).encode("utf-8", "replace"), digest_size=12).digest(): one for one in blocks}
+        encoded = {_words(block.text).encode("utf-8", "replace"): block for block in blocks}
+        digests = {blake2s(text, digest_size=12).digest(): block for text, block in encoded.items()}
         fresh = {digest: block for digest, block in digests.items() if digest not in given}
         given.update(fresh)
         return list(fresh.values())
@@ -157,7 +159,7 @@ def triggered_blocks(
     return [InjectedBlock("memory", block.source, block.text) for _, _, block in ranked[:TRIGGERED_LINES]]
 
 
-async def found_results(
+async def prompt_results(
     memory: SearchableMemory, prompt: str, settings: Injection, *, session_key: str | None
 ) -> Sequence[SearchResult]:
     """Return the results of a search of the prompt, best first; none if it is late.
@@ -200,27 +202,29 @@ def passage_blocks(
     results: Sequence[tuple[SearchResult, Collection[str]]],
     settings: Injection,
     *,
-    but_of: str = "",
+    excluded_session: str = "",
     given: Iterable[str] = (),
 ) -> list[InjectedBlock]:
     """Return the passages for a prompt, within the budget. `results`: best first, each with the ids of its sessions.
 
-    A session has one passage at most, and the session `but_of` none. The best one of a curated file comes first. Others
+    A session has one passage at most, and `excluded_session` none. The best one of a curated file comes first. Others
     below the least confidence, or far below the best, are left out. No text comes twice, nor one of the `given` texts.
     """
-    least, own = settings.min_score, f"-{session_id(but_of)}"
-    hits = [hit for hit in results if not but_of or not any(f"-{session}".endswith(own) for session in hit[1])]
+    least, ending = settings.min_score, f"-{session_id(excluded_session)}"
+    hits = [
+        hit for hit in results if not excluded_session or not any(f"-{session}".endswith(ending) for session in hit[1])
+    ]
     curated = [hit for hit in hits if hit[0].path in CURATED_FILES and confidence(hit[0]) >= least][:1]
-    others = [hit for hit in hits if hit not in curated]
-    least = max([least, *(_NEAR_BEST * confidence(result) for result, _ in others if least > 0)])
-    others = [hit for hit in others if confidence(hit[0]) >= least]
-    texts, shown, sessions = list(map(_words, given)), list[str](), set[str]()
+    other_hits = [hit for hit in hits if hit not in curated]
+    least = max([least, *(_NEAR_BEST * confidence(result) for result, _ in other_hits if least > 0)])
+    other_hits = [hit for hit in other_hits if confidence(hit[0]) >= least]
+    texts, snippets, sessions = list(map(_words, given)), list[str](), set[str]()
     chosen: list[SearchResult] = []
-    for result, ids in [*curated, *others]:
+    for result, ids in [*curated, *other_hits]:
         words = _words(result.snippet)
-        is_new = not any(words in text for text in texts) and not any(text in words for text in shown)
+        is_new = not any(words in text for text in texts) and not any(text in words for text in snippets)
         if is_new and sessions.isdisjoint(ids) and len(chosen) < settings.max_results:
-            shown.append(words)
+            snippets.append(words)
             texts.append(words)
             sessions.update(ids)
             # The source stands above the text, so the snippet needs no footer.
@@ -238,7 +242,7 @@ def without_hidden_lines(
     *,
     given: Sequence[CuratedBlock],
 ) -> list[InjectedBlock]:
-    """Return the blocks, and of a curated file's passages what prompts about these repositories get beside `given`.
+    """Return the blocks; a passage of a curated file keeps the lines for these repositories that `given` does not hold.
 
     `files` are the curated files as they are now, by path.
     """

@@ -1,4 +1,4 @@
-"""Marks around text that recalld puts into a conversation. Readers of transcripts leave out what they enclose."""
+"""Marks around text that recalld puts into a conversation. Readers of transcripts leave out the enclosed text."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def is_user(message: Message) -> bool:
 def assistant_turns(messages: Sequence[Message]) -> list[int]:
     """Return the places where the model's turns begin: its words, calls and thoughts without another between."""
     is_model = [message.get("role") == "assistant" or _type(message) in _MODEL_TYPES for message in messages]
-    return [place for place, own in enumerate(is_model) if own and not (place and is_model[place - 1])]
+    return [place for place, by_model in enumerate(is_model) if by_model and not (place and is_model[place - 1])]
 
 
 def text_of(content: object) -> str:
@@ -117,8 +117,8 @@ def with_text(message: Message, part: int | None, text: str) -> Message:
     """Return a message with another text of its tool result, or of that in its part `part`."""
     holder = message if part is None else message["content"][part]
     _, key = _result_keys(holder) or ("", "content")
-    held = holder[key]
-    changed = {**holder, key: [{**held[0], "text": text}] if isinstance(held, list) else text}
+    content = holder[key]
+    changed = {**holder, key: [{**content[0], "text": text}] if isinstance(content, list) else text}
     if part is None:
         return changed
     parts = message["content"]
@@ -145,7 +145,7 @@ def _calls(message: Message) -> Iterator[tuple[str, str]]:
 
 def _objects(value: object) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of a list; anything else is no list of objects."""
-    yield from (one for one in (value if isinstance(value, list) else ()) if isinstance(one, Mapping))
+    yield from (part for part in (value if isinstance(value, list) else ()) if isinstance(part, Mapping))
 
 
 def _is_text(content: object) -> bool:

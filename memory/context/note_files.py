@@ -19,7 +19,7 @@ from pathlib import Path
 from memory.documents.roots import is_note_name
 from schemas.errors import Permanent
 
-#: Bytes of a note that are looked at.
+#: Bytes of a note that are read.
 _NOTE_BYTES = 1 << 22
 
 _HEADING = re.compile(r"#{1,6}(?:\s|$)")
@@ -27,7 +27,7 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _ITEM = re.compile(r"(\s*)(?:[-*+]|[0-9]{1,9}[.)])(?:\s|$)")
 _MEMORY = "memory"
 
-#: Hidden name of a note that is being written. The next look or note removes what a killed process left.
+#: Hidden name of a note that is being written. The next access removes the draft of a killed process.
 _DRAFT = ".recalld-note"
 
 
@@ -36,7 +36,7 @@ class WriteRefused(Permanent):
 
 
 def append_note(workspace: Path, path: str, content: str, *, allowed: str) -> str:
-    """Append what a day's note does not hold yet, and return the appended text, empty if there is nothing new.
+    """Append the blocks that a day's note does not hold yet, and return them as text, empty if there are none.
 
     `path` and `allowed` are relative to the workspace; only the allowed one may be written. Missing folders are made.
 

@@ -27,7 +27,7 @@ UNKNOWN_WINDOW_TOKENS = 200_000
 
 _TRIMMED = "[Tool result trimmed: kept first {head} and last {tail} of {all} characters.]"
 
-#: Characters for the note in a trimmed text: what is hardly longer than its ends stays, so a trimmed text does.
+#: Characters for the note in a trimmed text. A text hardly longer than its ends stays, and so does a trimmed text.
 _NOTE_ROOM = 200
 
 
@@ -35,15 +35,15 @@ def prune(request: PruneRequest, settings: Pruning, *, now: float) -> PruneAnswe
     """Return the messages for a call at Unix time `now`, with old results of tools shortened or cleared."""
     before = sum(map(characters, request.messages))
     if settings.mode == "off":
-        kept = request.model_dump(include={"touched_at", "decisions"})
-        return PruneAnswer(messages=request.messages, characters_before=before, characters_after=before, **kept)
+        unchanged = request.model_dump(include={"touched_at", "decisions"})
+        return PruneAnswer(messages=request.messages, characters_before=before, characters_after=before, **unchanged)
     prompt = _Prompt(request, settings, before)
     for result in prompt.results:
         if (decision := request.decisions.get(result.key)) is not None:
             prompt.shorten(result, decision)
     repeated = dict(prompt.decisions)
     if request.touched_at is not None and now - request.touched_at > settings.ttl_minutes * 60:
-        _decide(prompt, _old(prompt.results, request.messages, settings), settings)
+        _decide(prompt, _prunable(prompt.results, request.messages, settings), settings)
     has_new = prompt.decisions != repeated
     return PruneAnswer(
         messages=tuple(prompt.messages),
@@ -64,7 +64,7 @@ class _Prompt:
         self.characters = size
         self._window = (request.window_tokens or UNKNOWN_WINDOW_TOKENS) * TOKEN_CHARACTERS
         self._settings = settings
-        self._lengths = {(one.place, one.part): len(one.text) for one in self.results}
+        self._lengths = {(result.place, result.part): len(result.text) for result in self.results}
 
     def fills(self, share: float) -> bool:
         """Return True if the messages take at least this share of the window."""
@@ -91,22 +91,22 @@ def _decide(prompt: _Prompt, old: Sequence[ToolResult], settings: Pruning) -> No
     """Trim long results once a share of the window is full, then clear the oldest ones."""
     if not prompt.fills(settings.soft_trim_ratio):
         return
-    left = [result for result in old if prompt.decisions.get(result.key) != "clear"]
-    for result in left:
+    clearable = [result for result in old if prompt.decisions.get(result.key) != "clear"]
+    for result in clearable:
         prompt.shorten(result, "trim")
-    if not settings.hard_clear.enabled or sum(map(prompt.length, left)) < settings.min_prunable_tool_chars:
+    if not settings.hard_clear.enabled or sum(map(prompt.length, clearable)) < settings.min_prunable_tool_chars:
         return
-    for result in left:
+    for result in clearable:
         if prompt.fills(settings.hard_clear_ratio):
             prompt.shorten(result, "clear")
 
 
-def _old(results: Sequence[ToolResult], messages: Sequence[Message], settings: Pruning) -> list[ToolResult]:
+def _prunable(results: Sequence[ToolResult], messages: Sequence[Message], settings: Pruning) -> list[ToolResult]:
     """Return the results that may be pruned: after the first user message, before the last turns."""
     turns = [*assistant_turns(messages), len(messages)]
     first = next((place for place, message in enumerate(messages) if is_user(message)), len(messages))
     end = turns[-1 - settings.keep_last_assistants] if settings.keep_last_assistants < len(turns) else 0
-    return [one for one in results if first < one.place < end and _is_allowed(one.tool.lower(), settings)]
+    return [result for result in results if first < result.place < end and _is_allowed(result.tool.lower(), settings)]
 
 
 def _is_allowed(tool: str, settings: Pruning) -> bool:

@@ -14,7 +14,7 @@ from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
 from memory.transcripts.transcript_format import ASSISTANT, USER, Said, mark_of
 
-#: Bytes at the end of a transcript in which the last messages are looked for.
+#: Bytes at the end of a transcript that are searched for the last messages.
 TAIL_BYTES = 8 * 1024 * 1024
 
 #: Characters of one message that a note holds.
@@ -37,8 +37,8 @@ def last_words(
 ) -> list[Said]:
     """Return messages of user and assistant in a transcript, oldest first, without commands such as /new.
 
-    Only the lines of the last `TAIL_BYTES` are read, and above them those that the format needs. `format`: its name,
-    None to recognise it.
+    Only the lines of the last `TAIL_BYTES` are read, and above them the lines that the format needs.
+    `format`: its name, None to recognise it.
     """
     interpreter = Interpreter(format, redact=redact)
     tail: deque[bytes] = deque()
@@ -53,47 +53,47 @@ def last_words(
             size -= len(above)
             if interpreter.needs(above):
                 interpreter.read(above)
-    messages = [said for said in map(interpreter.read, tail) if isinstance(said, Said)]
+    messages = [message for message in map(interpreter.read, tail) if isinstance(message, Said)]
     spoken = [message for message in messages if message.speaker in (USER, ASSISTANT)]
     return [message for message in spoken if not message.text.lstrip().startswith("/")]
 
 
-def session_note(said: Sequence[Said], *, at: datetime, facts: NoteFacts | None = None) -> str:
+def session_note(messages: Sequence[Said], *, at: datetime, facts: NoteFacts | None = None) -> str:
     """Return the text of a session's note; without facts, the text that it gets at a later end of its session.
 
     `at`: the end, in the user's zone.
     """
     time = f"{at:%Y-%m-%d %H:%M %Z}".rstrip()
     above = [f"\n## Until {time}"] if facts is None else [f"# Session of {time}", str(facts), "## Last messages"]
-    return "\n\n".join([*above, *map(_quoted, said)]) + "\n"
+    return "\n\n".join([*above, *map(_quoted, messages)]) + "\n"
 
 
 def unnoted(
-    said: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
+    messages: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
 ) -> tuple[str | None, Sequence[Said]]:
     """Return the path of a conversation's note, None if it has none, and the messages that are to be noted.
 
-    `notes`: those with the line of its session, by path. `last_digest`: that of the last message ever noted.
+    `notes`: notes with the line of its session, by path. `last_digest`: digest of the last message ever noted.
     Another session may have begun anew under its name, and a person may have edited a note: without a message of that
     digest, a note of this conversation quotes a message. If there is one and no note, a person deleted the note.
     """
-    digested = [number for number, message in enumerate(said, 1) if digest_of(message) == last_digest]
+    digested = [number for number, message in enumerate(messages, 1) if digest_of(message) == last_digest]
     # A transcript that became an archive is the same.
     paths = {facts.transcript, archived_path(facts.transcript)}
     quoted = {
-        path: [number for number, message in enumerate(said, 1) if _quoted(message) in text]
+        path: [number for number, message in enumerate(messages, 1) if _quoted(message) in text]
         for path, text in notes.items()
         if paths.intersection(named_transcripts(text) or paths)
     }
     path = next((path for path, numbers in quoted.items() if numbers), next(iter(quoted), None) if digested else None)
     if path is None:
-        return None, () if digested else said
-    return path, said[(digested or quoted[path])[-1] :]
+        return None, () if digested else messages
+    return path, messages[(digested or quoted[path])[-1] :]
 
 
-def digest_of(said: Said) -> str:
+def digest_of(message: Said) -> str:
     """Return the digest of a message and its time."""
-    return mark_of(f"{said.said_at} {said.text}")
+    return mark_of(f"{message.said_at} {message.text}")
 
 
 def note_name(at: datetime, slug: str = "") -> str:
@@ -101,20 +101,20 @@ def note_name(at: datetime, slug: str = "") -> str:
     return f"{at:%Y-%m-%d-%H%M}" + (f"-{slug}" if slug else "")
 
 
-def slug_prompt(said: Sequence[Said]) -> str:
+def slug_prompt(messages: Sequence[Said]) -> str:
     """Return the prompt that asks a chat model to name a conversation."""
-    words = "\n".join(f"{message.speaker}: {message.text}" for message in said)
+    words = "\n".join(f"{message.speaker}: {message.text}" for message in messages)
     return marked(f"{_SLUG_PROMPT}\n\n{words[:SLUG_INPUT_CHARACTERS]}", kind="session-note")
 
 
 def slug_of(answer: str) -> str:
     """Return a model's answer as a part of a file name: a to z, digits and hyphens; empty if nothing of it is left."""
     words = re.sub(r"[^a-z0-9]+", "-", answer.lower()).strip("-")
-    whole = words[: SLUG_CHARACTERS + 1].rpartition("-")[0] if len(words) > SLUG_CHARACTERS else words
-    return whole or words[:SLUG_CHARACTERS]
+    whole_words = words[: SLUG_CHARACTERS + 1].rpartition("-")[0] if len(words) > SLUG_CHARACTERS else words
+    return whole_words or words[:SLUG_CHARACTERS]
 
 
-def _quoted(said: Said) -> str:
-    text = said.text.strip()
+def _quoted(message: Said) -> str:
+    text = message.text.strip()
     rest = f" [... {len(text)} characters in all]" if len(text) > MESSAGE_CHARACTERS else ""
-    return f"**{said.speaker}**: {text[:MESSAGE_CHARACTERS]}{rest}"
+    return f"**{message.speaker}**: {text[:MESSAGE_CHARACTERS]}{rest}"

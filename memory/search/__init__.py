@@ -1,3 +1,3 @@
-"""Searching one agent's memory: both sides, how they are put together, and what an answer shows. Reading only."""
+"""Search of one agent's memory: vectors and keywords, their fusion, and the passages of an answer. Read-only."""
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and sources of results, the documents withheld from the session, the settings of
 An answer holds for one revision (`StoreReader.change_token`: generation and number of the last commit), so a commit or
 a new generation outdates it at once.
 
-Facts of a moment are not kept: pending documents, citations and scope of a session, the time that a search took.
+Facts of a moment are not cached: pending documents, citations and scope of a session, the time that a search took.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.overlap import shared
-from memory.search.ranking.ranker import Wanted
+from memory.search.ranking.overlap import overlap_of
+from memory.search.ranking.ranker import SearchParameters
 from memory.search.ranking.snippets import Snippet, make_snippet
-from memory.search.retrieval import Found
+from memory.search.retrieval import Retrieval
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 from schemas.search import AlsoIn, Mode, SearchResult
@@ -36,39 +36,39 @@ MOST_NAMED = 10
 Passage: TypeAlias = tuple[SearchResult, ...]
 
 
-def shown(passage: Passage, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
+def result_of(passage: Passage, is_there: Callable[[DocumentKey], bool] | None, *, cited: bool) -> SearchResult:
     """Return the result as it stands in the best document that still exists; in the best one if none does."""
     best: SearchResult = passage[0]
     update: dict[str, object] = {} if cited else {"citation": None}
     if len(passage) > 1:
-        there = (one for one in passage if is_there is None or is_there(DocumentKey(one.source, one.path)))
-        best = next(there, best)
-        others = [one.path for one in passage if one is not best]
-        update["also_in"] = AlsoIn(count=len(others), paths=tuple(others[:MOST_NAMED]))
+        existing = (place for place in passage if is_there is None or is_there(DocumentKey(place.source, place.path)))
+        best = next(existing, best)
+        other_paths = [place.path for place in passage if place is not best]
+        update["also_in"] = AlsoIn(count=len(other_paths), paths=tuple(other_paths[:MOST_NAMED]))
     return best.model_copy(update=update) if update else best
 
 
-def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
+def passages_of(retrieval: Retrieval, *, max_snippet_chars: int) -> Iterator[Passage]:
     """Yield the passages of a search, best first.
 
     Neighbouring chunks repeat some text, and no text is shown twice: a snippet avoids the snippets of better hits, and
     a hit without a word of its own is left out.
     """
-    shown: dict[DocumentKey, list[tuple[ChunkRow, Snippet]]] = {}
-    for fused, row in found.hits:
-        better = shown.setdefault(row.key, [])
+    snippets_by_document: dict[DocumentKey, list[tuple[ChunkRow, Snippet]]] = {}
+    for fused, row in retrieval.hits:
+        better = snippets_by_document.setdefault(row.key, [])
         snippet = make_snippet(
             row.text,
-            terms=found.terms,
+            terms=retrieval.terms,
             max_chars=max_snippet_chars,
-            shown=list(_shown_of(row, better)),
+            overlaps=list(_overlapping_spans(row, better)),
         )
         if snippet is None:
             continue
         better.append((row, snippet))
         documents: dict[DocumentKey, ChunkRow] = {}
-        for one in (row, *found.copies.get(row.id, ())):
-            documents.setdefault(one.key, one)
+        for chunk in (row, *retrieval.copies.get(row.id, ())):
+            documents.setdefault(chunk.key, chunk)
         yield tuple(_places(fused, row, snippet, documents.values()))
 
 
@@ -78,17 +78,17 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
     Lines are 1-based and inclusive: those of the whole chunk, for a client that reads on with `get`, and those of the
     snippet. A transcript's lines are messages, whose ends a chunk does not mark: there both are the same.
     """
-    for one in copies:
-        first, last = one.start_line, one.end_line
-        start = snippet.start if one is row else one.text.find(snippet.text)
-        if not one.key.is_transcript and start >= 0:
-            first += one.text.count("\n", 0, start)
+    for chunk in copies:
+        first, last = chunk.start_line, chunk.end_line
+        start = snippet.start if chunk is row else chunk.text.find(snippet.text)
+        if not chunk.key.is_transcript and start >= 0:
+            first += chunk.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
         yield SearchResult(
-            path=one.key.path,
-            source=one.key.source,
-            start_line=one.start_line,
-            end_line=one.end_line,
+            path=chunk.key.path,
+            source=chunk.key.source,
+            start_line=chunk.start_line,
+            end_line=chunk.end_line,
             score=round(fused.score, 4),
             vector_score=round(fused.vector, 4) if fused.vector is not None else None,
             text_score=round(fused.text, 4) if fused.text is not None else None,
@@ -96,7 +96,7 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
             snippet_start_line=first,
             snippet_end_line=last,
             # The lines of the passage: the same for every snippet of it.
-            citation=citation_of(one.key.path, one.start_line, one.end_line),
+            citation=citation_of(chunk.key.path, chunk.start_line, chunk.end_line),
         )
 
 
@@ -105,42 +105,42 @@ def citation_of(path: str, start_line: int, end_line: int) -> str:
     return f"{path}#L{start_line}" + (f"-L{end_line}" if end_line > start_line else "")
 
 
-def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a chunk that snippets of others show: first character, and the one after the last."""
-    for other, snippet in better:
-        common = shared(row, other)
+def _overlapping_spans(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a chunk that better chunks' snippets show: first character, and the one after the last."""
+    for chunk, snippet in better:
+        common = overlap_of(row, chunk)
         if common is None:
             continue
-        start = max(snippet.start, common.two)
-        end = min(snippet.end, common.two + common.length)
+        start = max(snippet.start, common.second_start)
+        end = min(snippet.end, common.second_start + common.length)
         if start < end:
-            yield start - common.two + common.one, end - common.two + common.one
+            yield start - common.second_start + common.first_start, end - common.second_start + common.first_start
 
 
 #: Answers of a process: about 8 MB with six passages of 700 characters.
-MOST_KEPT = 512
+MAX_ANSWERS = 512
 
 #: Memory of an answer and of a passage beside its text, in bytes, measured and rounded up.
 _ANSWER_BYTES, _PASSAGE_BYTES = 1_200, 1_800
 
 #: Everything that decides the results of a search, except the index.
-Question: TypeAlias = tuple[str, Wanted, int, tuple[str, str] | None]
+Question: TypeAlias = tuple[str, SearchParameters, int, tuple[str, str] | None]
 
 
 def question_of(
-    agent: str, wanted: Wanted, *, max_snippet_chars: int, embedding: tuple[str, str] | None
+    agent: str, parameters: SearchParameters, *, max_snippet_chars: int, embedding: tuple[str, str] | None
 ) -> Question | None:
     """Return the key of a search's answer; None if the answer depends on the time, too.
 
     `embedding` is identity and model of the provider, None with keywords only.
     """
-    if wanted.hybrid.temporal_decay.enabled:
+    if parameters.hybrid.temporal_decay.enabled:
         return None
-    return agent, replace(wanted, now=0.0), max_snippet_chars, embedding
+    return agent, replace(parameters, now=0.0), max_snippet_chars, embedding
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class CachedAnswer:
     """Passages, best first, the mode of the search that found them, and the chunks without a vector then."""
 
     passages: tuple[Passage, ...]
@@ -151,10 +151,10 @@ class KeptAnswer:
 class AnswerCache:
     """Least recently used cache of the answers of all agents of a process. Thread-safe."""
 
-    def __init__(self, *, most: int = MOST_KEPT) -> None:
+    def __init__(self, *, most: int = MAX_ANSWERS) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Question, tuple[object, KeptAnswer]] = OrderedDict()
+        self._answers: OrderedDict[Question, tuple[object, CachedAnswer]] = OrderedDict()
         #: Searches with and without a cached answer.
         self.hits = 0
         self.misses = 0
@@ -163,30 +163,30 @@ class AnswerCache:
     def kept_bytes(self) -> int:
         """Return the estimated size of all answers."""
         with self._lock:
-            kept = [passage for _, answer in self._kept.values() for passage in answer.passages]
-            texts = sum(sys.getsizeof(passage[0].snippet) for passage in kept)
-            return _ANSWER_BYTES * len(self._kept) + _PASSAGE_BYTES * len(kept) + texts
+            passages = [passage for _, answer in self._answers.values() for passage in answer.passages]
+            texts = sum(sys.getsizeof(passage[0].snippet) for passage in passages)
+            return _ANSWER_BYTES * len(self._answers) + _PASSAGE_BYTES * len(passages) + texts
 
     def knows(self, question: Question) -> bool:
         """Return True if there is an answer, perhaps an outdated one. It counts as neither hit nor miss."""
-        return question in self._kept
+        return question in self._answers
 
-    def get(self, question: Question, revision: object) -> KeptAnswer | None:
+    def get(self, question: Question, revision: object) -> CachedAnswer | None:
         """Return the answer for this revision of the index, and forget an answer for another one."""
         with self._lock:
-            known = self._kept.get(question)
-            if known is not None and known[0] == revision:
+            cached = self._answers.get(question)
+            if cached is not None and cached[0] == revision:
                 self.hits += 1
-                self._kept.move_to_end(question)
-                return known[1]
+                self._answers.move_to_end(question)
+                return cached[1]
             self.misses += 1
-            self._kept.pop(question, None)
+            self._answers.pop(question, None)
             return None
 
-    def put(self, question: Question, revision: object, answer: KeptAnswer) -> None:
+    def put(self, question: Question, revision: object, answer: CachedAnswer) -> None:
         """Keep a complete answer of a search during which the index stayed at this revision."""
         with self._lock:
-            self._kept[question] = revision, answer
-            self._kept.move_to_end(question)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._answers[question] = revision, answer
+            self._answers.move_to_end(question)
+            while len(self._answers) > self._most:
+                self._answers.popitem(last=False)

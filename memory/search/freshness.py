@@ -28,7 +28,7 @@ DEFAULT_WAIT_MS = 500
 _BACKLOG_DOCUMENTS = 20
 
 #: Seconds for which searches keep the state of the watching processes: heartbeats come every three.
-_SIGNS_KEPT_SECONDS = 3.0
+_WATCH_STATE_SECONDS = 3.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +51,7 @@ async def on_thread(threads: ThreadPoolExecutor, work: Callable[P, T], *argument
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Conditions of the moment, which no kept answer holds: `pending` is None while the queue does not answer."""
+    """Conditions of the moment, which no cached answer holds: `pending` is None while the queue does not answer."""
 
     pending: Pending | None = field(default_factory=Pending)
     unwatched: Condition | None = None
@@ -114,20 +114,20 @@ class Freshness:
         return moment
 
     def moment(self) -> Moment:
-        """Return the backlog, and the reason why changed files are not noticed."""
+        """Return the backlog, and the reason why changes of files are missed."""
         if self._pending is None:
             return Moment()
         pending = self._pending.pending(self._agent.id)
-        return Moment(pending, self._not_noticed(self._pending) if pending is not None else None)
+        return Moment(pending, self._unwatched_reason(self._pending) if pending is not None else None)
 
-    def _not_noticed(self, queue: PendingReader) -> Condition | None:
-        """Return the reason why changed files are not noticed, kept for some seconds."""
+    def _unwatched_reason(self, queue: PendingReader) -> Condition | None:
+        """Return the reason why changes of files are missed, cached for some seconds."""
         if time.monotonic() >= self._unwatched[0]:
             if (refusal := refusal_of(queue)) is not None:
                 reason: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
             else:
                 reason = not_watched(known_processes(queue, wait=None))
-            self._unwatched = time.monotonic() + _SIGNS_KEPT_SECONDS, reason
+            self._unwatched = time.monotonic() + _WATCH_STATE_SECONDS, reason
         return self._unwatched[1]
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
@@ -137,7 +137,7 @@ class Freshness:
         """
         if self._agent.provider == "none":
             return 0
-        known = self._vectors
-        if known is None or known[0] != revision:
-            self._vectors = known = revision, reader.vectors_pending()
-        return known[1]
+        counted = self._vectors
+        if counted is None or counted[0] != revision:
+            self._vectors = counted = revision, reader.vectors_pending()
+        return counted[1]

@@ -45,22 +45,22 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
-#: One answer for what is not there and for what a session may not read, so that a session does not learn which it is.
+#: One answer for absent and for forbidden documents, so that a session does not learn which documents exist.
 _NOT_A_DOCUMENT = (
     "not found: path must name a document of this memory: MEMORY.md, USER.md, memory/**/*.md, an extra path, "
     "or what a search found"
 )
 
 
-def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: GetRequest) -> GetAnswer:
+def read(agent: AgentSettings, files: AgentFiles, index: SharedReader, request: GetRequest) -> GetAnswer:
     """Read lines of a document of this agent, for a session in scope; refuse any other path with one uniform answer.
 
-    A transcript whose file is gone is read from the index, if it is `kept` there. A line of the page is a line of the
-    file, so that a citation can be opened.
+    A transcript whose file is gone is read from the `index`, if that has it. A line of the page is a line of the file,
+    so that a citation can be opened.
     """
     first, count = request.from_, request.lines
     try:
-        key = resolve_for(session_of(request.session_key), files, request.path, indexed=kept)
+        key = resolve_for(session_of(request.session_key), files, request.path, indexed=index)
         redact = redactor_for(agent, key.source, budget=ASKING)
         if not key.is_transcript:
             lines = lines_of(redact(files.read(key).text))
@@ -73,20 +73,20 @@ def read(agent: AgentSettings, files: AgentFiles, kept: SharedReader, request: G
         _log.warning("read_refused", agent=agent.id)
         return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
     except DocumentGone:
-        return (_remembered(agent, kept, key, request) if key.is_transcript else None) or GetAnswer(
+        return (_from_index(agent, index, key, request) if key.is_transcript else None) or GetAnswer(
             path=request.path, status="not_found", error=_NOT_A_DOCUMENT
         )
     except (Permanent, Transient) as error:
         return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
 
-def _remembered(agent: AgentSettings, kept: SharedReader, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
+def _from_index(agent: AgentSettings, index: SharedReader, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
     try:
-        with kept.lease() as reader:
-            found = remembered_page(reader, key, first=request.from_, count=request.lines) if reader else None
-            if reader is None or found is None or (redact := late_redactor(reader, agent)) is None:
-                return found
-            return found.model_copy(update={"text": redact(key.source, found.text)})
+        with index.lease() as reader:
+            answer = indexed_page(reader, key, first=request.from_, count=request.lines) if reader else None
+            if reader is None or answer is None or (redact := late_redactor(reader, agent)) is None:
+                return answer
+            return answer.model_copy(update={"text": redact(key.source, answer.text)})
     except RecalldError as error:
         return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
@@ -106,8 +106,10 @@ def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[
     def text_of(line: RawLine, is_shown: bool) -> str:  # noqa: FBT001 - called by `page` only
         if line.data is None:
             return f"({line.size / 1e6:.0f} MB in one line, too long to be shown)"
-        said = interpreter.read(line.data) if is_shown or interpreter.needs(line.data) else None
-        return label(said.speaker, said.said_at) + " ".join(said.text.split()) if isinstance(said, Said) else ""
+        message = interpreter.read(line.data) if is_shown or interpreter.needs(line.data) else None
+        if not isinstance(message, Said):
+            return ""
+        return label(message.speaker, message.said_at) + " ".join(message.text.split())
 
     return text_of
 
@@ -128,7 +130,7 @@ def page(
     """
     start = max(1, first or 1)
     end = start + max(1, count or DEFAULT_LINES)
-    shown: list[str] = []
+    texts: list[str] = []
     room, number, warning = MAX_CHARACTERS, 0, None
     for number, line in enumerate(lines, 1):
         if number >= end or room < 0:
@@ -136,19 +138,19 @@ def page(
         text = text_of(line, number >= start)
         if number < start:
             continue
-        room -= len(text) + (1 if shown else 0)
+        room -= len(text) + (1 if texts else 0)
         if room >= 0:
-            shown.append(text)
-        elif not shown:
-            shown.append(text[: cut_at_or_before(text, MAX_CHARACTERS, lowest=0)])
-            warning = f"line {start} has {len(text)} characters; the first {len(shown[0])} are shown"
-    following = start + len(shown)
-    goes_on = bool(shown) and following <= number
+            texts.append(text)
+        elif not texts:
+            texts.append(text[: cut_at_or_before(text, MAX_CHARACTERS, lowest=0)])
+            warning = f"line {start} has {len(text)} characters; the first {len(texts[0])} are shown"
+    following = start + len(texts)
+    goes_on = bool(texts) and following <= number
     return GetAnswer(
         path=path,
-        text="\n".join(shown),
+        text="\n".join(texts),
         from_=start,
-        lines=len(shown),
+        lines=len(texts),
         total_lines=number,
         truncated=goes_on or warning is not None,
         next_from=following if goes_on else None,
@@ -156,7 +158,7 @@ def page(
     )
 
 
-def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:
+def indexed_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:
     """Return these lines of a transcript whose file is gone, from the index; None if the index does not have it.
 
     The text is that of the chunks with these lines, without the overlap of neighbouring chunks.
@@ -167,24 +169,24 @@ def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None,
     total = max(chunk.end_line for chunk in stored)
     start = max(1, first or 1)
     last = start + max(1, count or DEFAULT_LINES) - 1
-    wanted = [chunk for chunk in stored if chunk.start_line <= last and chunk.end_line >= start]
-    rows = reader.chunk_rows([chunk.id for chunk in wanted])
-    text, shown = "", 0
-    for chunk in wanted:
-        own = _beyond(text, rows[chunk.id].text)
-        if shown and len(text) + len(own) > MAX_CHARACTERS:
+    chunks = [chunk for chunk in stored if chunk.start_line <= last and chunk.end_line >= start]
+    rows = reader.chunk_rows([chunk.id for chunk in chunks])
+    text, last_shown = "", 0
+    for chunk in chunks:
+        addition = _beyond(text, rows[chunk.id].text)
+        if last_shown and len(text) + len(addition) > MAX_CHARACTERS:
             break
-        text = f"{text}\n{own}" if text and own else text + own
-        shown = chunk.end_line
-    goes_on = 0 < shown < total
+        text = f"{text}\n{addition}" if text and addition else text + addition
+        last_shown = chunk.end_line
+    goes_on = 0 < last_shown < total
     return GetAnswer(
         path=key.path,
         text=text,
         from_=start,
-        lines=max(0, min(shown, last) - start + 1) if shown else 0,
+        lines=max(0, min(last_shown, last) - start + 1) if last_shown else 0,
         total_lines=total,
         truncated=goes_on,
-        next_from=shown + 1 if goes_on else None,
+        next_from=last_shown + 1 if goes_on else None,
         warning="the file is gone; these lines come from the index",
     )
 

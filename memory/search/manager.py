@@ -18,14 +18,14 @@ from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
-from memory.search.answers import KeptAnswer, Passage, Question, passages, question_of, shown
+from memory.search.answers import CachedAnswer, Passage, Question, passages_of, question_of, result_of
 from memory.search.freshness import DEFAULT_WAIT_MS, Freshness, Moment, on_thread, pending_state
 from memory.search.get import late_redactor, read
 from memory.search.query_vectors import Unavailable
-from memory.search.ranking.ranker import Wanted
+from memory.search.ranking.ranker import SearchParameters
 from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
-from memory.search.retrieval import Candidates, Found, QuerySide, by_keywords, retrieve
+from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
 from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from
 from memory.search.tools import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
@@ -44,10 +44,10 @@ from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
 
-#: Share of the deadline that is kept for the store while a search waits for a vector.
+#: Share of the deadline that is reserved for the store while a search waits for a vector.
 _STORE_SHARE = 0.1
 
-#: Share of the deadline that is kept for the partial answer of a late search.
+#: Share of the deadline that is reserved for the partial answer of a late search.
 _LATE_SHARE = 0.05
 
 #: Share of the deadline that waiting for pending documents may take; the rest is for the search.
@@ -100,7 +100,7 @@ class SearchManager(SearchableMemory):
     ) -> None:
         self._settings = settings
         self.agent = agent
-        self._own = resources is None
+        self._owns_resources = resources is None
         self.resources = resources or SearchResources(settings)
         self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
@@ -129,10 +129,10 @@ class SearchManager(SearchableMemory):
         return self._embedder[1]
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """Return the answer within the deadline, whatever hangs."""
-        return with_corpora(await self._found(request), request.corpus)
+        """Return the answer within the deadline, even if a read or the provider hangs."""
+        return with_corpora(await self._search_in_scope(request), request.corpus)
 
-    async def _found(self, request: SearchRequest) -> SearchAnswer:
+    async def _search_in_scope(self, request: SearchRequest) -> SearchAnswer:
         deadline = Deadline(started=time.monotonic(), seconds=self.agent.limits.timeout_ms / 1000)
         session = session_of(request.session_key)
         if not allows(self.agent.scope, session, agent=self.agent.id) or request.corpus == "wiki":
@@ -147,9 +147,9 @@ class SearchManager(SearchableMemory):
             lacking = unavailable("transcripts are no part of this memory", warning=warning, action=action)
             return SearchAnswer(**lacking)
         try:
-            return await _answered(self, request, session, deadline)
+            return await _run_search(self, request, session, deadline)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log keeps the reason
-            return self._failed(error, deadline)
+            return self._failure_answer(error, deadline)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Read lines of a document of this agent; refuse any other path with one uniform answer."""
@@ -190,9 +190,9 @@ class SearchManager(SearchableMemory):
         if vectors is None:
             return Availability(available=False, reason=choice.error or choice.reason or "provider = none")
         seconds = self.agent.limits.timeout_ms / 1000
-        begun = vectors.begin(f"probe {time.time_ns()}", seconds=seconds, agent=self.agent.id)
+        future = vectors.begin(f"probe {time.time_ns()}", seconds=seconds, agent=self.agent.id)
         try:
-            asyncio.run(vectors.result(begun, seconds))
+            asyncio.run(vectors.result(future, seconds))
         except Unavailable as error:
             return Availability(available=False, reason=str(error))
         return Availability(available=True)
@@ -216,10 +216,10 @@ class SearchManager(SearchableMemory):
     def close(self) -> None:
         """Close everything but shared resources; running reads finish first."""
         self.reader.close()
-        if self._own:
+        if self._owns_resources:
             self.resources.close()
 
-    def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
+    def _failure_answer(self, error: Exception, deadline: Deadline) -> SearchAnswer:
         """Return the answer of a search that raised."""
         lack = unavailable(str(error), warning="memory search is unavailable", action="run `recalld status`")
         if isinstance(error, StoreCorrupt):
@@ -244,7 +244,7 @@ def get_search_manager(
 ) -> tuple[SearchManager | None, str | None]:
     """Return an agent's manager, or None and the reason in one sentence.
 
-    `resources` are those that the managers of a process share, and that the caller closes. `pending` reads the queue,
+    The managers of a process share `resources`, which the caller closes. `pending` reads the queue,
     and `inbox` takes the request of `sync`.
     """
     try:
@@ -275,7 +275,7 @@ class Deadline:
 
 
 #: Parameters of a search before its first step.
-_UNPREPARED = Wanted(query="", max_results=0, min_score=0.0, sources=(), hybrid=Hybrid())
+_UNPREPARED = SearchParameters(query="", max_results=0, min_score=0.0, sources=(), hybrid=Hybrid())
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class _Step:
     answer: SearchAnswer | None = None
 
 
-async def _answered(on: SearchManager, request: SearchRequest, session: Session, deadline: Deadline) -> SearchAnswer:
+async def _run_search(on: SearchManager, request: SearchRequest, session: Session, deadline: Deadline) -> SearchAnswer:
     """Return the answer within the deadline, with the results found by then.
 
     Blocking work runs on the threads of `SearchResources`: a thread that still hangs at the deadline is abandoned.
@@ -313,11 +313,11 @@ async def _answered(on: SearchManager, request: SearchRequest, session: Session,
             if step.answer is not None:
                 return step.answer
             side = await step.search.query_side(step.vector)
-            return await on_thread(reading, step.search.retrieved, side, step.words)
+            return await on_thread(reading, step.search.answer_of_both_sides, side, step.words)
     except TimeoutError:
         if not limit.expired():
             raise
-        return await step.search.late(step.words)
+        return await step.search.late_answer(step.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +329,11 @@ class _Search:
     session: Session
     deadline: Deadline
     embedder: QueryEmbedder
-    wanted: Wanted = _UNPREPARED
+    parameters: SearchParameters = _UNPREPARED
     #: Reason why a part of the query was not searched for.
     cut: Condition | None = None
     withheld: Withheld | None = None
-    #: Key of the kept answer; None for an answer that is not kept.
+    #: Key of the cached answer; None for an answer that is not cached.
     question: Question | None = None
     moment: Moment = field(default_factory=Moment)
 
@@ -353,7 +353,7 @@ class _Search:
         if SESSIONS_SOURCE in sources and withheld is not None and withheld.transcripts is not None:
             notes = tuple(source for source in sources if source != SESSIONS_SOURCE)
             sources = (*notes, *sorted(withheld.transcripts))
-        wanted = Wanted(
+        parameters = SearchParameters(
             query=searched.text,
             max_results=request.max_results or agent.query.max_results,
             min_score=request.min_score if request.min_score is not None else agent.query.min_score,
@@ -362,29 +362,31 @@ class _Search:
             withheld=withheld,
         )
         embedder, question = self.on.embedder, None
-        if wanted.query and embedder.lack is None:
+        if parameters.query and embedder.lack is None:
             provider = embedder.choice.provider
             embedding = (provider.identity, provider.model) if provider is not None else None
             limit = agent.limits.max_snippet_chars
-            question = question_of(agent.id, wanted, max_snippet_chars=limit, embedding=embedding)
-        search = replace(self, wanted=wanted, cut=searched.cut, withheld=withheld, embedder=embedder, question=question)
-        if not wanted.query:
+            question = question_of(agent.id, parameters, max_snippet_chars=limit, embedding=embedding)
+        search = replace(
+            self, parameters=parameters, cut=searched.cut, withheld=withheld, embedder=embedder, question=question
+        )
+        if not parameters.query:
             return _Step(search, answer=search.answer((), "none", ()))
-        is_kept = question is not None and self.on.resources.answers.knows(question)
-        vector = None if is_kept else search.embed()
+        is_cached = question is not None and self.on.resources.answers.knows(question)
+        vector = None if is_cached else search.embed()
         search = replace(search, moment=self.on.freshness.look(request.wait_ms, self.wait_until))
         if search.moment.waits(request.wait_ms, self.wait_until):
             return _Step(search, vector)
         return search.start(vector)
 
     def start(self, vector: Future[Vector] | None) -> _Step:
-        """Return the kept answer, if the index has not changed since; else begin to embed and to search keywords."""
+        """Return the cached answer, if the index has not changed since; else begin to embed and to search keywords."""
         if vector is None and self.question is not None:
             with self.on.reader.lease() as reader:
                 token = reader.change_token() if reader is not None else None
-            kept = self.on.resources.answers.get(self.question, token)
-            if kept is not None:
-                return _Step(self, answer=self.answer(kept.passages, kept.mode, (), vectors=kept.vectors_pending))
+            cached = self.on.resources.answers.get(self.question, token)
+            if cached is not None:
+                return _Step(self, answer=self.answer(cached.passages, cached.mode, (), vectors=cached.vectors_pending))
             vector = self.embed()
         # Queued before the thread that waits for it, so the two never wait for each other.
         return _Step(self, vector, self.on.resources.reading.submit(self._search_words))
@@ -394,7 +396,7 @@ class _Search:
         if (vectors := self.embedder.vectors) is None:
             return None
         seconds = self.deadline.left(keeping=_STORE_SHARE)
-        return vectors.begin(self.wanted.query, seconds=seconds, agent=self.on.agent.id)
+        return vectors.begin(self.parameters.query, seconds=seconds, agent=self.on.agent.id)
 
     async def query_side(self, vector: Future[Vector] | None) -> QuerySide | None:
         """Wait for the query's vector; None with keywords only."""
@@ -408,7 +410,7 @@ class _Search:
             lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": str(error)})
             return QuerySide(identity, model, None, lack)
 
-    def retrieved(self, side: QuerySide | None, words: Future[Candidates | None] | None) -> SearchAnswer:
+    def answer_of_both_sides(self, side: QuerySide | None, words: Future[Candidates | None] | None) -> SearchAnswer:
         """Return the answer by both sides, and keep it if it is complete."""
         with self.on.reader.lease() as reader:
             if reader is None:
@@ -419,32 +421,32 @@ class _Search:
                 if width and embedding_of(reader.meta("identity")) == side.identity:
                     vectors.dimensions = int(width)
             pending = self.on.freshness.vectors_pending(reader, token)
-            found = retrieve(reader, self.wanted, side, partial(self._hits_of, words))
-            passed = self._shown(reader, found)
-            complete = not found.lacks and self.deadline.left() > 0
+            retrieval = retrieve(reader, self.parameters, side, partial(self._keyword_candidates, words))
+            passages = self._passages(reader, retrieval)
+            complete = not retrieval.lacks and self.deadline.left() > 0
             if self.question is not None and complete and reader.change_token() == token:
-                self.on.resources.answers.put(self.question, token, KeptAnswer(passed, found.mode, pending))
-        return self.answer(passed, found.mode, found.lacks, vectors=pending)
+                self.on.resources.answers.put(self.question, token, CachedAnswer(passages, retrieval.mode, pending))
+        return self.answer(passages, retrieval.mode, retrieval.lacks, vectors=pending)
 
-    async def late(self, words: Future[Candidates | None] | None) -> SearchAnswer:
+    async def late_answer(self, words: Future[Candidates | None] | None) -> SearchAnswer:
         """Return the answer at the deadline: by keywords, or empty."""
         params = {"seconds": self.deadline.seconds}
         if words is not None and words.done():
             try:
                 async with asyncio.timeout(self.deadline.left()):
-                    passed = await on_thread(self.on.resources.reading, self._by_words, words)
+                    passages = await on_thread(self.on.resources.reading, self._keyword_passages, words)
             except TimeoutError:
                 pass
             except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
                 _log.warning("late_search_failed", agent=self.on.agent.id, exc_info=True)
             else:
                 late = (Condition(ConditionCode.SEARCH_LATE_KEYWORDS, params=params),)
-                return self.answer(passed, "keyword", late, look=False)
+                return self.answer(passages, "keyword", late, look=False)
         return self.answer((), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
 
     def answer(
         self,
-        found: tuple[Passage, ...],
+        passages: tuple[Passage, ...],
         mode: Mode,
         lacks: tuple[Condition, ...],
         *,
@@ -465,8 +467,8 @@ class _Search:
         choice = self.embedder.choice
         return SearchAnswer(
             results=tuple(
-                shown(passage, self._is_there if look else None, cited=cited)
-                for passage in (map(self._permitted, found) if look else found)
+                result_of(passage, self._exists if look else None, cited=cited)
+                for passage in (map(self._permitted_places, passages) if look else passages)
                 if passage
             ),
             provider=choice.name,
@@ -486,34 +488,34 @@ class _Search:
         with self.on.reader.lease() as reader:
             if reader is None:
                 return None
-            return by_keywords(reader, self.wanted, needed=self.embedder.vectors is None)
+            return by_keywords(reader, self.parameters, needed=self.embedder.vectors is None)
 
-    def _hits_of(self, words: Future[Candidates | None] | None) -> Candidates | None:
+    def _keyword_candidates(self, words: Future[Candidates | None] | None) -> Candidates | None:
         # At the deadline this thread stops waiting for a hanging read of keywords.
         return words.result(self.deadline.left()) if words is not None else None
 
-    def _by_words(self, words: Future[Candidates | None]) -> tuple[Passage, ...]:
+    def _keyword_passages(self, words: Future[Candidates | None]) -> tuple[Passage, ...]:
         """Return the passages by keywords of a search that is late."""
         with self.on.reader.lease() as reader:
             if reader is None:
                 return ()
-            return self._shown(reader, retrieve(reader, self.wanted, None, words.result))
+            return self._passages(reader, retrieve(reader, self.parameters, None, words.result))
 
-    def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
+    def _passages(self, reader: StoreReader, retrieval: Retrieval) -> tuple[Passage, ...]:
         if (redact := late_redactor(reader, self.on.agent)) is not None:
-            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in found.hits]
-            found = replace(found, hits=tuple(hits))
-        return tuple(passages(found, max_snippet_chars=self.on.agent.limits.max_snippet_chars))
+            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in retrieval.hits]
+            retrieval = replace(retrieval, hits=tuple(hits))
+        return tuple(passages_of(retrieval, max_snippet_chars=self.on.agent.limits.max_snippet_chars))
 
-    def _permitted(self, passage: Passage) -> Passage:
-        """Return the places of a passage without those that are withheld by the files of this moment."""
+    def _permitted_places(self, passage: Passage) -> Passage:
+        """Return the places of a passage, without the documents that are withheld by their files now."""
         if (withheld := self.withheld) is None:
             return passage
         keys = [DocumentKey(place.source, place.path) for place in passage]
         hidden = {key for key in keys if withheld.withholds_file(self.on.files, key)}
         return tuple(place for place, key in zip(passage, keys, strict=True) if key not in hidden)
 
-    def _is_there(self, key: DocumentKey) -> bool:
+    def _exists(self, key: DocumentKey) -> bool:
         try:
             return self.on.files.stat(key) is not None
         except RecalldError:

@@ -109,14 +109,14 @@ class QueryVectors:
         """
         until = self._clock() + seconds
         with self._lock:
-            known = self._cache.get(query)
-            if known is not None and self.dimensions in {None, known.shape[0]}:
+            cached_vector = self._cache.get(query)
+            if cached_vector is not None and self.dimensions in {None, cached_vector.shape[0]}:
                 self._cache.move_to_end(query)
-                return _done(known)
+                return _done_future(cached_vector)
         self.warm_up()
         reason = self._not_loaded(self._model_wait_seconds) or self.failure()
         if reason is not None:
-            return _done(Unavailable(reason))
+            return _done_future(Unavailable(reason))
         with self._lock:
             running = self._running.get(query)
             if running is None:
@@ -124,21 +124,21 @@ class QueryVectors:
             running.until = max(running.until, until)
             return running.future
 
-    async def result(self, begun: Future[Vector], seconds: float) -> Vector:
+    async def result(self, future: Future[Vector], seconds: float) -> Vector:
         """Return a query's vector within `seconds`.
 
         Raises:
             Unavailable: there is none by then; the message is the reason.
         """
-        if not begun.done():
-            waited = asyncio.wrap_future(begun)
-            # The loop logs an error that is not asked for, however late it comes.
-            waited.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait((waited,), timeout=seconds)
-        if not begun.done():
-            raise Unavailable(self._late)
+        if not future.done():
+            waiter = asyncio.wrap_future(future)
+            # The loop logs an error that is never retrieved, however late it comes.
+            waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait((waiter,), timeout=seconds)
+        if not future.done():
+            raise Unavailable(self._late_reason)
         try:
-            return begun.result()
+            return future.result()
         except Exception as error:
             raise Unavailable(_sentence(error)) from error
 
@@ -151,9 +151,9 @@ class QueryVectors:
         if model is not None and model.done() and (error := model.exception()) is not None:
             return _sentence(error)
         with self._lock:
-            if any(one.until <= self._clock() for one in self._running.values()):
-                return self._late
-        return self._held_back()
+            if any(running.until <= self._clock() for running in self._running.values()):
+                return self._late_reason
+        return self._cool_down_reason()
 
     def close(self) -> None:
         """Close the provider, and end its threads."""
@@ -162,7 +162,7 @@ class QueryVectors:
         self._threads.shutdown()
 
     @property
-    def _late(self) -> str:
+    def _late_reason(self) -> str:
         return f"the embedding provider {self.provider.name!r} did not answer in time"
 
     def _not_loaded(self, timeout_seconds: float) -> str | None:
@@ -170,10 +170,10 @@ class QueryVectors:
         if self._model is None or not wait_for((self._model,), timeout_seconds).not_done:
             return None
         # A provider with an account has no model here, only a client.
-        what = "client" if self.provider.account else "embedding model"
-        return f"the {what} of {self.provider.name!r} is still loading"
+        component = "client" if self.provider.account else "embedding model"
+        return f"the {component} of {self.provider.name!r} is still loading"
 
-    def _held_back(self) -> str | None:
+    def _cool_down_reason(self) -> str | None:
         """Return the reason of the account's cool-down; None without one."""
         hold = self._limiter.hold()
         if hold is None or hold.refusal is not None:
@@ -189,7 +189,7 @@ class QueryVectors:
         with self._lock:
             running = self._running[query]
         try:
-            vector = self._ask_twice(running, Item(query, estimate_tokens(query), agent))
+            vector = self._embed_with_retry(running, Item(query, estimate_tokens(query), agent))
         except Exception as error:
             if not isinstance(error, Unavailable):
                 _log.warning("query_embedding_failed", provider=self.provider.name, reason=_sentence(error))
@@ -204,43 +204,43 @@ class QueryVectors:
             with self._lock:
                 del self._running[query]
 
-    def _ask_twice(self, running: _Running, item: Item) -> Vector:
+    def _embed_with_retry(self, running: _Running, item: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
         if self._clock() >= running.until:
-            raise Unavailable(self._late)
+            raise Unavailable(self._late_reason)
         try:
-            return self._ask(item)
+            return self._request_vector(item)
         except Transient as error:
             if not self.provider.account or is_asked(error) or isinstance(error, Unusable):
                 raise
-            return self._ask(item)
+            return self._request_vector(item)
 
-    def _ask(self, item: Item) -> Vector:
+    def _request_vector(self, item: Item) -> Vector:
         try:
             waste = self._limiter.breaker.waste()
             dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
             permit = self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
-            raise Unavailable(self._held_back() or str(error)) from error
+            raise Unavailable(self._cool_down_reason() or str(error)) from error
         answer: Embeddings | None = None
-        ended: RecalldError | None = None
+        failure: RecalldError | None = None
         try:
             with self._asking.request(self.provider):
                 answer = self.provider.embed_query(item.text)
             vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=dimensions)[0]
         except Exception as error:
-            ended = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
+            failure = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
             raise
         finally:
             billed = answer.tokens if answer is not None else None
-            if isinstance(ended, Unusable) and billed is None:
+            if isinstance(failure, Unusable) and billed is None:
                 billed = round(item.tokens)
-            self._limiter.report(ended, permit, tokens=billed or 0)
-            self._meter.count([item], failed=ended is not None, billed=billed)
+            self._limiter.report(failure, permit, tokens=billed or 0)
+            self._meter.count([item], failed=failure is not None, billed=billed)
         return vector
 
 
-def _done(outcome: Vector | Unavailable) -> Future[Vector]:
+def _done_future(outcome: Vector | Unavailable) -> Future[Vector]:
     future: Future[Vector] = Future()
     if isinstance(outcome, Unavailable):
         future.set_exception(outcome)

@@ -46,7 +46,7 @@ class QueryEmbedder:
 class SearchResources:
     """Threads and providers of one process. Close it after the managers that use it.
 
-    `coordinate` returns what queries share with other users of a provider.
+    `coordinate` returns the coordination of queries with other users of a provider.
     """
 
     def __init__(self, settings: Settings, *, coordinate: Coordinate = alone, model_wait_seconds: float = 0.0) -> None:

@@ -158,12 +158,13 @@ class Withheld:
     """Documents that are withheld from a session, also under other names.
 
     A hard link to such a file is that file, also if it was a hard link when it was indexed. `names` recognizes such a
-    document by its name, `kept` are those of the workspace, `inodes` are their numbers on the disk. Of transcripts all
-    but `transcripts` are withheld, with the notes that name them, or sessions at another `place`; none if it is None.
+    document by its name, `workspace_keys` are those of the workspace, `inodes` are their numbers on the disk.
+    Of transcripts all but `transcripts` are withheld, with the notes that name them, or sessions at another `place`;
+    none if it is None.
     """
 
     names: Callable[[DocumentKey], bool]
-    kept: frozenset[DocumentKey]
+    workspace_keys: frozenset[DocumentKey]
     inodes: frozenset[int]
     transcripts: frozenset[str] | None = None
     place: str = ""
@@ -173,8 +174,8 @@ class Withheld:
         withheld = {key for key in keys if self.withholds_name(key)}
         notes = [key for key in keys if not key.is_transcript and key not in withheld]
         if notes:
-            rows = reader.texts_holding(ORIGIN_WORDS, [*notes, *self.kept])
-            inodes = self.inodes.union(inode for key, inode, _ in rows if key in self.kept)
+            rows = reader.texts_holding(ORIGIN_WORDS, [*notes, *self.workspace_keys])
+            inodes = self.inodes.union(inode for key, inode, _ in rows if key in self.workspace_keys)
             # An unknown inode is 0. Such a document is rather withheld than shown to strangers.
             inodes = inodes and inodes | {0}
             withheld |= {key for key, inode, text in rows if inode in inodes or (text and self.withholds_text(text))}

@@ -24,7 +24,7 @@ from schemas.validation_messages import problem_words, shown_name, shown_names
 
 _NO_WIKI = "this memory has no wiki, so nothing was searched; leave out the corpus, or ask for memory or sessions"
 
-_Answered = TypeVar("_Answered", SearchAnswer, GetAnswer)
+_Answer = TypeVar("_Answer", SearchAnswer, GetAnswer)
 
 
 class SearchableMemory(ABC):
@@ -58,7 +58,7 @@ def unavailable(
     return {"disabled": True, "unavailable": True, "error": error, "warning": warning, "action": action}
 
 
-def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
+def with_corpora(answer: _Answer, corpus: Corpus | None) -> _Answer:
     """Add the outcome of each corpus to an answer, if the request names all of them or the wiki."""
     if corpus not in ("all", "wiki"):
         return answer
@@ -91,32 +91,32 @@ def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[Search
     first result may go without, if there is no room for both. The passage's lines stay the same; the lines of a note's
     snippet are those of its shown part.
     """
-    kept: list[SearchResult] = []
+    shortened_results: list[SearchResult] = []
     left = max_chars
     for result in results:
         snippet = result.snippet.strip("\r\n").rstrip()
         source = footer(result.citation) if result.citation else ""
-        if not kept and left - len(source) < min(len(snippet), LEAST_CHARACTERS):
+        if not shortened_results and left - len(source) < min(len(snippet), LEAST_CHARACTERS):
             source = ""
         room = left - len(source)
         fits = len(snippet) <= room
-        shown = snippet if fits else _shortened(snippet, room)
-        if kept and not fits and len(shown) < LEAST_CHARACTERS:
+        part = snippet if fits else _shortened(snippet, room)
+        if shortened_results and not fits and len(part) < LEAST_CHARACTERS:
             break
-        kept.append(result.model_copy(update={"snippet": shown + source, **_lines(result, shown)}))
-        left -= len(shown) + len(source)
+        shortened_results.append(result.model_copy(update={"snippet": part + source, **_lines(result, part)}))
+        left -= len(part) + len(source)
         if not fits:
             break
-    return tuple(kept)
+    return tuple(shortened_results)
 
 
-def _lines(result: SearchResult, shown: str) -> dict[str, int]:
+def _lines(result: SearchResult, part: str) -> dict[str, int]:
     """Return the lines of the shown part of a note's snippet; those of a transcript do not change with it."""
     start = result.snippet_start_line
     if start is None or result.source == SESSIONS_SOURCE:
         return {}
-    start += result.snippet.count("\n", 0, result.snippet.find(shown))
-    return {"snippet_start_line": start, "snippet_end_line": start + shown.count("\n")}
+    start += result.snippet.count("\n", 0, result.snippet.find(part))
+    return {"snippet_start_line": start, "snippet_end_line": start + part.count("\n")}
 
 
 def _shortened(snippet: str, room: int) -> str:
@@ -142,7 +142,7 @@ def _input_schema(request: type[BaseModel], **descriptions: str) -> dict[str, An
     fields = request.model_json_schema(by_alias=True)["properties"]
     properties = {}
     for name, description in descriptions.items():
-        [shape] = [one for one in fields[name].get("anyOf", [fields[name]]) if one["type"] != "null"]
+        [shape] = [schema for schema in fields[name].get("anyOf", [fields[name]]) if schema["type"] != "null"]
         shape = {key: value for key, value in shape.items() if key not in {"title", "default"}}
         properties[name] = {**shape, "description": description}
     return {
@@ -210,23 +210,23 @@ async def call_tool(
     tool = TOOLS.get(name)
     if tool is None:
         raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(TOOLS)}")
-    wanted = _request(SearchRequest if name == SEARCH else GetRequest, tool, arguments, session_key)
+    request = _request(SearchRequest if name == SEARCH else GetRequest, tool, arguments, session_key)
     try:
-        if isinstance(wanted, SearchRequest):
-            return _shown(await memory.searched(wanted), memory.limits.max_injected_chars)
-        return _json(await asyncio.to_thread(memory.read_file, wanted))
+        if isinstance(request, SearchRequest):
+            return _injected_answer(await memory.searched(request), memory.limits.max_injected_chars)
+        return _json(await asyncio.to_thread(memory.read_file, request))
     except Exception as error:  # noqa: BLE001 - an agent gets an answer; the log keeps the reason
         _log.exception("tool_failed", tool=name)
         lacking = unavailable(f"memory failed: {type(error).__name__}", action="look into the log")
-        if isinstance(wanted, SearchRequest):
+        if isinstance(request, SearchRequest):
             return _json(SearchAnswer(**lacking))
-        return _json(GetAnswer(path=wanted.path, status="error", **lacking))
+        return _json(GetAnswer(path=request.path, status="error", **lacking))
 
 
-def _shown(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:
-    shown = injected(answer.results, max_chars=max_chars)
-    update: dict[str, Any] = {"results": shown}
-    left_out = len(answer.results) - len(shown)
+def _injected_answer(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:
+    results = injected(answer.results, max_chars=max_chars)
+    update: dict[str, Any] = {"results": results}
+    left_out = len(answer.results) - len(results)
     if left_out:
         update["warning"] = (
             f"{left_out} more {'result was' if left_out == 1 else 'results were'} left out: an answer has at most "

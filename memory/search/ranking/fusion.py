@@ -64,7 +64,7 @@ def fuse_minmax(
     """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 until `scores` sets them.
 
     A chunk without a cosine is judged by its keywords alone, one without `bm25` holds no term of the query. `coverage`
-    is the share 0..1 of the query that a chunk holds. Weights are scaled to sum 1; both 0 means equal ones. A rank
+    is the share 0..1 of the query that a chunk holds. Weights are scaled to sum 1; both 0 means equal weights. A rank
     0..1 is multiplied by `scale`, and the chunk's `lift` added.
     """
     ids = cosines.keys() | bm25.keys()
@@ -118,8 +118,8 @@ def fuse_weighted(
 def descending(fused: Sequence[Fused], top: int) -> list[Fused]:
     """Make scores fall with the rank, so that sorting by them keeps the order.
 
-    Each of the first `top` gets at least the scores of those below it among them; each later one at most the score
-    of the one before.
+    Each of the first `top` gets at least the scores of the others below it; each later hit at most the score of its
+    predecessor.
     """
     result = list(fused)
     for place in range(min(top, len(result)) - 2, -1, -1):
@@ -156,7 +156,7 @@ _WORDS_AGREE = 0.1
 _CLEAR = 0.69
 
 #: Reduction of the odds if no chunk holds the identifier that the query names.
-_UNNAMED = 1.0
+_NO_EXACT_MATCH = 1.0
 
 #: Least score of a place with an identifier or a day of the query.
 EXACT_SCORE = 0.6
@@ -214,14 +214,14 @@ class Evidence:
 
 
 def scores(
-    places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, named: bool = True
+    places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, has_exact_match: bool = True
 ) -> list[float]:
     """Return the score of each place of a list, in their order.
 
     `crowd` is the mean cosine of the nearest chunks, at most `CROWD` of them; `chunks` the number of chunks of the
-    index; `named` is False if the query has exact pieces and no place holds one.
+    index; `has_exact_match` is False if the query has exact pieces and no place holds one.
     """
-    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if named else _UNNAMED)
+    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if has_exact_match else _NO_EXACT_MATCH)
     words_agree = any(place.coverage >= _WORDS_AGREE for place in places)
     # One of a few unrelated chunks is the nearest all the same.
     typical = max(_FITTED.unrelated, calibration.common(crowd))
@@ -236,15 +236,15 @@ def scores(
             return across
         return together if words_agree else max(together, across - 0.75)
 
-    own = [odds(place) for place in places]
-    best = min(_CLEAR, max(own, default=-math.inf))
+    odds_of_places = [odds(place) for place in places]
+    best = min(_CLEAR, max(odds_of_places, default=-math.inf))
     return [
         max(
-            _logistic(max(value, (value + best) / 2)) if value > -math.inf else 0.0,
+            _logistic(max(place_odds, (place_odds + best) / 2)) if place_odds > -math.inf else 0.0,
             _by_words(place.coverage) if place.cosine is not None else place.coverage,
             max(EXACT_SCORE, place.coverage) if place.exact else 0.0,
         )
-        for place, value in zip(places, own, strict=True)
+        for place, place_odds in zip(places, odds_of_places, strict=True)
     ]
 
 

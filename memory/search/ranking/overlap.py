@@ -29,52 +29,52 @@ _MATCH_CHARACTERS = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """One place of the file, `length` characters long: at `one` of the first chunk, at `two` of the second."""
+class Overlap:
+    """Text of the file in two chunks: its `length`, and its first character in each chunk."""
 
-    one: int
-    two: int
+    first_start: int
+    second_start: int
     length: int
 
 
-def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
+def overlap_of(first: ChunkRow, second: ChunkRow) -> Overlap | None:
     """Return the text that two chunks share because they overlap; None if they do not.
 
     Measured in text, not in lines: the pieces of one very long line share their line number and nothing else.
     """
-    if one.key != two.key or one.start_line > two.end_line or two.start_line > one.end_line:
+    if first.key != second.key or first.start_line > second.end_line or second.start_line > first.end_line:
         return None
-    if one.ordinal > two.ordinal:
-        found = _common(two, one)
-        return Shared(found.two, found.one, found.length) if found is not None else None
-    return _common(one, two)
+    if first.ordinal > second.ordinal:
+        swapped = _common(second, first)
+        return Overlap(swapped.second_start, swapped.first_start, swapped.length) if swapped is not None else None
+    return _common(first, second)
 
 
 def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
     """Return True if a better chunk of the same document shows most of this one, or says all of it elsewhere."""
-    for other in better:
-        if row.key == other.key and row.text == other.text:
+    for better_row in better:
+        if row.key == better_row.key and row.text == better_row.text:
             return True
-        found = shared(row, other)
-        if found is not None and found.length > REPEATED_SHARE * min(len(row.text), len(other.text)):
+        overlap = overlap_of(row, better_row)
+        if overlap is not None and overlap.length > REPEATED_SHARE * min(len(row.text), len(better_row.text)):
             return True
     return False
 
 
-def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
+def _common(earlier: ChunkRow, later: ChunkRow) -> Overlap | None:
     """Return the longest end of the earlier chunk with which the later one begins, or the one inside the other."""
-    one, two = earlier.text, later.text
-    if two in one:
-        return Shared(one.index(two), 0, len(two))
-    if one in two:
-        return Shared(0, two.index(one), len(one))
+    earlier_text, later_text = earlier.text, later.text
+    if later_text in earlier_text:
+        return Overlap(earlier_text.index(later_text), 0, len(later_text))
+    if earlier_text in later_text:
+        return Overlap(0, later_text.index(earlier_text), len(earlier_text))
     for start in _beginnings(later):
-        head = two[start : start + 1]
-        place = one.find(head)
+        head = later_text[start : start + 1]
+        place = earlier_text.find(head)
         while head and place >= 0:
-            if two.startswith(one[place:], start) and _is_there(earlier, later, place):
-                return Shared(place, start, len(one) - place)
-            place = one.find(head, place + 1)
+            if later_text.startswith(earlier_text[place:], start) and _is_there(earlier, later, place):
+                return Overlap(place, start, len(earlier_text) - place)
+            place = earlier_text.find(head, place + 1)
     return None
 
 
@@ -102,13 +102,13 @@ def comparable_texts(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[i
     The times of messages do not count. Copies of a conversation go on differently after a while. So chunks of
     transcripts that begin alike are compared by the place that holds all `terms` of the chunk, if there is one.
     """
-    said = {row.id: row.text for row in rows}
+    whole_texts = {row.id: row.text for row in rows}
     talks = [(row, _first_line(row.text)) for row in rows if row.key.is_transcript]
     alike = Counter(first for _, first in talks)
-    # Most copies are of one text, which is looked into once.
+    # Most copies are of one text, which is matched once.
     texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
     matching = {text: _matching(text, terms) for text in set(texts.values())}
-    return said | {id_: matching[text] for id_, text in texts.items()}
+    return whole_texts | {id_: matching[text] for id_, text in texts.items()}
 
 
 def _first_line(text: str) -> str:
@@ -119,8 +119,8 @@ def _first_line(text: str) -> str:
 def _matching(text: str, terms: Sequence[str]) -> str:
     """Return the place of a text that holds all terms that the text has; the whole text if there is none."""
     folded = fold(text)
-    held = [term for term in terms if term in folded]
-    snippet = make_snippet(text, terms=held, max_chars=_MATCH_CHARACTERS) if held else None
-    if snippet is None or not all(term in fold(snippet.text) for term in held):
+    present_terms = [term for term in terms if term in folded]
+    snippet = make_snippet(text, terms=present_terms, max_chars=_MATCH_CHARACTERS) if present_terms else None
+    if snippet is None or not all(term in fold(snippet.text) for term in present_terms):
         return text
     return snippet.text

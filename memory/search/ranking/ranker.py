@@ -48,7 +48,7 @@ TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchParameters:
     """Parameters of one search.
 
     `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
@@ -65,7 +65,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Held:
+class _QueryMatch:
     """Parts of a query in a chunk: share of its exact pieces, a day, share of its weight, and their lift."""
 
     exact: float = 0.0
@@ -74,49 +74,49 @@ class _Held:
     lift: float = 0.0
 
 
-_NOTHING = _Held()
+_NO_MATCH = _QueryMatch()
 
 #: Chunk id -> other chunks that say the same, the best first.
 Copies: TypeAlias = Mapping[int, tuple[ChunkRow, ...]]
 
-#: Hits, best first, and the copies of what they hold.
+#: Hits, best first, and the copies of their texts.
 Ranked: TypeAlias = tuple[tuple[Scored, ...], Copies]
 
 
 def ranked(
     reader: StoreReader,
-    wanted: Wanted,
+    parameters: SearchParameters,
     cosines: Mapping[int, float],
     bm25: Mapping[int, float],
     *,
     model: str,
-    known: Mapping[int, ChunkRow] | None = None,
+    cached_rows: Mapping[int, ChunkRow] | None = None,
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
-    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. `known` are candidates that the
-    caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with an exact
-    piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
+    `cosines` and `bm25` map chunk ids to scores; without `cosines` keywords alone rank. `cached_rows` are candidates
+    that the caller has read. `min_score` is compared before age counts. It never drops a chunk without a vector, with
+    an exact piece of the query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
     """
-    hybrid, query, max_results = wanted.hybrid, wanted.query, wanted.max_results
-    rows = dict(known or ())
+    hybrid, query, max_results = parameters.hybrid, parameters.query, parameters.max_results
+    rows = dict(cached_rows or ())
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
     rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
     reference = hybrid.fusion == "weighted" and bool(cosines)
     counts = reader.term_counts(query if reader.text_reason is None else "")
-    held = {} if reference else _held(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
-    copies = _copies(reader, rows, sought(query), held)
+    matches = {} if reference else _query_matches(query, counts, {id_: row for id_, row in rows.items() if id_ in bm25})
+    copies = _copies(reader, rows, sought(query), matches)
     cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
     if reference:
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
         # A keyword hit holds a word of the question, and stays whatever its score.
-        fused = [item for item in fused if item.text is not None or item.score >= wanted.min_score]
+        fused = [item for item in fused if item.text is not None or item.score >= parameters.min_score]
     else:
         fused = fuse_minmax(
             cosines,
             bm25,
-            {id_: one.coverage for id_, one in held.items()},
-            lift={id_: one.lift for id_, one in held.items()},
+            {id_: match.coverage for id_, match in matches.items()},
+            lift={id_: match.lift for id_, match in matches.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
             scale=MEANING if exact_pieces(query).looked_up else 1.0,
@@ -126,11 +126,11 @@ def ranked(
     count = max_results * hybrid.candidate_multiplier if reordered else max_results
     hits = _distinct(fused, rows, max(count, TOP))
     if not reference:
-        hits = parted(_scored(reader, wanted, counts, hits, cosines, held, model=model))
+        hits = with_falling_scores(_scored(reader, parameters, counts, hits, cosines, matches, model=model))
     if not reordered:
         return tuple(hits[:max_results]), copies
     if hybrid.temporal_decay.enabled:
-        hits = aged(reader, hits, copies, half_life_days=hybrid.temporal_decay.half_life_days, now=wanted.now)
+        hits = aged(reader, hits, copies, half_life_days=hybrid.temporal_decay.half_life_days, now=parameters.now)
     if hybrid.mmr.enabled:
         unrelated = calibration_of(model).unrelated if cosines else None
         hits = varied_hits(reader, hits, share=hybrid.mmr.lambda_, limit=max_results, unrelated=unrelated)
@@ -142,22 +142,23 @@ def ranked(
 
 
 def _copies(
-    reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], held: Mapping[int, _Held]
+    reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], matches: Mapping[int, _QueryMatch]
 ) -> Copies:
     """Return chunk id -> its copies, the best first.
 
     The shown copy holds most of the query, as by its note's name. Among equal copies it is the newest.
     """
     groups: dict[str, list[ChunkRow]] = {}
-    for id_, said in comparable_texts(rows.values(), terms).items():
-        groups.setdefault(said, []).append(rows[id_])
+    for id_, text in comparable_texts(rows.values(), terms).items():
+        groups.setdefault(text, []).append(rows[id_])
     several = [group for group in groups.values() if len(group) > 1]
     files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
     written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
     copies = {}
     for group in several:
         group.sort(
-            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
+            key=lambda row: (matches.get(row.id, _NO_MATCH), written.get(row.key, 0), row.key.path, -row.id),
+            reverse=True,
         )
         copies[group[0].id] = tuple(group[1:])
     return copies
@@ -165,7 +166,7 @@ def _copies(
 
 def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     """Return the scores without copies: each chunk has the best score among its copies."""
-    stands_for = {row.id: id_ for id_, others in copies.items() for row in others}
+    stands_for = {row.id: id_ for id_, duplicates in copies.items() for row in duplicates}
     folded: dict[int, float] = {}
     for id_, score in scores.items():
         first = stands_for.get(id_, id_)
@@ -173,7 +174,7 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
-def parted(hits: Sequence[Scored]) -> list[Scored]:
+def with_falling_scores(hits: Sequence[Scored]) -> list[Scored]:
     """Lower each score that is not below the one above by a hundredth, so that scores fall with the order."""
     lowered: list[Scored] = []
     for item, row in hits:
@@ -182,9 +183,9 @@ def parted(hits: Sequence[Scored]) -> list[Scored]:
     return lowered
 
 
-def _held(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
+def _query_matches(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow]) -> dict[int, _QueryMatch]:
     coverage, exact, days = coverage_of(query, counts), exact_pieces(query), tuple(dates_in(query))
-    held = {}
+    matches = {}
     for id_, row in rows.items():
         # The index has the chunk with the note's name.
         title = index_title(row.key.source, row.key.path)
@@ -192,37 +193,37 @@ def _held(query: str, counts: TermCounts, rows: Mapping[int, ChunkRow]) -> dict[
         folded = fold(text)
         share, dated = exact.share(folded), any(day in folded for day in days)
         lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
-        held[id_] = _Held(share, dated, coverage(text, folded), max(lift, DATED * dated))
-    return held
+        matches[id_] = _QueryMatch(share, dated, coverage(text, folded), max(lift, DATED * dated))
+    return matches
 
 
 def _scored(
     reader: StoreReader,
-    wanted: Wanted,
+    parameters: SearchParameters,
     counts: TermCounts,
     hits: Sequence[Scored],
     cosines: Mapping[int, float],
-    held: Mapping[int, _Held],
+    matches: Mapping[int, _QueryMatch],
     *,
     model: str,
 ) -> list[Scored]:
     """Put scores on hits and drop the tail that is below `min_score`."""
-    query, min_score = wanted.query, wanted.min_score
+    query, min_score = parameters.query, parameters.min_score
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
     in_cjk = is_cjk(query)
     places = []
     for item, row in hits:
-        one = held.get(item.id, _NOTHING)
-        exact, same_script = one.exact > 0 or one.dated, is_cjk(row.text) == in_cjk
-        places.append(Evidence(cosines.get(item.id), one.coverage, exact=exact, same_script=same_script))
-    found = scores(
+        match = matches.get(item.id, _NO_MATCH)
+        exact, same_script = match.exact > 0 or match.dated, is_cjk(row.text) == in_cjk
+        places.append(Evidence(cosines.get(item.id), match.coverage, exact=exact, same_script=same_script))
+    confidences = scores(
         places,
         crowd=sum(nearest) / len(nearest) if nearest else 0.0,
         chunks=counts.chunks,
         calibration=calibration_of(model),
-        named=any(one.exact > 0 for one in held.values()) or not exact_pieces(query).pieces,
+        has_exact_match=any(match.exact > 0 for match in matches.values()) or not exact_pieces(query).pieces,
     )
-    scored = [replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)]
+    scored = [replace(item, score=score) for (item, _), score in zip(hits, confidences, strict=True)]
     # In a list of words every word is meant.
     low = [item.id for item in scored if item.score < min_score]
     words = rare_words(query, counts) if low and reader.text_reason is None else ()
@@ -236,11 +237,11 @@ def _scored(
 
 def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[Scored]:
     """Return the best `limit` that do not repeat a better one, without chunks that a commit has removed meanwhile."""
-    kept: list[Scored] = []
+    hits: list[Scored] = []
     for item in fused:
-        if len(kept) == limit:
+        if len(hits) == limit:
             break
         row = rows.get(item.id)
-        if row is not None and not repeats(row, [other for _, other in kept]):
-            kept.append((item, row))
-    return kept
+        if row is not None and not repeats(row, [better_row for _, better_row in hits]):
+            hits.append((item, row))
+    return hits

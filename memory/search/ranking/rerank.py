@@ -6,7 +6,7 @@ and the reported score at the end. `min_score` looks at the score before: an old
 age alone.
 
 **Variety.** Maximal marginal relevance (MMR): the next result is always the candidate with the highest
-`lambda * relevance - (1 - lambda) * similarity`, where the similarity is the one to the most similar result so far
+`lambda * relevance - (1 - lambda) * similarity`, where the similarity is that to the most similar result so far
 (Carbonell and Goldstein, "The use of MMR", 1998). Both terms are on one scale: the best candidate's relevance is 1, a
 similarity of 1 is the same text again, and 0 an unrelated one.
 """
@@ -39,7 +39,7 @@ SECONDS_PER_DAY = 86_400.0
 _TOKEN = re.compile(r"[^\W_]+")
 _STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
 
-#: Meaningful digits of a cosine: the ones after them depend on a row's place in its matrix.
+#: Meaningful digits of a cosine: further digits depend on a row's place in its matrix.
 _COSINE_DIGITS = 5
 
 #: Hit with its scores.
@@ -62,17 +62,17 @@ def aged(
     All copies of a text have the age of the youngest.
     """
     rows = {row.id: (row, *copies.get(row.id, ())) for _, row in hits}
-    said = reader.times_of([row.id for same in rows.values() for row in same])
+    times = reader.times_of([row.id for group in rows.values() for row in group])
 
     def factor(row: ChunkRow) -> float:
-        return age_factor(age_in_days(row.key.path, said.get(row.id), now=now), half_life_days=half_life_days)
+        return age_factor(age_in_days(row.key.path, times.get(row.id), now=now), half_life_days=half_life_days)
 
-    factors = {id_: max(map(factor, same)) for id_, same in rows.items()}
-    found = [
+    factors = {id_: max(map(factor, group)) for id_, group in rows.items()}
+    aged_hits = [
         (replace(item, rank=item.rank * factors[item.id], score=item.score * factors[item.id]), row)
         for item, row in hits
     ]
-    return sorted(found, key=lambda hit: (-hit[0].rank, hit[0].id))
+    return sorted(aged_hits, key=lambda hit: (-hit[0].rank, hit[0].id))
 
 
 def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
@@ -82,10 +82,10 @@ def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None
     """
     if said_at is not None:
         return max(0.0, (now - said_at) / SECONDS_PER_DAY)
-    noted = note_date(path)
-    if noted is None:
+    day = note_date(path)
+    if day is None:
         return None
-    return float(max(0, (date.fromtimestamp(now) - noted).days))
+    return float(max(0, (date.fromtimestamp(now) - day).days))
 
 
 def age_factor(age_days: float | None, *, half_life_days: float) -> float:
@@ -124,17 +124,17 @@ def varied(relevance: Sequence[float], similarity: Similarity, *, share: float, 
     best = max(relevance, default=0.0)
     worth = [share * (value / best if best > 0 else 0.0) for value in relevance]
     nearest = [0.0] * len(worth)
-    left = list(range(len(worth)))
+    remaining = list(range(len(worth)))
     chosen: list[int] = []
-    while left and len(chosen) < limit:
+    while remaining and len(chosen) < limit:
         # max() keeps the first of equals.
-        place = max(left, key=lambda other: (worth[other] - (1 - share) * nearest[other], relevance[other]))
+        place = max(remaining, key=lambda index: (worth[index] - (1 - share) * nearest[index], relevance[index]))
         chosen.append(place)
-        left.remove(place)
-        if left and share < 1:
+        remaining.remove(place)
+        if remaining and share < 1:
             near = similarity(place)
-            for other in left:
-                nearest[other] = max(nearest[other], near[other])
+            for index in remaining:
+                nearest[index] = max(nearest[index], near[index])
     return chosen
 
 
@@ -143,19 +143,19 @@ def similarity_by_words(texts: Sequence[str]) -> Similarity:
 
     Stop words do not count: any two texts of a language have them in common.
     """
-    found = [tokens(text) for text in texts]
+    word_sets = [tokens(text) for text in texts]
     #: Word -> places of its texts: texts without a common word are never compared.
     holders: dict[str, list[int]] = {}
-    for place, words in enumerate(found):
+    for place, words in enumerate(word_sets):
         for word in words:
             holders.setdefault(word, []).append(place)
 
     def to(place: int) -> Sequence[float]:
-        words = found[place]
+        words = word_sets[place]
         common = Counter(chain.from_iterable(holders[word] for word in words))
-        similar = [0.0] * len(found)
-        for other, count in common.items():
-            similar[other] = count / (len(words) + len(found[other]) - count)
+        similar = [0.0] * len(word_sets)
+        for neighbour, count in common.items():
+            similar[neighbour] = count / (len(words) + len(word_sets[neighbour]) - count)
         return similar
 
     return to
@@ -166,10 +166,10 @@ def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str]
 
     `vectors` and `texts` are of the same candidates; `unrelated` is the model's cosine of unrelated texts.
     """
-    rows = {place: row for row, place in enumerate(place for place, one in enumerate(vectors) if one is not None)}
-    known = [vector for vector in vectors if vector is not None]
-    matrix = np.stack(known) if known else None
-    by_words = similarity_by_words(texts) if len(known) < len(texts) else None
+    rows = {place: row for row, place in enumerate(place for place, vector in enumerate(vectors) if vector is not None)}
+    present_vectors = [vector for vector in vectors if vector is not None]
+    matrix = np.stack(present_vectors) if present_vectors else None
+    by_words = similarity_by_words(texts) if len(present_vectors) < len(texts) else None
 
     def to(place: int) -> Sequence[float]:
         similar = [0.0] * len(rows) if by_words is None else list(by_words(place))
@@ -178,8 +178,8 @@ def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str]
             return similar
         cosines = np.round(matrix @ matrix[row], _COSINE_DIGITS)
         near = np.clip((cosines - unrelated) / (1.0 - unrelated), 0.0, 1.0).tolist()
-        for other, value in zip(rows, near, strict=True):
-            similar[other] = value
+        for neighbour, value in zip(rows, near, strict=True):
+            similar[neighbour] = value
         return similar
 
     return to
@@ -187,5 +187,5 @@ def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str]
 
 def tokens(text: str) -> frozenset[str]:
     """Return the distinct words of a text as the keyword index has them, without stop words."""
-    found = set(_TOKEN.findall(index_text(text).casefold())) - _STOP_WORDS
-    return frozenset(token for token in found if CHINESE_STOP_CHARACTERS.isdisjoint(token))
+    words = set(_TOKEN.findall(index_text(text).casefold())) - _STOP_WORDS
+    return frozenset(token for token in words if CHINESE_STOP_CHARACTERS.isdisjoint(token))

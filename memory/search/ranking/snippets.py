@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memory.search.ranking.terms import cut_at_or_after, cut_at_or_before, fold, splits_character, splits_word
 
-#: Matches that are looked at, at most; a chunk that repeats a word is not worth more time.
+#: Matches that are compared, at most; a chunk that repeats a word is not worth more time.
 _MAX_MATCHES = 512
 
 #: The indentation of a first line is shown if it takes at most one part in so many of the snippet.
@@ -37,43 +37,43 @@ class _Match:
 
 
 def make_snippet(
-    text: str, *, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
+    text: str, *, terms: Sequence[str], max_chars: int, overlaps: Sequence[tuple[int, int]] = ()
 ) -> Snippet | None:
     """Cut the best part of at most `max_chars` characters out of a chunk.
 
-    Without a match of the `terms` the chunk's start is shown. `shown` are parts of the chunk (first character, and the
-    one after the last) that are not shown again; None if they hold every word. Never cuts a visible character or a word
-    in half, unless that alone is longer than `max_chars`.
+    Without a match of the `terms` the chunk's start is shown. `overlaps` are parts of the chunk (first character, and
+    the one after the last) that are not shown again; None if they hold every word. Never cuts a visible character or a
+    word in half, unless that alone is longer than `max_chars`.
     """
     start, end = (
-        _window(text, terms, max_chars, 0, len(text)) if not shown else _window_beside(text, terms, max_chars, shown)
+        _window_beside(text, terms, max_chars, overlaps) if overlaps else _window(text, terms, max_chars, 0, len(text))
     )
-    if shown and start == end:
+    if overlaps and start == end:
         return None
     return Snippet(text[start:end], start)
 
 
 def _window_beside(
-    text: str, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]]
+    text: str, terms: Sequence[str], max_chars: int, overlaps: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
     """Return the best window between and around the shown parts; an empty one if no word is left."""
     best = (0, 0)
     most = (-1, 0)
-    for low, high in _gaps(len(text), shown):
+    for low, high in _gaps(len(text), overlaps):
         start, end = _stripped(text, low, high, indented=0)
         if not any(map(str.isalnum, text[start:end])):
             continue
-        found = _best_match(text, terms, start, end, max_chars)
-        worth = (found.terms, min(end - start, max_chars))
+        match = _best_match(text, terms, start, end, max_chars)
+        worth = (match.terms, min(end - start, max_chars))
         if worth > most:
             most, best = worth, _window(text, terms, max_chars, start, end)
     return best
 
 
-def _gaps(length: int, shown: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _gaps(length: int, overlaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the spans that no part covers, from left to right."""
     free = 0
-    for start, end in sorted(shown):
+    for start, end in sorted(overlaps):
         if start > free:
             yield free, start
         free = max(free, end)
@@ -85,14 +85,14 @@ def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int
     start, end = _stripped(text, low, high, indented=max_chars // _INDENTED_SHARE)
     if end - start <= max_chars:
         return start, end
-    found = _best_match(text, terms, start, end, max_chars)
-    begin = _beginning(text, found.start, found.end, start, max_chars)
+    match = _best_match(text, terms, start, end, max_chars)
+    begin = _beginning(text, match.start, match.end, start, max_chars)
     if begin > end - max_chars:
         # Room is left after the chunk's end: show more before the match, if possible from the start of a line.
         begin = max(start, end - max_chars)
-        line_end = text.find("\n", begin, min(found.start, begin + max_chars // 3))
+        line_end = text.find("\n", begin, min(match.start, begin + max_chars // 3))
         begin = line_end + 1 if line_end >= 0 else begin
-    begin = _allowed_beginning(text, begin, found.start, start, max_chars)
+    begin = _allowed_beginning(text, begin, match.start, start, max_chars)
     finish = min(end, begin + max_chars)
     if finish < end:
         finish = cut_at_or_before(text, finish, lowest=begin)
@@ -107,9 +107,9 @@ def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars
     for begin, finish, term in reversed(_matches(fold(text), terms, start, end)):
         nearest[term] = finish
         within = [place for place in nearest.values() if place - begin <= max_chars]
-        found = (len(within), begin - max(within, default=begin + max_chars), begin)
-        if found[:2] >= best[:2] or not best[0]:
-            best = found
+        span = (len(within), begin - max(within, default=begin + max_chars), begin)
+        if span[:2] >= best[:2] or not best[0]:
+            best = span
     return _Match(best[2], min(best[2] - best[1], best[2] + max_chars), best[0])
 
 

@@ -24,7 +24,7 @@ from schemas.conditions import Condition, ConditionCode
 
 _JOINER = "\u200d"
 #: Skin tones, letters of flags, and conjoining vowels and final consonants of Hangul.
-_JOINED_TO_THE_ONE_BEFORE = (range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200), range(0x1160, 0x1200))
+_JOINED_TO_PREVIOUS = (range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200), range(0x1160, 0x1200))
 
 
 def splits_character(text: str, at: int) -> bool:
@@ -40,7 +40,7 @@ def splits_character(text: str, at: int) -> bool:
         return before == "\r" and after == "\n"
     if before == _JOINER or after == _JOINER or unicodedata.category(after)[0] == "M":
         return True
-    block = next((block for block in _JOINED_TO_THE_ONE_BEFORE if ord(after) in block), None)
+    block = next((block for block in _JOINED_TO_PREVIOUS if ord(after) in block), None)
     # The first of two letters of a flag has another character before it.
     return block is not None and (block.start != 0x1F1E6 or ord(before) in block)
 
@@ -186,8 +186,8 @@ def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
     total = sum(weight for _, weight in terms)
 
     def coverage(text: str, folded: str) -> float:
-        held = sum(weight for term, weight in terms if _begins_word(term, text, folded))
-        return min(1.0, held / total) if total else 0.0
+        covered_weight = sum(weight for term, weight in terms if _begins_word(term, text, folded))
+        return min(1.0, covered_weight / total) if total else 0.0
 
     return coverage
 
@@ -278,12 +278,12 @@ class FileName:
 
     def fits(self, path: str) -> int:
         """Return the quality of the match: 3 by the whole path, 2 by its end, 1 without its ending, 0 for no match."""
-        typed, there = (f"/{unicodedata.normalize('NFC', one).casefold()}" for one in (self.path, path))
-        if typed == there or (typed.startswith(("//", "/~")) and typed.endswith(there)):
+        typed, stored = (f"/{unicodedata.normalize('NFC', path_text).casefold()}" for path_text in (self.path, path))
+        if typed == stored or (typed.startswith(("//", "/~")) and typed.endswith(stored)):
             return 3
-        if there.endswith(typed):
+        if stored.endswith(typed):
             return 2
-        folders, _, name = there.rpartition("/")
+        folders, _, name = stored.rpartition("/")
         stems = (name.rpartition(".")[0], name.partition(".jsonl")[0])
         ends = {f"{folders}/{end}" for stem in stems if stem for end in (stem, _ROLLOUT_TIME.sub("", stem))}
         # A word of a question is no name without its ending.
@@ -293,12 +293,12 @@ class FileName:
 def file_names(query: str) -> list[FileName]:
     """Return the possible names of documents: the whole query, and pieces with an ending or a slash."""
     pieces = [piece for piece in _BETWEEN_FILE_NAMES.split(query) if "/" in piece or "." in piece or "\\" in piece]
-    found: dict[str, FileName] = {}
+    names: dict[str, FileName] = {}
     for written, rest in [(query, ""), *((piece, query.replace(piece, " ").strip()) for piece in pieces)]:
         path = _LINES.sub("", written.strip(" \t\n.,;:!?()[]<>\"'`“”‘’「」『』，。？！")).replace("\\", "/").rstrip("/")
         if path and len(path) <= _LONGEST_FILE_NAME and path.isprintable():
-            found.setdefault(path, FileName(path, rest))
-    return list(found.values())[:_MOST_FILE_NAMES]
+            names.setdefault(path, FileName(path, rest))
+    return list(names.values())[:_MOST_FILE_NAMES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +318,8 @@ class ExactPieces:
             return 1.0
         if not self.pieces:
             return 0.0
-        held = sum(piece in folded and _stands_alone(piece, folded) for piece in self.pieces)
-        return held / len(self.pieces)
+        count = sum(piece in folded and _stands_alone(piece, folded) for piece in self.pieces)
+        return count / len(self.pieces)
 
     def standing(self, folded: str) -> float:
         """Return the prominence 0..1 of the looked-up name in a folded text.
@@ -343,13 +343,13 @@ def exact_pieces(query: str) -> ExactPieces:
     quoted = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(query)]
     names = [token for token in _TOKEN.findall(query) if _is_identifier(token)]
     pieces = tuple(dict.fromkeys(fold(piece) for piece in [*quoted, *names] if len(piece) > 1))
-    whole = _SPACES.sub(" ", fold(query)).strip(" \t\n?!.。？！\"'`“”「」『』")
+    phrase = _SPACES.sub(" ", fold(query)).strip(" \t\n?!.。？！\"'`“”「」『』")
     # A single word is in many places; several words in this order name one.
-    several = " " in whole or (not whole.isascii() and len(whole) >= 4)
-    verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
-    is_word = " " not in whole and (whole.isascii() or len(whole) <= LONGEST_WIDE_NAME)
-    is_name = whole in pieces or (is_word and not pieces)
-    return ExactPieces(pieces, verbatim, whole if is_name else "")
+    several = " " in phrase or (not phrase.isascii() and len(phrase) >= 4)
+    verbatim = phrase if several and len(phrase) <= MAX_VERBATIM_CHARACTERS and phrase not in pieces else ""
+    is_word = " " not in phrase and (phrase.isascii() or len(phrase) <= LONGEST_WIDE_NAME)
+    is_name = phrase in pieces or (is_word and not pieces)
+    return ExactPieces(pieces, verbatim, phrase if is_name else "")
 
 
 def _is_identifier(token: str) -> bool:

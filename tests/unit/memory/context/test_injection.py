@@ -18,9 +18,9 @@ from memory.context.injection import (
     REMEMBERED_SESSIONS,
     InjectedBlock,
     InjectedSessions,
-    found_results,
     injected_text,
     passage_blocks,
+    prompt_results,
     sessions_of,
     standing_blocks,
     triggered_blocks,
@@ -77,11 +77,14 @@ def hit(
     )
 
 
-def texts(*hits: SearchResult, but_of: str = "", given: Sequence[str] = (), **settings: Any) -> list[str]:
+def texts(*hits: SearchResult, excluded_session: str = "", given: Sequence[str] = (), **settings: Any) -> list[str]:
     """Return the texts of the passages among results, of which only transcripts are of sessions."""
     files = AgentFiles(AgentSettings(id="a", workspace=Path("/nowhere")))
     results = [(one, sessions_of(one, files)) for one in hits]
-    return [one.text for one in passage_blocks(results, Injection(**settings), but_of=but_of, given=given)]
+    return [
+        one.text
+        for one in passage_blocks(results, Injection(**settings), excluded_session=excluded_session, given=given)
+    ]
 
 
 def test_standing_instructions_have_a_budget_of_their_own() -> None:
@@ -136,7 +139,7 @@ def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
         Found(hit("memory/a.md", "y" * 3_000)),
         Injection(max_chars=100, max_results=2, timeout_ms=10_000),
     )
-    results = asyncio.run(found_results(memory, "the port of it", settings, session_key="agent:a:main"))
+    results = asyncio.run(prompt_results(memory, "the port of it", settings, session_key="agent:a:main"))
     blocks = passage_blocks([(one, ()) for one in results], settings)
     assert [(one.source, one.text) for one in blocks] == [("memory/a.md#L3-L9", "y" * 100)]
     assert memory.asked is not None
@@ -146,14 +149,14 @@ def test_a_search_that_is_in_time_brings_passages_within_their_budget() -> None:
 @pytest.mark.parametrize("prompt", ["continue", "please continue", "谢谢", " "])
 def test_a_word_alone_is_not_searched(prompt: str) -> None:
     memory = Found(hit("memory/a.md", "one"))
-    assert asyncio.run(found_results(memory, prompt, Injection(timeout_ms=10_000), session_key=None)) == ()
+    assert asyncio.run(prompt_results(memory, prompt, Injection(timeout_ms=10_000), session_key=None)) == ()
     for searched in ("FP-131", "gateway port", "网关端口", "where is it"):
-        assert asyncio.run(found_results(memory, searched, Injection(timeout_ms=10_000), session_key=None))
+        assert asyncio.run(prompt_results(memory, searched, Injection(timeout_ms=10_000), session_key=None))
 
 
 def test_a_search_that_is_late_is_left_out() -> None:
     memory, settings = Found(hit("memory/a.md", "one"), seconds=60.0), Injection(timeout_ms=10)
-    assert asyncio.run(found_results(memory, "the gateway port", settings, session_key=None)) == ()
+    assert asyncio.run(prompt_results(memory, "the gateway port", settings, session_key=None)) == ()
 
 
 SESSION_7F = [
@@ -170,9 +173,9 @@ SESSION_7F = [
 @pytest.mark.parametrize("path", SESSION_7F)
 def test_a_session_that_is_not_compacted_gets_nothing_of_its_own_transcript(path: str) -> None:
     others = hit("sessions/a7f.jsonl", "other"), hit("memory/a.md", "note")
-    assert texts(hit(path, "said"), *others, but_of="7f") == ["other", "note"]
+    assert texts(hit(path, "said"), *others, excluded_session="7f") == ["other", "note"]
     copied = hit("sessions/a7f.jsonl", "said", copies=["sessions/b.jsonl", path])
-    assert texts(copied, others[1], but_of="7f") == ["note"], "it holds the same words itself"
+    assert texts(copied, others[1], excluded_session="7f") == ["note"], "it holds the same words itself"
     assert texts(hit(path, "said"), *others) == ["said", "other", "note"]
 
 

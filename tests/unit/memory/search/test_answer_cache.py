@@ -16,9 +16,9 @@ from memory.embedding.providers.stub import StubProvider
 from memory.index.fingerprint import Fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.search import manager as searching
-from memory.search.answers import AnswerCache, KeptAnswer, Question, question_of
+from memory.search.answers import AnswerCache, CachedAnswer, Question, question_of
 from memory.search.manager import SearchManager
-from memory.search.ranking.ranker import Wanted
+from memory.search.ranking.ranker import SearchParameters
 from memory.search.resources import SearchResources
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vectors import VectorShelf
@@ -41,8 +41,8 @@ def write(store: Store, place: int, texts: list[str], *, vectors: bool = True) -
     name = PLACES[place]
     if store.file(name) is not None:
         store.write([DocumentDelete(name, store.revision(name))])
-    found = list(PROVIDER.embed_documents(texts).vectors) if vectors and texts else []
-    assert store.write([document(name, *texts, revision=store.revision(name), vectors=found)]) == ["committed"]
+    embeddings = list(PROVIDER.embed_documents(texts).vectors) if vectors and texts else []
+    assert store.write([document(name, *texts, revision=store.revision(name), vectors=embeddings)]) == ["committed"]
 
 
 def resources_of(settings: Settings, answers: AnswerCache) -> SearchResources:
@@ -57,7 +57,7 @@ def without_time(answer: SearchAnswer) -> SearchAnswer:
     return answer.model_copy(update={"took_ms": 0.0})
 
 
-class KeptAnswersMachine(RuleBasedStateMachine):
+class CachedAnswersMachine(RuleBasedStateMachine):
     """Two managers of one agent: one keeps answers, one keeps none. They may not differ, whatever is committed."""
 
     def __init__(self) -> None:
@@ -101,9 +101,9 @@ class KeptAnswersMachine(RuleBasedStateMachine):
     def fill_vectors(self) -> None:
         waiting = self.store.pending_chunks(2)
         if waiting:
-            found = PROVIDER.embed_documents([one.text for one in waiting]).vectors
+            embeddings = PROVIDER.embed_documents([one.text for one in waiting]).vectors
             self.store.write_vectors(
-                {one.id: (one.text_hash, vector) for one, vector in zip(waiting, found, strict=True)}
+                {one.id: (one.text_hash, vector) for one, vector in zip(waiting, embeddings, strict=True)}
             )
 
     @rule(old=st.sampled_from(PLACES[:3]), new=st.sampled_from(PLACES[:3]))
@@ -146,8 +146,8 @@ class KeptAnswersMachine(RuleBasedStateMachine):
         assert self.both[1].answers.hits == 0
 
 
-TestKeptAnswers = KeptAnswersMachine.TestCase
-TestKeptAnswers.settings = hypothesis_settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestCachedAnswers = CachedAnswersMachine.TestCase
+TestCachedAnswers.settings = hypothesis_settings(max_examples=15, stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture
@@ -179,28 +179,28 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
     resources.close()
 
 
-def asked(query: str = "q") -> Question:
+def question_about(query: str = "q") -> Question:
     hybrid = Hybrid()
-    wanted = Wanted(query=query, max_results=6, min_score=0.35, sources=("memory",), hybrid=hybrid)
-    question = question_of("main", wanted, max_snippet_chars=700, embedding=("stub", "m"))
+    parameters = SearchParameters(query=query, max_results=6, min_score=0.35, sources=("memory",), hybrid=hybrid)
+    question = question_of("main", parameters, max_snippet_chars=700, embedding=("stub", "m"))
     assert question is not None
     return question
 
 
-def answer(text: str) -> KeptAnswer:
+def answer(text: str) -> CachedAnswer:
     result = SearchResult(path="a.md", source="memory", start_line=1, end_line=1, score=0.5, snippet=text)
-    return KeptAnswer(((result,),), "keyword")
+    return CachedAnswer(((result,),), "keyword")
 
 
 def test_answers_that_age_are_not_kept():
     hybrid = Hybrid(temporal_decay=TemporalDecay(enabled=True, half_life_days=1))
-    wanted = Wanted(query="q", max_results=6, min_score=0.35, sources=("memory",), hybrid=hybrid)
-    assert question_of("main", wanted, max_snippet_chars=700, embedding=None) is None
+    parameters = SearchParameters(query="q", max_results=6, min_score=0.35, sources=("memory",), hybrid=hybrid)
+    assert question_of("main", parameters, max_snippet_chars=700, embedding=None) is None
 
 
 def test_the_answers_used_longest_ago_make_room():
     cache = AnswerCache(most=2)
-    questions = [asked(f"q{number}") for number in range(3)]
+    questions = [question_about(f"q{number}") for number in range(3)]
     for question in questions[:2]:
         cache.put(question, 1, answer("x"))
     assert cache.get(questions[0], 1)
@@ -217,9 +217,9 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
 
     def slowly(*arguments):
-        found = retrieve(*arguments)
+        retrieval = retrieve(*arguments)
         write_index(settings).close()
-        return found
+        return retrieval
 
     monkeypatch.setattr(searching, "retrieve", slowly)
     assert manager.search(SearchRequest(query="zebra")).results == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.get import MAX_CHARACTERS, lines_of, message_texts, page, remembered_page
+from memory.search.get import MAX_CHARACTERS, indexed_page, lines_of, message_texts, page
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 from tests.storing import TemporaryStore, chunk, mark, piece
@@ -121,7 +121,7 @@ def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown():
     store.write([piece(*chunks, continues=None, to=mark(9), of=key)])
 
     def kept(first: int | None = None, count: int | None = None) -> GetAnswer:
-        answer = remembered_page(store, key, first=first, count=count)
+        answer = indexed_page(store, key, first=first, count=count)
         assert answer is not None
         return answer
 
@@ -133,4 +133,4 @@ def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown():
     assert "User: four" not in part.text
     assert (part.from_, part.lines, part.next_from) == (4, 2, 8)
     assert kept(20).text == ""
-    assert remembered_page(store, replace(key, path="sessions/other.jsonl"), first=None, count=None) is None
+    assert indexed_page(store, replace(key, path="sessions/other.jsonl"), first=None, count=None) is None

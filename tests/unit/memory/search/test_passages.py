@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import chunk_text
 from memory.redaction import redact
-from memory.search.answers import passages
+from memory.search.answers import passages_of
 from memory.search.get import lines_of
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats
 from memory.search.ranking.terms import sought
-from memory.search.retrieval import Found
+from memory.search.retrieval import Retrieval
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 from schemas.search import SearchResult
@@ -49,12 +49,12 @@ def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list
         if not repeats(row, kept):
             kept.append(row)
     hits = tuple((fused(row), row) for row in kept)
-    found = Found(hits=hits, terms=sought(query), mode="keyword", lacks=())
-    return [passage[0] for passage in passages(found, max_snippet_chars=max_chars)]
+    retrieval = Retrieval(hits=hits, terms=sought(query), mode="keyword", lacks=())
+    return [passage[0] for passage in passages_of(retrieval, max_snippet_chars=max_chars)]
 
 
-def words_of(found: Sequence[SearchResult]) -> Counter[str]:
-    return Counter(word for passage in found for word in WORD.findall(passage.snippet))
+def words_of(passages: Sequence[SearchResult]) -> Counter[str]:
+    return Counter(word for passage in passages for word in WORD.findall(passage.snippet))
 
 
 SENTENCES = st.lists(

@@ -10,8 +10,8 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
-from memory.search.ranking.ranker import Wanted
-from memory.search.retrieval import Found, QuerySide, by_keywords, retrieve
+from memory.search.ranking.ranker import SearchParameters
+from memory.search.retrieval import QuerySide, Retrieval, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import Condition, ConditionCode
@@ -50,9 +50,9 @@ def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: Tem
     return store
 
 
-def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
+def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Retrieval:
     hybrid = options.pop("hybrid", Hybrid())
-    wanted = Wanted(
+    parameters = SearchParameters(
         query=query,
         max_results=options.pop("max_results", 6),
         min_score=options.pop("min_score", 0.0),
@@ -62,20 +62,20 @@ def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
     lack = options.pop("lack", None)
     value = None if lack is not None else embed(query) if vector is None else vector
     side = QuerySide(PROVIDER.identity, PROVIDER.model, value, lack)
-    early = by_keywords(store, wanted) if options.pop("early", False) else None
-    return retrieve(store, wanted, side, lambda: early)
+    early = by_keywords(store, parameters) if options.pop("early", False) else None
+    return retrieve(store, parameters, side, lambda: early)
 
 
-def paths(found: Found) -> list[str]:
-    return [row.key.path for _, row in found.hits]
+def paths(retrieval: Retrieval) -> list[str]:
+    return [row.key.path for _, row in retrieval.hits]
 
 
 def test_keywords_of_an_index_that_has_changed_since_are_searched_again():
     store = index()
-    wanted = Wanted(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
-    early = by_keywords(store, wanted)
+    parameters = SearchParameters(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
+    early = by_keywords(store, parameters)
     store.write([document(key("memory/zoo.md"), "A zebra in the zoo.")])
-    assert paths(retrieve(store, wanted, None, lambda: early)) == ["memory/zoo.md"]
+    assert paths(retrieve(store, parameters, None, lambda: early)) == ["memory/zoo.md"]
 
 
 CODE = {
@@ -112,9 +112,9 @@ def test_what_is_meant_exactly_is_found_and_comes_first_wherever_the_vectors_are
     other = embed("tomatoes and basil")
     store.write([document(key(name), text, vectors=[embed(text)]) for name, text in CODE.items()])
 
-    found = find(store, query, vector=other, min_score=0.35)
+    retrieval = find(store, query, vector=other, min_score=0.35)
 
-    assert paths(found)[0] == path
+    assert paths(retrieval)[0] == path
 
 
 @pytest.mark.parametrize("query", ["basil xylophone quokka telescope", "周五 xylophone quokka telescope"])
@@ -128,11 +128,11 @@ def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
 
 
 def test_a_hit_by_vector_alone_needs_min_score():
-    asked = {"vector": embed("dentist appointment Friday"), "max_results": 4}
-    by_meaning = find(index(), "zahnarzt", **asked)
+    options = {"vector": embed("dentist appointment Friday"), "max_results": 4}
+    by_meaning = find(index(), "zahnarzt", **options)
     assert len(by_meaning.hits) == 4
 
-    strict = find(index(), "zahnarzt", min_score=0.5, **asked)
+    strict = find(index(), "zahnarzt", min_score=0.5, **options)
     assert paths(strict) == ["memory/dentist.md"]
     assert strict.hits[0][0].text is None
 
@@ -157,6 +157,6 @@ DOWN = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": "the provid
 def test_keywords_answer_without_vectors_and_say_why(made, lack, codes):
     if "store" in made:
         made = {"store": made["store"]()}
-    found = find(index(**made), "dentist", lack=lack)
-    assert (found.mode, [one.code for one in found.lacks]) == ("keyword", codes)
-    assert paths(found) == ["memory/dentist.md"]
+    retrieval = find(index(**made), "dentist", lack=lack)
+    assert (retrieval.mode, [one.code for one in retrieval.lacks]) == ("keyword", codes)
+    assert paths(retrieval) == ["memory/dentist.md"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory.search.ranking.overlap import Shared, comparable_texts, repeats, shared
+from memory.search.ranking.overlap import Overlap, comparable_texts, overlap_of, repeats
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 
@@ -40,8 +40,8 @@ def test_a_chunk_repeats_a_better_one(one: ChunkRow, better: ChunkRow, repeated:
 
 
 def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
-    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
-    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Shared(12, 0, 7)
+    assert overlap_of(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
+    assert overlap_of(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Overlap(12, 0, 7)
 
 
 TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory.search.ranking.ranker import Wanted, ranked
+from memory.search.ranking.ranker import SearchParameters, ranked
 from schemas.settings import Hybrid
 from tests.storing import TemporaryStore, document, key
 
@@ -15,8 +15,8 @@ def found(query: str, *notes: str, cosines: dict[int, float] | None = None) -> l
     store.write([document(key(f"memory/{number}.md"), text) for number, text in enumerate(notes)])
     ids = [store.chunks_of(key(f"memory/{number}.md"))[0].id for number in range(len(notes))]
     near = {ids[place]: cosine for place, cosine in (cosines or {}).items()}
-    asked = Wanted(query, 10, 0.0, ("memory",), Hybrid(), now=0.0)
-    hits, _ = ranked(store, asked, near, store.text_scores(query, ids), model="stub")
+    parameters = SearchParameters(query, 10, 0.0, ("memory",), Hybrid(), now=0.0)
+    hits, _ = ranked(store, parameters, near, store.text_scores(query, ids), model="stub")
     return [(row.text.split("\n")[0], item.score) for item, row in hits]
 
 
