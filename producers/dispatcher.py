@@ -28,13 +28,13 @@ from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
 
-#: Quiet times after which a note that never rests is due, and a transcript: indexing appended lines costs little.
+#: Quiet times after which a note, and a transcript, that never rests is due. Indexing appended lines costs little.
 NOTE_BOUND, TRANSCRIPT_BOUND = 10, 3
 
 #: Seconds between two tries while the queue does not answer: doubled from the first to the second.
 RETRY_SECONDS = (0.5, 15.0)
 
-#: Seconds that documents becoming due one shortly after the other are gathered for.
+#: Seconds for which documents that become due shortly after one another are gathered.
 GATHER_SECONDS = 0.02
 
 #: Transcripts looked at before those that are due are handed over.
@@ -53,7 +53,7 @@ class Debouncer:
 
     def __init__(self, agents: Mapping[str, AgentSettings]) -> None:
         self._agents = agents
-        # By agent and source, which have one quiet time: the first event and the due time, the next due one first.
+        # By agent and source, which share a quiet time: the times of the first event and of being due, next due first.
         self._windows: dict[tuple[str, str], dict[DocumentKey, tuple[float, float]]] = {}
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Debouncer:
 class Dispatcher:
     """Thread that debounces changed documents and marks due ones. All methods are thread-safe.
 
-    It tells the queue which agents have changes that are not marked yet, so that their searches ask for them.
+    It reports the agents with unmarked changes to the queue, so that their searches ask for them.
     `on_recovered` is called when the queue answers again after a failure.
     """
 
@@ -123,11 +123,11 @@ class Dispatcher:
         self._pulse = pulse or Pulse("hand-over")
         self._changed = threading.Condition()
         self._debouncer = Debouncer(agents)
-        #: Transcripts to look at; True: any change of them is enough.
+        #: Transcripts to look at; True: any change makes them due.
         self._looks: dict[tuple[str, DocumentKey], bool] = {}
         self._due: dict[str, dict[DocumentKey, FileStat | None]] = {}
-        self._unseen: frozenset[str] = frozenset()
-        self._told: frozenset[str] = frozenset()
+        self._unwatched: frozenset[str] = frozenset()
+        self._held_back: frozenset[str] = frozenset()
         self._wake_at = math.inf
         #: Nothing is marked before this time.
         self._retry_at: float | None = None
@@ -141,12 +141,12 @@ class Dispatcher:
         self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
-        """Record an event of a document: mark it when it was quiet, and a transcript also when it grew enough."""
+        """Record an event of a document. It is marked after its quiet time, a transcript also when it grew enough."""
         with self._changed:
             due = self._debouncer.touch(agent, key, now=self._clock())
             if key.is_transcript:
                 self._looks.setdefault((agent, key), False)
-            if key.is_transcript or due < self._wake_at or agent not in self._told:
+            if key.is_transcript or due < self._wake_at or agent not in self._held_back:
                 self._changed.notify_all()
 
     def submit(self, agent: str, keys: Iterable[DocumentKey]) -> None:
@@ -157,7 +157,7 @@ class Dispatcher:
             self._changed.notify_all()
 
     def force(self, agent: str, key: DocumentKey) -> None:
-        """Mark a transcript now, unless it has not changed since it was marked last."""
+        """Mark a transcript now if it changed since its last mark."""
         with self._changed:
             self._looks[agent, key] = self._urgent = True
             self._changed.notify_all()
@@ -170,7 +170,7 @@ class Dispatcher:
             self._changed.notify_all()
 
     def settle(self, timeout_seconds: float) -> None:
-        """Wait until every due document is marked, or marking fails, for so long at most."""
+        """Wait until every due document is marked or marking fails, at most `timeout_seconds`."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._retry_at is not None or not (self._looks or self._due or self._working), timeout_seconds
@@ -181,16 +181,16 @@ class Dispatcher:
         with self._changed:
             return len(self._debouncer) + len(self._looks) + sum(map(len, self._due.values()))
 
-    def unseen(self, agents: Collection[str]) -> None:
-        """Report the agents whose changes only a comparison finds."""
+    def set_unwatched(self, agents: Collection[str]) -> None:
+        """Set the agents whose changes only a comparison finds."""
         with self._changed:
-            self._unseen = frozenset(agents)
+            self._unwatched = frozenset(agents)
             self._changed.notify_all()
 
-    def tell_again(self) -> None:
-        """Tell the queue again which agents have changes: it may have lost it."""
+    def republish(self) -> None:
+        """Report the agents with changes to the queue again: it may have lost them."""
         with self._changed:
-            self._told = frozenset()
+            self._held_back = frozenset()
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -217,18 +217,18 @@ class Dispatcher:
                 for agent, key in list(itertools.islice(self._looks, LOOKS_AT_A_TIME)):
                     looks.setdefault(agent, {})[key] = self._looks.pop((agent, key))
                 may_mark = self._retry_at is None or now >= self._retry_at or stopping
-                held_agents = self._unseen.union(self._debouncer.agents(), looks, self._due)
+                held_agents = self._unwatched.union(self._debouncer.agents(), looks, self._due)
                 self._working = bool(looks or (self._due and may_mark))
-                if not self._working and not stopping and held_agents == self._told:
+                if not self._working and not stopping and held_agents == self._held_back:
                     self._wake_at = min(self._debouncer.next_due(), math.inf if may_mark else self._retry_at or now)
                     # The pause is real time even when the clock is a test's.
                     self._changed.wait(max(0.001, self._wake_at - now) if self._wake_at < math.inf else None)
                     continue
-                self._urgent, told_agents = bool(self._looks), self._told
-                self._told = frozenset() if stopping else held_agents
+                self._urgent, previous_agents = bool(self._looks), self._held_back
+                self._held_back = frozenset() if stopping else held_agents
             with self._pulse.at("hands over what is due"):
-                self._queue.hold_back(self._told - told_agents, held=True)
-                self._queue.hold_back(told_agents - self._told, held=False)
+                self._queue.hold_back(self._held_back - previous_agents, active=True)
+                self._queue.hold_back(previous_agents - self._held_back, active=False)
                 due = {agent: self._tailer.due(agent, keys) for agent, keys in looks.items()}
                 with self._changed:
                     for agent, stats in due.items():
@@ -245,7 +245,7 @@ class Dispatcher:
                     self._changed.wait_for(lambda: self._stopping or self._urgent, GATHER_SECONDS)
 
     def _mark_all(self, batches: Mapping[str, Mapping[DocumentKey, FileStat | None]]) -> None:
-        """Mark documents. Those of agents that failed are kept: marking a document twice is harmless."""
+        """Mark documents. After a failure, the agent's documents stay due: marking a document twice is harmless."""
         failure: Exception | None = None
         remaining: dict[str, Mapping[DocumentKey, FileStat | None]] = {}
         for agent, stats in batches.items():

@@ -3,8 +3,8 @@
 Claude Code and Codex send `{hook_event_name, session_id, transcript_path, cwd, ...}` (code.claude.com/docs/en/hooks,
 developers.openai.com/codex/hooks); Codex's older `notify` sends `{type: "agent-turn-complete", thread-id, ...}`.
 OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). The rest of a
-payload (prompts, tool output, summaries) is not kept. Programs wait for this module's imports (`recalld.hooks.entry`):
-they are few, and of the standard library alone.
+payload (prompts, tool output, summaries) is dropped. Programs wait for this module's imports (`recalld.hooks.entry`):
+they are few, and only of the standard library.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ OPENCLAW_EVENTS = tuple(name for name in _KINDS if ":" in name)
 
 
 class HookUnreadable(ValueError):
-    """Raised for a payload that is no hook of that program; the message repeats nothing of its content."""
+    """Payload that is no hook of that program. The message repeats nothing of its content."""
 
 
 class UnclaimedHook(ValueError):
-    """Raised for a hook that belongs to none of the configured agents; the message has the remedy."""
+    """Hook that belongs to none of the configured agents. The message has the remedy."""
 
 
 class Hook(
@@ -61,11 +61,11 @@ class Hook(
         defaults=((), None, None, None, None, None),
     )
 ):
-    """Meaning of a hook to a memory.
+    """Meaning of a hook for a memory. The field names are also those of the spooled JSON.
 
     `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
-    the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
-    that the hook's command names. `program`: the program that sent it. `at`: the Unix time at which it came.
+    id of the session if the hook has no path. `agent`: the program's name of its agent. `meant`: agent that the hook's
+    command names. `program`: program that sent the hook. `at`: Unix time of its arrival.
     """
 
     __slots__ = ()
@@ -80,7 +80,7 @@ class Hook(
 
 
 def read_payload(text: bytes | str) -> dict[str, Any]:
-    """Return the JSON object of a hook. Raise HookUnreadable if it is none, or larger than hooks are."""
+    """Return the JSON object of a hook. Raise HookUnreadable if the text is no object or is too large."""
     if len(text) > MAX_PAYLOAD_BYTES:
         raise HookUnreadable(f"the hook's JSON is larger than {MAX_PAYLOAD_BYTES // 1024 // 1024} MB")
     try:
@@ -96,7 +96,7 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
     """Return a payload as a hook; None for a hook that does not concern a memory.
 
     Raises:
-        HookUnreadable: it is not what this program sends.
+        HookUnreadable: the payload is no hook of this program.
     """
     session = agent = None
     if program == "openclaw":
@@ -113,7 +113,7 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
         # A session's id becomes a file name.
         ids = (str(entry.get("sessionId") or "") for entry in entries)
         session = next((text for text in ids if text.replace("-", "").replace("_", "").isalnum()), None)
-        # `agent:<id>:...` is how OpenClaw names its sessions.
+        # OpenClaw names its sessions `agent:<id>:...`.
         agent = key.split(":")[1] if isinstance(key, str) and key.startswith("agent:") else None
     elif payload.get("type") == "agent-turn-complete":
         return Hook("reconcile")  # Codex's `notify` does not say where the session is kept
@@ -128,12 +128,12 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
     meaning = _KINDS.get(name, "grew")
     if paths or session or meaning == "session-start":
         return Hook(meaning, paths, None if paths else session, agent)
-    # Without a session everything is compared, unless nothing but the growth of one would be missed.
+    # Without a session all documents are compared, unless the hook is about growth only.
     return None if meaning == "grew" else Hook("reconcile", agent=agent)
 
 
 def _paths(*values: object) -> tuple[str, ...]:
-    """Return the absolute paths among these values, each once. Odd ones are left to the next comparison."""
+    """Return the absolute paths among these values, each once. Unusual paths are left to the next comparison."""
     texts = [os.path.expanduser(path) for path in values if isinstance(path, str) and path.isprintable()]
     return tuple(dict.fromkeys(path for path in texts if path.startswith("/") and len(path) < 4096))
 
@@ -142,12 +142,12 @@ def _paths(*values: object) -> tuple[str, ...]:
 
 
 def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Event:
-    """Return the event for the named agent, else for the session's own, else, without a path, for the only one.
+    """Return the event for the named agent, else for the session's agent, else, without a path, for the only agent.
 
     Only names are compared. The worker that reads a transcript checks that it lies in its agent's folders.
 
     Raises:
-        UnclaimedHook: no agent is configured, none of that name, or none of them has this session.
+        UnclaimedHook: no agent is configured, none has that name, or none has this session.
     """
     from schemas.ports import Event
 
@@ -172,7 +172,7 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
 
 
 def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str, ...]:
-    """Return the transcripts of a hook, as the agent's settings spell them; empty if the agent has none of them."""
+    """Return the transcripts of a hook, spelled as in the agent's settings; empty if the agent has none of them."""
     from memory.documents.agent_files import AgentFiles
     from memory.documents.roots import archives_of
 
@@ -183,9 +183,9 @@ def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str,
     files, spellings = AgentFiles.of(settings, agent), []
     for path in hook.paths:
         # Links of its folder may be followed, the transcript itself is never a link. Its settings may leave it out.
-        spelt = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
+        candidates = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
         spellings.append(
-            next((spelling for spelling in spelt if files.key_of(spelling) or files.reason_of(spelling)), None)
+            next((spelling for spelling in candidates if files.key_of(spelling) or files.reason_of(spelling)), None)
         )
     return (
         tuple(spelling or path for spelling, path in zip(spellings, hook.paths, strict=True)) if any(spellings) else ()

@@ -77,7 +77,7 @@ class HookServer:
         except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None
         except UnclaimedHook as error:
-            # No mistake of the program that sends the hooks of all its sessions here.
+            # A program sends the hooks of all its sessions here: this is not its mistake.
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
         if event is not None:
             try:

@@ -70,7 +70,7 @@ class InotifySource(ChangeSource):
         self._ids = itertools.count(1)
         self._closed = False
         #: Changes of the events that are read now.
-        self.found = ChangeSet()
+        self.change_set = ChangeSet()
 
     def watch(self, folder: str, *, recursive: bool = False) -> None:  # noqa: ARG002 - a watch is of one folder
         watch = _FolderWatch(self, folder, CallbackId(next(self._ids)))
@@ -95,10 +95,10 @@ class InotifySource(ChangeSource):
 
     def changes(self) -> Iterator[ChangeSet]:
         while not self._closed:
-            self.found = ChangeSet()
+            self.change_set = ChangeSet()
             for event in self._inotify.read_events():
                 self._inotify.handle_event(event)
-            yield self.found
+            yield self.change_set
 
     def close(self) -> None:
         self._closed = True
@@ -127,7 +127,7 @@ class _FolderWatch(WatchCallback):
         self.descriptor = WatchDescriptor(-1)
 
     def on_event(self, event: InotifyEvent) -> None:
-        mask, name, changes = event.mask, os.fsdecode(event.name), self._source.found
+        mask, name, changes = event.mask, os.fsdecode(event.name), self._source.change_set
         if mask & (_SELF_GONE | InotifyConstants.IN_UNMOUNT):
             changes.folders[self.folder, ""] = None
         elif may_be_document(name) and not mask & InotifyConstants.IN_ISDIR:
@@ -138,10 +138,10 @@ class _FolderWatch(WatchCallback):
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:  # noqa: ARG002 - the interface's signature
         self._source.forget(self)
-        self._source.found.folders[self.folder, ""] = None
+        self._source.change_set.folders[self.folder, ""] = None
 
     def on_queue_overflow(self) -> None:
-        self._source.found.overflowed = True
+        self._source.change_set.overflowed = True
 
 
 @contextmanager

@@ -33,11 +33,11 @@ from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
 
-#: Seconds after which a comparison that failed is tried again: doubled from the first to the second.
+#: Shortest and longest pause, in seconds, after a failed comparison. It doubles with each failure.
 COMPARISON_RETRY_SECONDS = (1.0, 30.0)
 
-#: Documents that differ at most to count as edits; more of them wait in the backfill queue. Documents that only a
-#: generation under construction lacks wait there, too: the live generation answers with them.
+#: Largest number of differing documents that count as edits; more of them wait in the backfill queue. Documents that
+#: only a generation under construction lacks wait there, too: the live generation answers with them.
 LIVE_DOCUMENTS = 20
 
 
@@ -69,7 +69,7 @@ class ReconcileSchedule:
             self._plan(agent, -math.inf if urgent else now + delay_seconds, reason)
 
     def take(self, *, now: float) -> tuple[str, str] | None:
-        """Remove and return the agent that is due for longest and the reason; None if no agent is due."""
+        """Remove and return the agent that has been due for longest, and the reason; None if no agent is due."""
         with self._lock:
             agent = min(self._plans, key=lambda agent: self._plans[agent][0], default=None)
             if agent is None or self._plans[agent][0] > now:
@@ -130,26 +130,26 @@ class ReconcileReport:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Comparison with one generation. `lost`: nothing but a dead letter is left of these documents."""
+    """Comparison with one generation. `orphans`: documents of which nothing but a dead letter is left."""
 
-    found: Difference
-    lost: Sequence[DocumentKey] = ()
+    difference: Difference
+    orphans: Sequence[DocumentKey] = ()
     vectors_pending: int = 0
 
     @property
     def lacking(self) -> list[DocumentKey]:
-        """Documents that the generation lacks, or must forget."""
-        differing = [key for key in self.found.scan.documents if key not in self.found.left_out]
+        """Return the documents that the generation lacks or must forget."""
+        differing = [key for key in self.difference.scan.documents if key not in self.difference.left_out]
         # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
         archived = {archived_path(key.path) for key in differing if key.is_transcript}
-        left = [key for key in self.found.absent if key.is_transcript and key.path in archived]
-        return [*differing, *self.found.gone, *left, *self.lost]
+        moved = [key for key in self.difference.absent if key.is_transcript and key.path in archived]
+        return [*differing, *self.difference.gone, *moved, *self.orphans]
 
 
 def _look(
     opened: Callable[[], StoreReader | None], files: AgentFiles, unless: type[RecalldError], *, imported: bool
 ) -> _Look | None:
-    """Compare the files with a generation. Return None if there is none, or if it is unreadable for this reason."""
+    """Compare the files with a generation. Return None without one, or if reading it raises `unless`."""
     try:
         reader = opened()
         if reader is None:
@@ -157,18 +157,18 @@ def _look(
         with closing(reader):
             differing = difference(files, reader, imported=imported)
             indexed, documents = differing.known, differing.scan.documents
-            vanished = [
+            orphans = [
                 letter.key
                 for letter in reader.dead_letters()
                 if not (letter.key in documents or letter.key in indexed or differing.hides(files, letter.key))
             ]
-            return _Look(differing, vanished, reader.counts().vectors_pending)
+            return _Look(differing, orphans, reader.counts().vectors_pending)
     except (StoreCorrupt, unless):
         return None
 
 
 def _record_folders(files: AgentFiles, notes: Mapping[str, int]) -> None:
-    """Record the folders of notes as they are now, and that those are missing of which the index holds notes."""
+    """Record the folders of notes, and the missing ones of which the index holds notes."""
     if files.folders is None:
         return
     before, missing = read_record(files.folders), missing_of(files, now=time.time())
@@ -185,7 +185,7 @@ def forget_missing_folders(files: AgentFiles) -> None:
     """Let the next comparison forget the notes of folders that are missing now.
 
     Raises:
-        UserError: that cannot be recorded.
+        UserError: the record of folders cannot be written.
     """
     record, missing = read_record(files.folders), missing_of(files, now=time.time())
     overdue = {folder: record.get(folder, FolderEntry())._replace(missing_since=0.0) for folder in missing}
@@ -207,10 +207,10 @@ def reconcile(
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
 
-    The folders of notes are recorded in the home, unless nothing may be written there.
+    `records_folders`: the folders of notes are recorded in the home.
 
-    Without an index, or if it is damaged, everything on disk is queued. While a generation is under construction, its
-    completion is requested, since it may be whole now, and the edits that the answering one lacks come first.
+    Without an index, or if it is damaged, all documents on disk are queued. While a generation is under construction,
+    its completion is requested, since it may be whole now. Edits that the answering generation lacks come first.
 
     Raises:
         BrokerUnavailable: a part was not queued; reconcile again later.
@@ -224,12 +224,12 @@ def reconcile(
     live: _Look | None = index
     if complete or index_look is None:
         live = _look(partial(indexes.answering, agent), files, OtherFormat, imported=True)
-    # Of both generations: the one under construction lacks the notes of a folder that is missing.
+    # The missing notes of both generations: the one under construction lacks the notes of a missing folder.
     if records_folders:
-        _record_folders(files, index.found.missing_notes | (live or index).found.missing_notes)
+        _record_folders(files, index.difference.missing_notes | (live or index).difference.missing_notes)
     lacking = index.lacking
-    edited = {key for key in (live or index).lacking if key not in index.found.left_out}
-    stats = (live or index).found.scan.documents | index.found.scan.documents
+    edited = {key for key in (live or index).lacking if key not in index.difference.left_out}
+    stats = (live or index).difference.scan.documents | index.difference.scan.documents
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
@@ -246,12 +246,12 @@ def reconcile(
     if complete:
         queue.request_completion(agent.id)
     vanished = sum(key not in stats for key in marks)
-    changed = sum(key in stats and key in index.found.known for key in marks)
+    changed = sum(key in stats and key in index.difference.known for key in marks)
     return ReconcileReport(
-        on_disk=index.found.scan.count,
+        on_disk=index.difference.scan.count,
         new=len(marks) - changed - vanished,
         changed=changed,
         vanished=vanished,
-        problems=index.found.scan.problems,
+        problems=index.difference.scan.problems,
         seconds=time.monotonic() - began,
     )

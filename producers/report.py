@@ -24,13 +24,13 @@ from schemas.ports import ConditionReporter
 
 log = structlog.get_logger(__name__)
 
-#: Conditions are reported and the file is written at most this often.
+#: Least seconds between two reports of conditions and writes of the file.
 WRITE_SECONDS = 1.0
 
-#: Seconds after the last refusal that it stays in status.
+#: Seconds for which the last refusal stays in status.
 REFUSAL_SECONDS = 600.0
 
-#: Characters of a refused path that are shown.
+#: Largest number of shown characters of a refused path.
 _SHOWN_CHARS = 200
 
 _OF_AGENTS = (
@@ -44,7 +44,7 @@ _OF_AGENTS = (
 
 
 class WatchMode(StrEnum):
-    """Method by which changes of an agent's files are noticed."""
+    """Method of noticing changes of an agent's files."""
 
     EVENTS = "events"
     POLLING = "polling"
@@ -53,11 +53,11 @@ class WatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """Mode, and the reason if it is degraded. `wanted`: no other mode works for the file system."""
+    """Mode, and the reason if it is degraded. `is_required`: no other mode works for the file system."""
 
     mode: WatchMode
     reason: str | None = None
-    wanted: bool = False
+    is_required: bool = False
 
 
 _OFF = WatchState(WatchMode.OFF)
@@ -87,7 +87,7 @@ class _Entry:
             yield Condition(ConditionCode.WATCH_MOVED, printable(str(self.moved)))
         if self.overflow_open:
             yield Condition(ConditionCode.WATCH_OVERFLOWED)
-        elif state.mode is not WatchMode.OFF and state.reason is not None and not state.wanted:
+        elif state.mode is not WatchMode.OFF and state.reason is not None and not state.is_required:
             yield Condition(ConditionCode.WATCH_POLLS, params={"reason": state.reason})
         if self.refused:
             path, reason = self.refusal
@@ -117,7 +117,7 @@ class FilesReport:
         self._entries = {agent: _Entry() for agent in agents}
         self._dirty = True
         self._next_at = 0.0
-        self._told: dict[str, list[Condition]] = {}
+        self._reported: dict[str, list[Condition]] = {}
 
     def event(self, agent: str) -> None:
         """Record that the watcher reported a document of the agent."""
@@ -136,7 +136,7 @@ class FilesReport:
             entry.moved, self._next_at = path, 0.0  # the comparison is near
 
     def compared(self, agent: str, conditions: Sequence[Condition]) -> None:
-        """Record a comparison of the agent's files and index, which finds the lost changes, and its findings."""
+        """Record a comparison of the agent's files and index with its `conditions`. It has found all lost changes."""
         with self._changing(agent) as entry:
             entry.last_reconcile_at = time.time()
             entry.overflow_open, entry.moved = False, None
@@ -154,7 +154,7 @@ class FilesReport:
                 entry.state = state
 
     def refused(self, agent: str, kind: str, path: str, *, reason: str) -> None:
-        """Record that an event of a known agent named this path, which was not opened."""
+        """Record the refusal to open a path that an event of a known agent named."""
         log.warning("event_refused", kind=kind, agent=agent, reason=reason)
         text = "".join(sign if sign.isprintable() else "?" for sign in printable(path[: _SHOWN_CHARS + 1]))
         with self._changing(agent) as entry:
@@ -162,10 +162,10 @@ class FilesReport:
             entry.refused_at = time.monotonic()
             entry.refusal = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}...", reason
 
-    def tell_again(self) -> None:
+    def republish(self) -> None:
         """Report all conditions again: a broker that came back may have lost them."""
         with self._lock:
-            self._told.clear()
+            self._reported.clear()
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
@@ -180,15 +180,15 @@ class FilesReport:
             entries = {agent: replace(entry) for agent, entry in self._entries.items()}
         for agent, entry in entries.items():
             if entry.files is not None:
-                self._tell(agent, _OF_AGENTS, [*entry.conditions()])
-        unwritten = []
+                self._replace(agent, _OF_AGENTS, [*entry.conditions()])
+        conditions = []
         try:
             write_derived(self._path, {agent: entry.body() for agent, entry in entries.items()})
         except OSError as error:
             self._dirty = True
             params = {"error": error.strerror or str(error)}
-            unwritten = [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
-        self._tell("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), unwritten)
+            conditions = [Condition(ConditionCode.WATCH_STATE_UNWRITABLE, str(self._path), params=params)]
+        self._replace("*", (ConditionCode.WATCH_STATE_UNWRITABLE,), conditions)
 
     def close(self) -> None:
         """Remove the file: the process stops watching."""
@@ -200,7 +200,7 @@ class FilesReport:
             self._dirty = True
             yield self._entries[agent]
 
-    def _tell(self, agent: str, codes: Collection[ConditionCode], conditions: list[Condition]) -> None:
-        if self._told.get(agent) != conditions:
-            self._told[agent] = conditions
+    def _replace(self, agent: str, codes: Collection[ConditionCode], conditions: list[Condition]) -> None:
+        if self._reported.get(agent) != conditions:
+            self._reported[agent] = conditions
             self._reporter.replace(codes, conditions, agent=agent)

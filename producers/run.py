@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 #: Seconds that a comparison waits after a moved root or lost events.
 SETTLE_SECONDS = 1.0
 
-#: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
+#: Seconds until a second comparison after a folder moved: a job may still commit a document of the old folder.
 SECOND_LOOK_SECONDS = 30.0
 
 #: Seconds that the dispatcher gets to finish a flush.
@@ -51,15 +51,15 @@ SETTLED_WITHIN_SECONDS = 1.0
 #: Seconds between two checks of the broker's epoch and of the folders behind the watched paths.
 EPOCH_SECONDS = 5.0
 
-#: Seconds between two looks of the loop at `stop` and at the spool.
+#: Seconds between two checks of `stop` and of the spool.
 _STOP_SECONDS = 0.25
 
-#: Seconds that one look into the inbox waits; stopping takes about as long.
+#: Seconds for which the inbox reader waits for an event; stopping takes about as long.
 TAKE_SECONDS = 1.0
 
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
-#: Kinds of events about documents; without paths they are about all of the agent's.
+#: Kinds of events about documents. Without paths they are about all documents of the agent.
 _OF_DOCUMENTS = ("changed", "compaction", "grew", "ended")
 
 
@@ -76,10 +76,10 @@ def run_producers(
     pulses: Pulses | None = None,
     count: Callable[[SpooledUsage], None] = lambda _: None,
 ) -> None:
-    """Watch, compare and queue until `stop` is set. `count` counts the usage that commands spooled.
+    """Watch, compare and queue until `stop` is set. `count` receives the usage that commands spooled.
 
-    `on_ready` is called once, after every agent is watched and its first comparison was tried. At the end, documents
-    that wait for their quiet time are handed over. The threads report to `pulses`.
+    `on_ready` is called once, when every agent is watched and its first comparison was tried. At the end, documents in
+    their quiet time are handed over. The threads report to `pulses`.
 
     Raises:
         UserError: the port for hooks cannot be opened.
@@ -93,15 +93,16 @@ def run_producers(
         from producers.hook_server import HookServer  # without a port, starting does not wait for a web server's import
 
         hooks = HookServer(settings, settings.hooks.port, router.handle, reporter)
-    ended, pulse = threading.Event(), pulses.of("inbox")
-    reader = threading.Thread(target=read_inbox, args=(inbox, router.handle, ended, pulse), name="inbox", daemon=True)
+    inbox_stop, pulse = threading.Event(), pulses.of("inbox")
+    arguments = (inbox, router.handle, inbox_stop, pulse)
+    reader = threading.Thread(target=read_inbox, args=arguments, name="inbox", daemon=True)
     with ExitStack() as running:
         running.callback(router.close)
         router.start(stop)
         reader.start()
         pulse.belongs_to(reader)
         running.callback(reader.join)
-        running.callback(ended.set)
+        running.callback(inbox_stop.set)
         if hooks is not None:
             hooks.start()
             running.callback(hooks.stop)
@@ -145,8 +146,8 @@ class EventRouter:
         self._broker_was_away = False
         self._moved: set[str] = set()
         self._next_epoch = 0.0
-        queue.hold_back(self._agents.keys(), held=False)  # of an earlier process
-        self._unseen: set[str] = set()
+        queue.hold_back(self._agents.keys(), active=False)  # of an earlier process
+        self._unwatched: set[str] = set()
         self._dispatcher = Dispatcher(
             self._agents,
             queue,
@@ -163,24 +164,24 @@ class EventRouter:
         self._report.event(agent)
         self._dispatcher.touch(agent, key)
 
-    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+    def on_uncertain(self, agent: str, *, events_lost: bool = False) -> None:
         """Compare an agent whose events were lost, or whose roots appeared, vanished or moved."""
-        if lost:
+        if events_lost:
             log.warning("file_events_lost", agent=agent)
             self._report.overflow(agent)
         else:
             self._moved.add(agent)
         # Delayed: a storm of events causes at most one comparison a second.
-        reason = "file events were lost" if lost else "what is watched changed"
+        reason = "file events were lost" if events_lost else "a watched folder changed"
         self._request([agent], reason, delay_seconds=SETTLE_SECONDS)
 
     # Events of inbox, spool and hooks
 
     def handle(self, event: Event) -> None:
-        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged.
+        """Carry out an event from the inbox, the spool or a hook. Log events that make no sense.
 
         Raises:
-            EndUnkept: nothing was done, because the end of a session could not be kept.
+            EndUnkept: the end of a session could not be recorded, and nothing else was done.
         """
         agent, kind = self._agents.get(event.agent), event.kind
         if agent is None or kind not in (*_OF_DOCUMENTS, "reconcile", "session-start", "flush"):
@@ -196,7 +197,7 @@ class EventRouter:
             self._request([agent.id], kind, urgent=True)
 
     def _flush(self, agent: str) -> None:
-        """Queue everything that was written before this call, and wait until it is queued."""
+        """Queue all changes of before this call, and wait until they are queued."""
         if not self._watcher.settle(agent):
             # Polled or not watched: only a comparison finds the changes.
             self._request([agent], "flush", urgent=True)
@@ -204,7 +205,7 @@ class EventRouter:
         self._dispatcher.settle(SETTLED_WITHIN_SECONDS)
 
     def _look_at(self, agent: AgentSettings, event: Event) -> None:
-        """Hand over an event's documents. Transcripts outside of the agent's folders are refused, never opened."""
+        """Hand over an event's documents. Refuse transcripts outside of the agent's folders without opening them."""
         files, due, kind = self._files[agent.id], [], event.kind
         for path in event.paths:
             key, is_hint = files.key_of(path), kind != "changed"
@@ -225,7 +226,7 @@ class EventRouter:
         self._dispatcher.submit(agent.id, due)
 
     def _folder_changed(self, agent: str, path: str) -> None:
-        """Compare everything if a changed path that is no document lies in a folder of the agent's."""
+        """Compare all documents if a changed path that is no document lies in one of the agent's folders."""
         roots = [root.path for root in self._files[agent].watch_roots() if root.recursive]
         if ".." not in path.split("/") and any(Path(path).is_relative_to(root) for root in roots):
             self._request([agent], "a folder changed", urgent=True)
@@ -306,7 +307,7 @@ class EventRouter:
         write("files_compared", agent=agent.id, reason=reason, **numbers, seconds=round(report.seconds, 4))
         if agent.id in self._moved:
             self._moved.discard(agent.id)
-            self._request([agent.id], "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
+            self._request([agent.id], "a watched folder changed before", delay_seconds=SECOND_LOOK_SECONDS)
 
     def _note_state(self, agent: AgentSettings) -> None:
         if not agent.sync.watch:
@@ -317,8 +318,8 @@ class EventRouter:
             state = self._watcher.state(agent.id)
         self._report.watched(agent.id, state)
         # Without events, only a comparison for a search finds a change before the next one.
-        self._unseen = self._unseen - {agent.id} if state.mode is WatchMode.EVENTS else self._unseen | {agent.id}
-        self._dispatcher.unseen(self._unseen)
+        (self._unwatched.discard if state.mode is WatchMode.EVENTS else self._unwatched.add)(agent.id)
+        self._dispatcher.set_unwatched(self._unwatched)
 
     def _drain_spool(self) -> None:
         try:
@@ -330,7 +331,11 @@ class EventRouter:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
     def _handle_safely(self, event: Event | Hook | SpooledUsage) -> None:
-        """Handle what was spooled. A failure does not hold up later files. Raise EndUnkept if it has to come again."""
+        """Handle the content of a spooled file. A failure does not hold up later files.
+
+        Raises:
+            EndUnkept: the file has to stay in the spool.
+        """
         try:
             if isinstance(event, SpooledUsage):
                 return self._count(event)
@@ -343,15 +348,15 @@ class EventRouter:
             log.exception("event_unreadable")
 
     def _watch_epoch(self) -> None:
-        """Compare everything after the broker was away or lost data: it may have lost marks."""
+        """Compare all documents after the broker was away or lost data: it may have lost marks."""
         epoch = self._queue.epoch()
         if epoch is None:
             self._broker_was_away = True
             return
         if self._broker_was_away or self._epoch not in (None, epoch):
             log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
-            self._report.tell_again()
-            self._dispatcher.tell_again()
+            self._report.republish()
+            self._dispatcher.republish()
             self._request(self._agents, "the broker came back")
         self._broker_was_away = False
         self._epoch = epoch
@@ -361,9 +366,9 @@ class EventRouter:
         self._wake.set()
 
 
-def read_inbox(inbox: EventInbox, handle: Callable[[Event], None], ended: threading.Event, pulse: Pulse) -> None:
-    """Call `handle` with every event until `ended`, also after an absent broker and events that cannot be handled."""
-    while not ended.is_set():
+def read_inbox(inbox: EventInbox, handle: Callable[[Event], None], stop: threading.Event, pulse: Pulse) -> None:
+    """Call `handle` with every event until `stop`. Go on after an absent broker and after events that fail."""
+    while not stop.is_set():
         began = time.monotonic()
         try:
             event = inbox.take(TAKE_SECONDS)
@@ -377,7 +382,7 @@ def read_inbox(inbox: EventInbox, handle: Callable[[Event], None], ended: thread
         except Exception:
             log.exception("event_unreadable")
         # An absent broker answers at once: do not ask it in a tight loop.
-        ended.wait(TAKE_SECONDS - (time.monotonic() - began))
+        stop.wait(TAKE_SECONDS - (time.monotonic() - began))
 
 
 def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:

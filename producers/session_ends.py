@@ -1,4 +1,4 @@
-"""Ends of sessions in the file `home/session-ends`: slots of one size, whose space is taken before it is needed.
+"""Ends of sessions in the file `home/session-ends`: slots of one size, whose space is reserved beforehand.
 
 A slot holds the JSON of one `SessionEnd` with zeros behind it; other content is a free slot. The processes of a home
 take turns by a lock of the file. A full disk refuses no end as long as a slot is free.
@@ -19,26 +19,26 @@ from typing import Final
 #: Bytes of a slot.
 SLOT_BYTES: Final = 4096
 
-#: Slots that are made at once, and slots at most.
+#: Number of slots at first, and largest number of slots.
 RESERVED_SLOTS: Final = 256
 MOST_SLOTS: Final = 2048
 
-#: States of a session: it goes on, its end waits for a note, a note of it was written.
+#: States of a session: it continues, its end waits for a note, its note is written.
 OPEN: Final = "open"
 ENDED: Final = "ended"
 NOTED: Final = "noted"
 
 
 class EndUnkept(OSError):
-    """Raised when the end of a session cannot be kept."""
+    """Failure to record the end of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
     """End of the session of the transcript at `path`, at Unix time `at`.
 
-    `last_digest`: that of the last message in the session's note. `hook`: JSON of a hook that no producer has read yet;
-    it stands for all but the time.
+    `last_digest`: digest of the last message in the session's note. `hook`: JSON of a hook that no producer has read
+    yet. It stands for all fields but the time.
     """
 
     at: float
@@ -62,7 +62,7 @@ class SessionEnds:
         self._file = Path(home, "session-ends")
 
     def reserve(self) -> None:
-        """Take the space of the file. Raise OSError if there is no room."""
+        """Reserve the space of the file. Raise OSError if there is no room."""
         with self._locked() as file:
             size = os.fstat(file).st_size
             # Zeros are written: some file systems promise space that they do not have.
@@ -74,10 +74,10 @@ class SessionEnds:
             return sorted(_slots(file).values(), key=lambda end: end.at)
 
     def put(self, end: SessionEnd) -> None:
-        """Keep an end, on the disk, in place of its earlier record. The oldest noted session gives way if need be.
+        """Record an end on the disk, in place of its earlier record. If need be, it replaces the oldest noted session.
 
         Raises:
-            EndUnkept: no slot takes it, or the file cannot be opened.
+            EndUnkept: no slot is free, or the file cannot be opened.
             ValueError: it is longer than a slot.
         """
         data = json.dumps(asdict(end)).encode().ljust(SLOT_BYTES, b"\0")

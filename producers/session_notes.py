@@ -30,7 +30,7 @@ from memory.documents.content import DocumentGone, DocumentRefused
 from memory.documents.note_facts import NoteFacts
 from memory.documents.roots import archive_time, archives_of
 from memory.redaction import redactor_for
-from memory.transcripts.transcript_format import Said
+from memory.transcripts.transcript_format import Message
 from producers.hook_events import Hook, event_of
 from producers.session_ends import ENDED, NOTED, OPEN, EndUnkept, SessionEnd, SessionEnds
 from schemas.conditions import ConditionCode
@@ -51,10 +51,10 @@ _SLUG_TOKENS, _SLUG_BYTES = 32, 64 * 1024
 
 
 class SessionNotes:
-    """Writer of notes. The end of a session is kept in the home until its note is on the disk.
+    """Writer of notes. The end of a session is recorded in the home until its note is on the disk.
 
-    Claude Code and OpenClaw tell when a session ends. Codex does not, so its sessions end where another begins. One
-    thread writes notes, another one names them; stopping does not wait for names.
+    Claude Code and OpenClaw report the end of a session. Codex does not, so its sessions end when another begins. One
+    thread writes notes, another thread names them; stopping does not wait for names.
     """
 
     def __init__(self, settings: Settings, files: Mapping[str, AgentFiles], reporter: ConditionReporter) -> None:
@@ -63,7 +63,7 @@ class SessionNotes:
         self._settings, self._files, self._reporter = settings, files, reporter
         self._ends = SessionEnds(settings.home)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="session-notes")
-        self._unnamed: SimpleQueue[tuple[AgentSettings, str, datetime, Sequence[Said]] | None] = SimpleQueue()
+        self._unnamed: SimpleQueue[tuple[AgentSettings, str, datetime, Sequence[Message]] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._next_try = 0.0
         if self._agents:
@@ -71,10 +71,10 @@ class SessionNotes:
             self.look(time.monotonic())
 
     def note(self, event: Event) -> None:
-        """Keep the end of a session that an event tells, and write its note in the background.
+        """Record the end of a session that an event reports, and write its note in the background.
 
         Raises:
-            EndUnkept: the end could not be kept; the event has to come again.
+            EndUnkept: the end could not be recorded; the event has to come again.
         """
         if event.agent not in self._agents or not event.paths:
             return
@@ -103,7 +103,7 @@ class SessionNotes:
             self._submit()
 
     def close(self) -> None:
-        """Finish the note that is being written. The next process writes those that wait."""
+        """Finish the note that is being written. The next process writes the pending ones."""
         self._closing.set()
         self._unnamed.put(None)
         self._writing.shutdown()
@@ -113,7 +113,7 @@ class SessionNotes:
             self._writing.submit(self._write_notes)
 
     def _write_notes(self) -> None:
-        """Write all notes that wait, the earliest first, and report ends and notes that cannot be written."""
+        """Write all pending notes, the earliest first. Report ends and notes that cannot be written."""
         try:
             self._ends.reserve()
             self._reporter.resolve(ConditionCode.SESSION_ENDS_UNKEPT)
@@ -159,25 +159,25 @@ class SessionNotes:
         self._ends.drop(end)
 
     def _write(self, agent: AgentSettings, end: SessionEnd) -> None:
-        """Write the note of a session, or add to it, and record that. A note that a person deleted is not made again.
+        """Write the note of a session, or add to it, and record it. A note that a person deleted is not written again.
 
         Raises:
             RecalldError: the transcript cannot be read.
             OSError: workspace or home refuses.
         """
-        spoken = self._spoken(agent, end)
-        if spoken is None:
+        session = self._last_messages(agent, end)
+        if session is None:
             # A program may still be writing the transcript, or be moving it.
             if time.time() > end.at + RETRY_SECONDS:
                 self._ends.drop(end)
             return
-        key, speech = spoken
+        key, messages = session
         facts = NoteFacts(Path(end.path).name.partition(".")[0], end.program, key.path)
         at = datetime.fromtimestamp(end.at, agent.context.zone).astimezone(agent.context.zone)
-        noted = (end.agent, end.path, NOTED)
-        earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == noted]
+        written = (end.agent, end.path, NOTED)
+        earlier = [record for record in self._ends.all() if (record.agent, record.path, record.state) == written]
         notes = notes_with(agent.workspace, str(facts).partition("\n")[0])
-        path, words = unnoted(speech, facts, notes, earlier[-1].last_digest if earlier else "")
+        path, words = unnoted(messages, facts, notes, earlier[-1].last_digest if earlier else "")
         words = words[-agent.context.session_notes.messages :]
         if path is not None and words:
             extend_note(agent.workspace, path, session_note(words, at=at))
@@ -185,19 +185,19 @@ class SessionNotes:
             path = create_note(agent.workspace, note_name(at), session_note(words, at=at, facts=facts))
             self._unnamed.put((agent, path, at, words))
             log.info("session_note_written", agent=agent.id, path=path)
-        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(speech[-1])))
+        self._ends.put(replace(end, state=NOTED, last_digest=digest_of(messages[-1])))
         self._ends.drop(*earlier)
 
-    def _spoken(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Said]] | None:
-        """Return the transcript of a session that ended, and its last messages; None without any words."""
+    def _last_messages(self, agent: AgentSettings, end: SessionEnd) -> tuple[DocumentKey, list[Message]] | None:
+        """Return the transcript of a session that ended, and its last messages; None without any message."""
         files = self._files[agent.id]
         for path in _transcripts(end.path, end.at):
             if (key := files.key_of(path)) is None:
                 continue
             with suppress(DocumentGone, DocumentRefused), files.opened(key, settled=False) as opened:
                 redact = redactor_for(agent, SESSIONS_SOURCE)
-                if speech := last_words(opened.lines(), redact=redact, format=opened.format):
-                    return key, speech
+                if messages := last_words(opened.lines(), redact=redact, format=opened.format):
+                    return key, messages
         return None
 
     def _name_notes(self) -> None:
@@ -209,18 +209,18 @@ class SessionNotes:
 
 
 def _transcripts(path: str, at: float) -> list[str]:
-    """Return the files that may hold the session of a transcript that ended at a time, the likeliest first."""
+    """Return the files that may hold the session of a transcript that ended at `at`, the likeliest first."""
     archives = archives_of(path)
     # From that archive on, the file itself is of a session that began later.
     later = [archive for archive in archives if archive_time(archive) >= at - _LATE_SECONDS]
     return later[:1] or [path, *archives[-1:]]
 
 
-def _name(agent: AgentSettings, note: str, at: datetime, speech: Sequence[Said]) -> None:
-    """Rename a note after the name that a chat model gives to the conversation, if one is configured.
+def _name(agent: AgentSettings, note: str, at: datetime, messages: Sequence[Message]) -> None:
+    """Rename a note with the title that a chat model gives to the conversation, if a model is configured.
 
     Raises:
-        Exception: the model cannot be asked, or gives no name.
+        Exception: the model does not answer, or gives no title.
     """
     settings = agent.context.session_notes.slug
     if settings.base_url is None or settings.model is None:
@@ -228,7 +228,7 @@ def _name(agent: AgentSettings, note: str, at: datetime, speech: Sequence[Said])
     from memory.embedding.providers.transport import post_json
 
     key = settings.api_key.get_secret_value() if settings.api_key is not None else "none"
-    prompt = {"role": "user", "content": slug_prompt(speech)}
+    prompt = {"role": "user", "content": slug_prompt(messages)}
     answer = post_json(
         f"{settings.base_url.rstrip('/')}/chat/completions",
         {"model": settings.model, "messages": [prompt], "max_tokens": _SLUG_TOKENS},

@@ -1,6 +1,6 @@
 """Spool of hooks, of commands' usage, and of events without a broker: one file each, read by the producers.
 
-Writers rename a hidden file, so that a reader sees a file whole or not at all. The reader moves unreadable files to
+Writers rename a hidden file, so that readers never see half of a file. The reader moves unreadable files to
 `home/spool/damaged`, beside a text with the reason. An agent's program waits for the top-level imports of this module
 (`recalld.hooks.entry`).
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SPOOL = "spool"
 DAMAGED = "damaged"
 
-#: Bytes of a file at most: writers leave no larger one.
+#: Largest number of bytes of a file: writers leave no larger one.
 MAX_BYTES = 4 * 1024 * 1024
 
 #: Seconds after which a hidden file belongs to a writer that died.
@@ -96,8 +96,8 @@ def _write(home: str, content: dict[str, object]) -> None:
 def drain(home: Path, deliver: Callable[[Event | Hook | SpooledUsage], None]) -> tuple[str, ...]:
     """Deliver all spooled files, oldest first, and remove each one after its delivery.
 
-    Return one sentence for each file that was set aside. An exception of `deliver` passes through and keeps its file
-    and the later ones; `EndUnkept` keeps its file alone. An event may be delivered again after a crash.
+    Return one sentence for each file that was set aside. After an exception of `deliver`, which passes through, its
+    file and the later ones stay. After `EndUnkept` only its file stays. A crash may cause a second delivery.
     """
     from contextlib import suppress
 
@@ -136,7 +136,7 @@ def _waiting(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Event | Hook | SpooledUsage:
-    """Return the content of a file. Raise ValueError if it has none; the message says why."""
+    """Return the content of a file. Raise ValueError with the reason if it has none."""
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -162,9 +162,9 @@ def _parse(raw: Any) -> Event | Hook | SpooledUsage:
         raise ValueError("it does not hold a JSON object")  # noqa: TRY004 - content of a file
     texts: dict[str, Any] = {name: entry.get(name) for name in ("kind", "agent", "session", "meant", "program")}
     needed = ("kind", "agent") if hook is None else ("kind",)
-    given = [text for name, text in texts.items() if text is not None or name in needed]
+    present = [text for name, text in texts.items() if text is not None or name in needed]
     paths, at = entry.get("paths", []), entry.get("at")
-    if not isinstance(paths, list) or not all(isinstance(text, str) for text in (*given, *paths)):
+    if not isinstance(paths, list) or not all(isinstance(text, str) for text in (*present, *paths)):
         raise ValueError("its kind, agent, session and paths must be texts")
     if hook is None:
         return Event(texts["kind"], texts["agent"], tuple(paths))

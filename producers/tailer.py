@@ -1,8 +1,8 @@
-"""Looks at growing transcripts: which of them are due before their quiet time is over.
+"""Growth of transcripts, which makes some of them due before their quiet time is over.
 
 A transcript is due at once when enough was appended (`sync.sessions`), when it was truncated or rewritten, when its
 agent compacted the conversation, and on request; else after the quiet time. The recorded growth may be forgotten at any
-time: after a restart, the comparison of files and index finds what was not handed over.
+time: after a restart, the comparison of files and index finds changes that were not handed over.
 """
 
 from __future__ import annotations
@@ -31,37 +31,38 @@ BLOCK_BYTES = 64 * 1024
 #: A transcript with a longer unfinished line is due.
 LONGEST_LINE_BYTES = 4 * 1024 * 1024
 
-#: `read(offset, size)` gives up to `size` bytes of the file.
+#: `read(offset, size)` returns up to `size` bytes of the file.
 Read = Callable[[int, int], bytes]
 
-#: Transcripts whose growth is kept; the growth of others is read from the index.
-MAX_KNOWN = 10_000
+#: Largest number of transcripts whose growth is recorded; the growth of others is read from the index.
+MAX_TRANSCRIPTS = 10_000
 
 
 @dataclass(slots=True)
 class Growth:
     """Growth of a transcript since it was handed over.
 
-    `base`: its stat then, None before the first hand-over. `lines`: whole lines appended since. `counted_to`: byte at
-    which the next line begins.
+    `base`: stat at the last hand-over, None before the first. `lines`: whole lines appended since. `counted_to`: byte
+    at which the next line begins.
     """
 
     base: FileStat | None
     counted_to: int
     lines: int = 0
 
-    def is_due(self, stat: FileStat, read: Read, sync: SyncSessions, *, whole: bool = False) -> bool:
-        """Return True if a transcript in this state is due before its quiet time; a `whole` one is after any change.
+    def is_due(self, stat: FileStat, read: Read, sync: SyncSessions, *, at_any_change: bool = False) -> bool:
+        """Return True if a transcript in this state is due before its quiet time is over.
 
-        The appended lines of another one are read if they decide. A line that records a compaction makes it due, if the
-        settings say so. Bytes that an earlier look has read are not read again, except for the unfinished last line.
+        `at_any_change`: the appended lines do not matter. Otherwise they are read if they decide. A line that records a
+        compaction makes the transcript due if the settings say so. No byte is read twice, except for those of the
+        unfinished last line.
         """
         if self.base is not None and self.base.agrees_with(stat):
             return False
         size = self.base.size if self.base is not None else 0
         if self.base is not None and (stat.inode != self.base.inode or stat.size < max(size, self.counted_to)):
             return True  # truncated or rewritten
-        if whole or stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
+        if at_any_change or stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
             return True
         compacted = self._count(stat.size, read)
         if self.lines >= sync.delta_messages or (compacted and sync.post_compaction_force):
@@ -93,9 +94,9 @@ class Growth:
 
 
 class Tailer:
-    """Judge of growing transcripts. For one thread.
+    """Finder of due transcripts. For one thread.
 
-    `indexed` opens the index that an agent's files must agree with (None without an index).
+    `indexed` opens the index that an agent's files must agree with, None without an index.
     """
 
     def __init__(
@@ -107,12 +108,13 @@ class Tailer:
         self._agents = agents
         self._files = files
         self._indexed = indexed
-        self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
+        self._growth: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
 
     def due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> dict[DocumentKey, FileStat | None]:
-        """Return the due ones of these transcripts with their stats, None for a vanished one to forget.
+        """Return the due ones of these transcripts with their stats; the stat None tells to forget a vanished one.
 
-        Of one with True any change is enough. After an unexpected error all of them are due. Never raises.
+        True for a key: any change makes the transcript due. After an unexpected error all of them are due. Never
+        raises.
         """
         try:
             return dict(self._due(agent, keys))
@@ -121,46 +123,46 @@ class Tailer:
             return dict.fromkeys(keys)
 
     def _due(self, agent: str, keys: Mapping[DocumentKey, bool]) -> Iterator[tuple[DocumentKey, FileStat | None]]:
-        self._meet(agent, keys)
+        self._load_growth(agent, keys)
         files, sync = self._files[agent], self._agents[agent].sync.sessions
         for key, forced in keys.items():
-            growth = self._known[agent, key]
+            growth = self._growth[agent, key]
             try:
                 with files.opened(key, settled=False) as opened:
-                    # Compressed ones and archives do not grow.
-                    is_whole = forced or opened.compressed or archived_path(key.path) is not None
-                    if growth.is_due(opened.stat, opened.block, sync, whole=is_whole):
+                    # Compressed transcripts and archives do not grow.
+                    at_any_change = forced or opened.compressed or archived_path(key.path) is not None
+                    if growth.is_due(opened.stat, opened.block, sync, at_any_change=at_any_change):
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat
             except DocumentGone:
-                del self._known[agent, key]
+                del self._growth[agent, key]
                 if forgets(files, key):
                     yield key, None
             except DocumentRefused:
-                del self._known[agent, key]
+                del self._growth[agent, key]
             except Exception as error:  # noqa: BLE001 - the worker that reads it records the error
                 log.warning("transcript_not_looked_at", agent=agent, error=type(error).__name__)
                 if forced:
                     yield key, None
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        while len(self._growth) > MAX_TRANSCRIPTS:
+            self._growth.popitem(last=False)
 
-    def _meet(self, agent: str, keys: Mapping[DocumentKey, bool]) -> None:
-        """Make sure that the growth of these is known: at first sight, read it from the index."""
-        strangers = [key for key in keys if (agent, key) not in self._known]
+    def _load_growth(self, agent: str, keys: Mapping[DocumentKey, bool]) -> None:
+        """Make sure that the growth of these transcripts is recorded. Read it from the index if it is not."""
+        unrecorded = [key for key in keys if (agent, key) not in self._growth]
         for key in keys:
-            self._known.setdefault((agent, key), Growth(None, 0))
-            self._known.move_to_end((agent, key))
+            self._growth.setdefault((agent, key), Growth(None, 0))
+            self._growth.move_to_end((agent, key))
         try:
-            reader = self._indexed(self._agents[agent]) if strangers else None
+            reader = self._indexed(self._agents[agent]) if unrecorded else None
             if reader is None:
                 return
             with closing(reader):
-                for key in strangers:
+                for key in unrecorded:
                     if (file := reader.file(key)) is not None:
                         mark, size = reader.transcript(key), file.stat.size
                         counted_to = min(mark.offset, size) if mark is not None else size
-                        self._known[agent, key] = Growth(file.stat, counted_to)
+                        self._growth[agent, key] = Growth(file.stat, counted_to)
         except RecalldError as error:
-            # Without the index, everything in them counts as new.
+            # Without the index, all of their lines count as new.
             log.warning("index_not_looked_at", agent=agent, error=str(error))

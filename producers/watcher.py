@@ -1,8 +1,8 @@
-"""Watcher of the agents' files: one look for all, and changes of the system that say when to look.
+"""Watcher of the agents' files: looks at the files, and events of the system that start a look.
 
 A *look* lists an agent's files by stat, watches each folder before it lists it, and compares the stats with those of
-the look before. Nothing falls between a watch and a listing. Changes of single documents are reported as they come.
-Changes of folders, polling and lost events lead to a look.
+the previous look. No change falls between a watch and a listing. Changes of single documents are reported as they
+come. Changes of folders, polling and lost events lead to a look.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ log = structlog.get_logger(__name__)
 #: Share of one core that polling may take.
 MAX_CPU_SHARE = 0.02
 
-#: CPU seconds of a look up to which every `settle` looks: about 20,000 documents.
+#: Largest cost of a look, in CPU seconds, at which `settle` looks: about 20,000 documents.
 SETTLE_CPU_SECONDS = 0.1
 
-#: Seconds that the changes of folders wait at most after a look: a storm of changes leads to few looks.
+#: Longest pause after a look, in seconds, so that a storm of changes leads to few looks.
 _LONGEST_PAUSE_SECONDS = 1.0
 
 #: Bytes of a packed stat before its change time.
@@ -63,15 +63,16 @@ class WatchListener(Protocol):
     def on_change(self, agent: str, key: DocumentKey) -> None:
         """Handle a document that was written, moved, created or deleted."""
 
-    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
-        """Compare the agent's files with its index: events were `lost`, or documents vanished, or roots changed."""
+    def on_uncertain(self, agent: str, *, events_lost: bool = False) -> None:
+        """Compare the agent's files with its index: `events_lost`, or documents vanished, or roots changed."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """An agent's files and their last look. `folders` have a watch, `flat` ones only because of a root in them.
+    """Files of an agent at the last look. `folders` have a watch, `flat` ones only because of a root in them.
 
-    `targets`: device and inode of each of the `roots`.
+    `targets`: device and inode of each of the `roots`. `stats`: packed stats by hash of the document's key.
+    `is_listed`: there was a look.
     """
 
     files: AgentFiles
@@ -81,9 +82,9 @@ class _Watched:
     targets: Sequence[tuple[int, int] | None] = ()
     folders: set[str] = field(default_factory=set)
     flat: set[str] = field(default_factory=set)
-    seen: dict[int, bytes] = field(default_factory=dict)
+    stats: dict[int, bytes] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
-    looked: bool = False
+    is_listed: bool = False
     cpu_seconds: float = 0.0
 
     @property
@@ -91,14 +92,14 @@ class _Watched:
         return self.state.mode is WatchMode.POLLING
 
     def depends_on(self, folder: str, name: str) -> bool:
-        """Return True if a change of a folder or link may change which documents there are."""
+        """Return True if a change of a folder or link may add or remove documents."""
         if not name or (folder in self.folders - self.flat and is_folder_name(name)):
             return True
         return folder in self.flat and self.files.watch_roots() != self.roots
 
 
 class _Look(KnownFiles):
-    """Stats of one look, about 170 bytes a document, of which so many bytes are compared with the look before."""
+    """Stats of one look, about 170 bytes a document. `compared`: bytes of a stat that count in the comparison."""
 
     def __init__(self, before: Mapping[int, bytes], compared: int | None) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ class Watcher:
         with watched.lock:
             blind = blind_folder([root.path for root in watched.files.watch_roots()], mounts=self._mounts)
             reason = "{} lies on {}, where the system does not tell what other machines change"
-            self._look(agent, watched, _polling(reason.format(*blind), wanted=True) if blind else _EVENTS)
+            self._look(agent, watched, _polling(reason.format(*blind), is_required=True) if blind else _EVENTS)
 
     def settle(self, agent: str) -> bool:
         """Report the changes of an agent before this call. Return False if the agent is polled or not watched.
@@ -211,7 +212,7 @@ class Watcher:
 
     def _look(self, agent: str, watched: _Watched, state: WatchState | None = None) -> None:
         """List the files, watch their folders, and report the differences from the last look."""
-        began, first, before = time.thread_time(), not watched.looked, watched.seen
+        began, first, before = time.thread_time(), not watched.is_listed, watched.stats
         places, was_polled = (watched.roots, watched.unlisted), watched.is_polled
         watched.state = state or watched.state
         try:
@@ -221,20 +222,20 @@ class Watcher:
             scan = self._scan(watched)
         if watched.is_polled:
             self._start("watch-polling", self._poll)
-        watched.unlisted, watched.looked, watched.cpu_seconds = scan.unlisted, True, time.thread_time() - began
+        watched.unlisted, watched.is_listed, watched.cpu_seconds = scan.unlisted, True, time.thread_time() - began
         if first:
             return
         for key in scan.documents:
             self._listener.on_change(agent, key)
         # A root also vanishes with its disk: only the comparison with the index can call documents deleted.
-        vanished, began_to_poll = not before.keys() <= watched.seen.keys(), watched.is_polled and not was_polled
+        vanished, began_to_poll = not before.keys() <= watched.stats.keys(), watched.is_polled and not was_polled
         if vanished or began_to_poll or places != (watched.roots, watched.unlisted):
             self._listener.on_uncertain(agent)
 
     def _scan(self, watched: _Watched) -> Scan:
         """Return the differences from the last look. Every folder gets its watch before it is listed, unless polled."""
-        # On some file systems every look moves the change times: a comparison for a search finds what only they tell.
-        look = _Look(watched.seen, _WITHOUT_CTIME if watched.is_polled else None)
+        # On some file systems every look moves the change times. Changes of these alone are left to comparisons.
+        look = _Look(watched.stats, _WITHOUT_CTIME if watched.is_polled else None)
         folders: set[str] = set()
         entered: set[str] = set()
 
@@ -259,7 +260,7 @@ class Watcher:
                 for root in watched.roots:
                     watch(existing_folder(str(root.path)), recursive=root.recursive, enters=root.recursive)
             scan = watched.files.scan(but=look, entering=None if source.recursive else watch)
-        watched.flat, watched.seen = folders - entered, look.now
+        watched.flat, watched.stats = folders - entered, look.now
         with self._lock:
             released, watched.folders = watched.folders - folders, folders
             for folder in released.difference(*(watched.folders for watched in self._agents.values())):
@@ -284,7 +285,7 @@ class Watcher:
                 self._threads[name].start()
 
     def _follow(self, source: ChangeSource) -> None:
-        """Carry out the changes of a source. If that fails, the agents are polled until their next refresh."""
+        """Carry out the changes of a source. After a failure, the agents are polled until their next refresh."""
         try:
             for changes in source.changes():
                 if self._stop.is_set():
@@ -308,7 +309,7 @@ class Watcher:
         """Report changed documents and look at agents with changed folders. Return the seconds that looks took."""
         for agent, watched in list(self._agents.items()) if changes.overflowed else ():
             if not watched.is_polled:
-                self._listener.on_uncertain(agent, lost=True)
+                self._listener.on_uncertain(agent, events_lost=True)
         owners = cache(self._owners_of)
         for folder, name in changes.documents:
             for agent, watched in owners(folder):
@@ -330,11 +331,11 @@ class Watcher:
         if key is None:
             return
         with watched.lock:
-            before = watched.seen.pop(hash(key), None)
+            before = watched.stats.pop(hash(key), None)
             with suppress(RecalldError):
                 if (stat := watched.files.stat(key)) is not None:
-                    watched.seen[hash(key)] = packed(stat)
-            if before is not None and before == watched.seen.get(hash(key)):
+                    watched.stats[hash(key)] = packed(stat)
+            if before is not None and before == watched.stats.get(hash(key)):
                 return  # a look came first
         self._listener.on_change(agent, key)
 
@@ -369,12 +370,14 @@ def _target(root: WatchRoot) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-def _polling(reason: str, *, wanted: bool = False) -> WatchState:
-    return WatchState(WatchMode.POLLING, f"{reason}. Files are looked at every few seconds instead", wanted=wanted)
+def _polling(reason: str, *, is_required: bool = False) -> WatchState:
+    return WatchState(
+        WatchMode.POLLING, f"{reason}. Files are looked at every few seconds instead", is_required=is_required
+    )
 
 
 def blind_folder(folders: Iterable[Path], *, mounts: Path = MOUNTS) -> tuple[Path, str] | None:
-    """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
+    """Return the first folder on a file system of `_BLIND` and the type; None without one, or without a mount list."""
     lines = mounts.read_bytes().splitlines() if mounts.is_file() else []
     # Spaces and the like are octal escapes there.
     fields = ([part.decode("unicode_escape").encode("latin-1") for part in line.split(b" ")] for line in lines)

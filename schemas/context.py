@@ -50,9 +50,9 @@ class PromptAnswer(Wire):
 
 
 class BootstrapFile(Wire):
-    """File that a session begins with: characters of the file, and characters and tokens of its shown part.
+    """File that a session begins with: its characters, and the characters and tokens of its shown part.
 
-    `text` only if it was asked for. `problem`: the reason why nothing is shown.
+    `text` is there on request only. `problem`: the reason why nothing is shown.
     """
 
     path: str
@@ -113,7 +113,7 @@ class FlushRequest(Wire):
 
 
 class FlushAnswer(Wire):
-    """Plan of a flush that is `due`, else the code of why not in `skip`, such as "below_threshold".
+    """Plan of a flush that is `due`, else the code of the reason in `skip`, such as "below_threshold".
 
     A plan has the prompts of the hidden turn, the only `path` that it may write, and the token for "nothing to say".
     Afterwards the session's `flushed_at` is `cycle`, the number of compactions when the plan was made.

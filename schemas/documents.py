@@ -38,7 +38,7 @@ class DocumentKey:
 
     @classmethod
     def decode(cls, text: str) -> DocumentKey:
-        """Return the key that `encode` made a string of."""
+        """Return the key of a string made by `encode`."""
         source, _, path = text.partition("\0")
         return cls(source, path)
 
@@ -59,7 +59,7 @@ class FileStat:
     ctime_ns: int = 0
 
     def agrees_with(self, now: FileStat) -> bool:
-        """Return True if a file in the state `now` is, as far as is known, unchanged since this state."""
+        """Return True if a file in the state `now` shows no change since this state."""
         if self.size != now.size or self.mtime_ns != now.mtime_ns or self.inode != now.inode:
             return False
         return self.ctime_ns == now.ctime_ns or not self.ctime_ns or not now.ctime_ns

@@ -5,8 +5,8 @@ RecalldError
 +-- Transient              try again, not before `retry_after` seconds
 |   +-- BrokerUnavailable
 |   +-- Waiting            the endpoint is in its cool-down; an earlier error has the reason
-|   |   +-- Stopped        nothing is sent, because earlier answers were useless
-|   +-- Unusable           an answer that is billed holds no usable vectors; only a person can mend that
+|   |   +-- Stopped        no request is sent, because earlier answers were useless
+|   +-- Unusable           a billed answer has no usable vectors; only a person can mend that
 |   +-- Throttled          the provider asks all users of the account to slow down
 |   +-- Paced              a rate limit of the settings is reached for the moment
 |   +-- OutOfMemory        this process is at its memory limit; it ends, and another one goes on
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 def backoff(failures: int, *, first: float, longest: float) -> float:
-    """Return the seconds to wait after so many failures in a row: doubled with each of them, up to the longest."""
+    """Return the seconds to wait after a number of failures in a row: doubled with each, at most `longest`."""
     return min(longest, first * 2.0 ** min(max(failures, 1) - 1, 30))
 
 
@@ -55,7 +55,7 @@ class Throttled(Transient):
 
 
 class Waiting(Transient):
-    """Refusal to send during the endpoint's cool-down. It says nothing new about the endpoint."""
+    """Refusal to send during the endpoint's cool-down. It is no new sign of the endpoint's state."""
 
 
 class Stopped(Waiting):
@@ -63,9 +63,9 @@ class Stopped(Waiting):
 
 
 class Unusable(Transient):
-    """Answer that is billed and holds no usable vectors: to send the same texts again would pay for them again.
+    """Billed answer without usable vectors: sending the same texts again would cost the same again.
 
-    `got` and `expected` are the dimensions of the vectors if they are wrong, else None.
+    `got` and `expected` are dimensions of vectors if they differ, else None.
     """
 
     def __init__(self, message: str, *, got: int | None = None, expected: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Globs over paths, as people know them from .gitignore.
+"""Globs over paths, as in .gitignore.
 
 *       anything within one component; `?` one character, `[a-z]` one of these, `[!a-z]` one of the others
 **      any number of components
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 
 _MAX_CHARS = 1_000
 
-#: What follows the [ of a set, and the characters of it that mean something else in a regular expression.
+#: Rest of a set after its [, and the characters in a set that have another meaning in a regular expression.
 _SET = re.compile(r"(?P<negated>[!^]?)(?P<signs>[^/][^]/]*)\]")
 _SPECIAL = re.compile(r"[][^&|~\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Globs:
-    """Filter of paths by `include` and `exclude`, compiled once. Without `include`, all that is not excluded counts."""
+    """Filter of paths by `include` and `exclude`, compiled once. Without `include`, all other paths pass."""
 
     include: _Union | None
     exclude: _Union | None
 
     def admits(self, path: str, *, skip: int = 0) -> bool:
-        """Return True if a document of that path counts. Globs without a slash ignore the first `skip` characters."""
+        """Return True if a path passes. Globs without a slash ignore the first `skip` characters."""
         if self.include is not None and not self.include.matches(path, skip):
             return False
         return self.exclude is None or not self.exclude.matches(path, skip)
@@ -40,7 +40,7 @@ class Globs:
 
 @dataclass(frozen=True, slots=True)
 class _Union:
-    """Globs of which one must match: those that begin where the path does, and those for any depth."""
+    """Globs of which one must match: `anchored` ones at the beginning of the path, `floating` ones at any depth."""
 
     anchored: re.Pattern[str] | None
     floating: re.Pattern[str] | None
@@ -55,7 +55,7 @@ def compiled(include: Sequence[str], exclude: Sequence[str]) -> Globs | None:
     """Return the globs as one value; None when there are none.
 
     Raises:
-        ValueError: one of them is no glob. The message says which and why.
+        ValueError: a pattern is no glob. The message has the pattern and the reason.
     """
     return Globs(_union(include), _union(exclude)) if include or exclude else None
 

@@ -1,7 +1,7 @@
 """Ports between packages, and the values that cross them.
 
-Producers and workers do not import each other. A service that one needs of the other is a protocol here. `workers` or
-`producers` implement it, and the front door hands it over.
+Producers and workers do not import each other. A service that one package needs of the other is a protocol here. The
+other package implements it, and the front door hands it over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class VectorProgress:
-    """Rate at which vectors join the index, in chunks a second, at Unix time `at`; 0 while it is not known."""
+    """Rate at which vectors join the index, in chunks a second, at Unix time `at`; 0 if unknown."""
 
     rate: float = 0.0
     at: float = 0.0
@@ -104,7 +104,7 @@ class UsageRecorder(Protocol):
     """Recorder of the cost of embedding requests."""
 
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        """Add one request. `agents` are the shares of the agents whose texts it carried. Never raises.
+        """Add one request. `agents` are the shares of the agents whose texts were in it. Never raises.
 
         The shares' inputs and tokens add up to the request's; its count is in each of them. `queries`: it was for a
         search, not for an index.
@@ -115,30 +115,30 @@ class JobQueue(Protocol):
     """Queue of changed documents, filled by producers."""
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
-        """Mark documents as pending and see to it that a job will look at each of them.
+        """Mark documents as pending, and make sure that a job will read each of them.
 
-        Several marks of one document before its job starts are one job; a mark during its job causes
-        exactly one more. Documents given earlier are taken earlier.
+        Several marks of one document before its job starts cause one job; a mark during its job causes exactly one
+        more. Documents marked earlier are processed earlier.
 
         Raises:
             BrokerUnavailable: nothing was marked; the caller keeps the event.
         """
 
     def request_vectors(self, agent: str) -> None:
-        """See to it that chunks without vectors get theirs."""
+        """Request the missing vectors of chunks."""
 
     def request_completion(self, agent: str) -> None:
-        """See to it that a generation under construction is checked and, if whole, put in place."""
+        """Request a check of the generation under construction. If it is complete, it becomes the current one."""
 
 
 class ProducerQueue(JobQueue, Protocol):
     """Queue as a running producer sees it."""
 
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
-        """Record that producers hold back changes of these agents, or do so no longer. Never raises."""
+    def hold_back(self, agents: Collection[str], *, active: bool) -> None:
+        """Record that producers hold back changes of these agents, or, without `active`, no longer do. Never raises."""
 
     def epoch(self) -> str | None:
-        """Return a name of the queue's data, another one after a loss; None while the queue does not answer."""
+        """Return a name of the queue's data, which changes after a loss; None while the queue does not answer."""
 
 
 class PendingReader:
@@ -184,7 +184,7 @@ class PendingReader:
 
 
 def refusal_of(queue: PendingReader) -> str | None:
-    """Return the reason why an answering queue takes nothing new; None if it does, or does not answer."""
+    """Return the reason why an answering queue accepts no messages; None if it does, or does not answer."""
     facts = queue.broker()
     return None if facts is None or facts.writable else facts.warning or "the broker takes nothing new"
 
@@ -196,8 +196,8 @@ class Event:
     `kind`: session-start or reconcile (compare everything), flush (documents in their quiet time are due), changed
     (these paths are due), compaction (these transcripts are due, if the settings say so), grew (these transcripts are
     due when their thresholds or their quiet time say so) or ended (the sessions of these transcripts ended, and they
-    are due). With a `ticket`, its sender waits until producers have handled it (`EventInbox.ask`). `program`: the
-    agents' program whose hook it was. `at`: the Unix time at which a hook was sent.
+    are due). With a `ticket`, its sender waits until producers have handled it (`EventInbox.ask`). `program`: agents'
+    program that sent the hook. `at`: Unix time of the hook.
     """
 
     kind: str
@@ -215,7 +215,7 @@ class EventInbox(Protocol):
         """Leave one event.
 
         Raises:
-            BrokerUnavailable: it was not left; spool it.
+            BrokerUnavailable: the event was not left; spool it.
         """
 
     def take(self, timeout_seconds: float) -> Event | None:

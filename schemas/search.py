@@ -1,6 +1,6 @@
 """Request and answer of a search and of a read, as they travel over HTTP, MCP and the shell.
 
-Field names are camelCase on the wire: users of the reference system know them so.
+Field names are camelCase on the wire, as in the reference system.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 Mode = Literal["hybrid", "vector", "keyword", "none"]
 
-#: What a search goes through: notes, transcripts, both, or a wiki, which no memory of recalld has.
+#: Scope of a search: notes, transcripts, both, or a wiki, which no memory of recalld has.
 Corpus = Literal["memory", "wiki", "all", "sessions"]
 
 
@@ -25,8 +25,8 @@ class Wire(BaseModel):
 def _whole(value: object) -> object:
     """Return the text with a replacement character for each half of a surrogate pair.
 
-    JSON can escape them, a program that cuts a text by UTF-16 units sends them, and a shell passes on bytes that are no
-    UTF-8 as some; no memory holds one.
+    They come from escapes in JSON, from programs that cut a text by UTF-16 units, and from a shell's bytes that are not
+    UTF-8. No memory holds one.
     """
     if not isinstance(value, str) or value.isascii():
         return value
@@ -34,9 +34,9 @@ def _whole(value: object) -> object:
 
 
 class SearchRequest(Wire):
-    """Request for a search. Of a very long query only the beginning is searched, and the answer says so.
+    """Request for a search. For a very long query, only its beginning is searched, and the answer says so.
 
-    `corpus` narrows `sources`: a corpus that is no source finds nothing.
+    `corpus` narrows `sources`: a corpus that is not among them finds nothing.
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
@@ -49,14 +49,14 @@ class SearchRequest(Wire):
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
 
     def searched(self, configured: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the sources that this request is about, of an agent with these."""
+        """Return the sources that this request searches, by default those of the agent's settings."""
         if self.corpus in ("memory", "sessions"):
             return (self.corpus,) if self.sources is None or self.corpus in self.sources else ()
         return self.sources if self.sources is not None else configured
 
 
 class AlsoIn(Wire):
-    """Other documents that hold the text of a result: how many, and the paths of the newest."""
+    """Other documents that hold the text of a result: their number, and the paths of the newest."""
 
     count: int
     paths: tuple[str, ...]
@@ -65,10 +65,10 @@ class AlsoIn(Wire):
 class SearchResult(Wire):
     """One passage of memory and the part of it that matched. Lines are 1-based and inclusive.
 
-    `startLine` to `endLine` are the passage: what `citation` names, and where `get` reads on. `snippetStartLine` to
-    `snippetEndLine` lie within them and hold the shown text. Of a transcript they are the passage's: lines of its file
-    are messages, and of a passage it is known which it spans, not where in it each begins. `alsoIn` is there when other
-    documents hold the same text: copies are one result.
+    `startLine` to `endLine` are the passage, which `citation` names. `snippetStartLine` to `snippetEndLine` lie within
+    it and hold the shown text. In a transcript they equal those of the passage: its lines are messages, and the place
+    of each message within a passage is unknown. `alsoIn` is there when other documents hold the same text: copies are
+    one result.
     """
 
     path: str
@@ -111,10 +111,10 @@ class ConditionState(Wire):
 
 
 class SearchAnswer(Wire):
-    """Results, best first, and how they were found.
+    """Results, best first, and the conditions of the search.
 
-    `degraded` lists in words what was missing (empty when nothing was), `conditions` the same as codes. `stale`:
-    changed documents are not indexed yet, `pending` says how many. An unavailable memory is an answer too: no results,
+    `degraded` lists the missing parts of the search in words, `conditions` lists them as codes. `stale`: changed
+    documents are not indexed yet, `pending` has their number. An unavailable memory is an answer, too: no results,
     `disabled` or `unavailable`, `error` and `action`.
     """
 
@@ -159,10 +159,10 @@ class GetRequest(Wire):
 
 
 class GetAnswer(Wire):
-    """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
+    """Lines of a document. `lines` is the number of lines in `text`; `nextFrom` is the line to continue from.
 
     `status` is "not_found" for a path that names no document; its `error` begins with "not found". It is "error" for a
-    document that cannot be shown, which is `unavailable`, with `error`. A memory that cannot be asked is `unavailable`
+    document that cannot be shown, which is `unavailable`, with `error`. A memory that cannot be read is `unavailable`
     with `action`, and `disabled`.
     """
 
@@ -174,7 +174,7 @@ class GetAnswer(Wire):
     total_lines: int = 0
     truncated: bool = False
     next_from: int | None = None
-    #: For metrics, not on the wire: the path may not be read here, whether anything lies there or not.
+    #: For metrics, not on the wire: this session may not read the path, even if there is a file.
     refused: Annotated[bool, Field(exclude=True)] = False
     corpora: tuple[CorpusOutcome, ...] | None = None
     disabled: bool | None = None

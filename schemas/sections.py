@@ -1,4 +1,4 @@
-"""Tables of the settings file: what all have in common, those of the context of a conversation, and those of QMD."""
+"""Tables of the settings file: their base class, the tables of a conversation's context, and the tables of QMD."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Section(BaseModel):
-    """A table of the settings file: frozen, with finite numbers. An unknown key is an error that names it."""
+    """Table of the settings file: frozen, with finite numbers. An unknown key is an error that names the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class PrunedTools(Section):
-    """Tools whose results may be pruned, by globs without regard to case; deny wins."""
+    """Tools whose results may be pruned, by globs in any case; deny wins."""
 
     allow: tuple[str, ...] = Field((), description="Only the results of these tools are pruned; empty means all.")
     deny: tuple[str, ...] = Field((), description="Results of these tools are never pruned.")
@@ -48,7 +48,7 @@ class Pruning(Section):
     soft_trim_ratio: Share = Field(0.3, description="Share of the window from which on results are shortened.")
     hard_clear_ratio: Share = Field(0.5, description="Share of the window down to which results are cleared.")
     min_prunable_tool_chars: int = Field(
-        50_000, ge=0, description="Characters of prunable results below which none is cleared."
+        50_000, ge=0, description="Least characters of prunable results; with fewer, none is cleared."
     )
     soft_trim: SoftTrim = SoftTrim()
     hard_clear: HardClear = HardClear()
@@ -87,13 +87,13 @@ class SessionNotes(Section):
 
 
 class Injection(Section):
-    """Memory that a prompt gets without being asked for."""
+    """Related memories that a prompt gets by itself."""
 
-    enabled: bool = Field(False, description="Give prompts what memory knows about them, through the hooks.")
+    enabled: bool = Field(False, description="Add related memories to prompts, through the hooks.")
     timeout_ms: int = Field(150, ge=10, description="Milliseconds after which the search for a prompt is given up.")
     max_results: int = Field(3, ge=1, le=20, description="Passages that one prompt gets.")
     min_score: float = Field(
-        0.5, ge=0, le=1, description="Least confidence in a passage: from a half on it rather fits than not."
+        0.5, ge=0, le=1, description="Least confidence in a passage: above a half it is more likely to fit than not."
     )
     max_chars: int = Field(2_000, ge=40, description="Characters of all passages of one prompt.")
     standing_max_chars: int = Field(2_000, ge=0, description="Characters of all standing instructions of a session.")
@@ -108,7 +108,7 @@ class Bootstrap(Section):
 
 
 class Context(Section):
-    """The life cycle of memory around a conversation."""
+    """Life cycle of memory around a conversation."""
 
     timezone: str | None = Field(
         None, description="Time zone of the user, such as Europe/Berlin; unset means this machine's."
@@ -148,7 +148,7 @@ class QmdUpdate(Section):
     on_boot: bool = Field(True, description="Update at the start; nothing waits for it.")
     interval_minutes: float = Field(5, gt=0, description="Minutes between two updates.")
     debounce_seconds: float = Field(15, ge=0, description="Least seconds between two updates.")
-    embed_interval_minutes: float = Field(60, gt=0, description="Minutes between two embeddings of what is new.")
+    embed_interval_minutes: float = Field(60, gt=0, description="Minutes between two embeddings of new passages.")
     command_timeout_seconds: float = Field(30, gt=0, description="Seconds after which a command is ended.")
     timeout_seconds: float = Field(120, gt=0, description="Seconds after which an update is ended.")
     embed_timeout_seconds: float = Field(120, gt=0, description="Seconds after which an embedding is ended.")
@@ -162,7 +162,7 @@ class QmdSessions(Section):
 
 
 class Qmd(Section):
-    """The backend QMD (`backend = "qmd"`)."""
+    """Backend QMD (`backend = "qmd"`)."""
 
     command: str = Field("qmd", description="The command, by its name or path.")
     search_mode: Literal["search", "vsearch", "query"] = Field(
@@ -171,5 +171,5 @@ class Qmd(Section):
     limits: QmdLimits = QmdLimits()
     update: QmdUpdate = QmdUpdate()
     sessions: QmdSessions = QmdSessions()
-    #: Mistake for which this section has its defaults, and QMD is not used. No setting.
+    #: Mistake in the section: QMD is not used, and the section has its defaults. No setting.
     problem: str | None = Field(None, exclude=True)

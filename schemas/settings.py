@@ -1,8 +1,7 @@
 """The settings tree: every key, its default, its unit and its limits.
 
-The tree is pure data. Reading files, the environment and flags is the front door's business
-(`recalld.settings.load`), and how an agent's overrides meet what is shared (`recalld.settings.resolution`); this module
-only says what is valid.
+The tree is pure data: this module only defines valid settings. The front door reads files, the environment and flags
+(`recalld.settings.load`), and merges an agent's overrides with the shared settings (`recalld.settings.resolution`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pydantic import (
 from schemas.globs import compiled
 from schemas.sections import Context, Qmd, Section, Share
 
-#: Kinds of sessions. Of a file that several share, the first one counts.
+#: Kinds of sessions. A file that several sessions share has the kind of the first.
 SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]
 
 
@@ -35,7 +34,7 @@ class RemoteBatch(Section):
     enabled: bool = Field(False, description="Use the provider's Batch API for backfills.")
     wait: bool = Field(True, description="Wait for a batch job to end before the command returns.")
     concurrency: int = Field(2, ge=1, description="Batch jobs in flight.")
-    poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two looks at a batch job.")
+    poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two checks of a batch job.")
     timeout_minutes: float = Field(
         60, gt=0, description="Minutes after which a batch job is stopped; providers may take a day."
     )
@@ -80,7 +79,7 @@ class Local(Section):
         "file; unset means the bundled multilingual model.",
     )
     model_cache_dir: Path | None = Field(
-        None, description="Folder where models are fetched to and kept ready for use; unset means <home>/cache/models."
+        None, description="Folder for downloaded models; unset means <home>/cache/models."
     )
 
 
@@ -106,9 +105,9 @@ class Mmr(Section):
 
 
 class TemporalDecay(Section):
-    """Older notes and messages count less."""
+    """Lower scores for older notes and messages."""
 
-    enabled: bool = Field(False, description="Let the score of dated notes and of transcripts fall with age.")
+    enabled: bool = Field(False, description="Lower the score of dated notes and of transcripts with age.")
     half_life_days: float = Field(30, gt=0, description="Days after which rank and score are halved.")
 
 
@@ -141,7 +140,7 @@ class Query(Section):
 
     max_results: int = Field(6, ge=1, le=100, description="Results a search returns.")
     min_score: Share = Field(
-        0.35, description="Results below this score are left out; what only words can speak for never is."
+        0.35, description="Results below this score are left out; exact keyword matches are always kept."
     )
     hybrid: Hybrid = Hybrid()
 
@@ -151,7 +150,7 @@ class SyncSessions(Section):
 
     kinds: tuple[SessionKind, ...] = Field(
         ("chat", "subagent"),
-        description="Kinds of sessions whose transcripts are indexed; what no session store knows is a chat.",
+        description="Kinds of sessions whose transcripts are indexed; a transcript without a known kind is a chat.",
     )
     delta_bytes: int = Field(100_000, ge=0, description="Appended bytes that make a transcript due.")
     delta_messages: int = Field(50, ge=0, description="Appended messages that make a transcript due.")
@@ -159,7 +158,7 @@ class SyncSessions(Section):
         5, ge=0, description="Seconds without a write after which a transcript is synchronised anyway."
     )
     post_compaction_force: bool = Field(
-        True, description="A compaction synchronises its transcript past every threshold."
+        True, description="A compaction synchronises its transcript regardless of thresholds."
     )
     forget_deleted: bool = Field(False, description="Forget the memory of a transcript that vanished.")
 
@@ -168,7 +167,7 @@ class Sync(Section):
     """Times at which the index is compared with the files."""
 
     on_session_start: bool = Field(True, description="Compare files and index when a session starts.")
-    on_search: bool = Field(True, description="Let a search hurry up what is pending.")
+    on_search: bool = Field(True, description="Let a search speed up pending documents.")
     watch: bool = Field(True, description="Watch the files.")
     watch_debounce_ms: int = Field(
         1500, ge=0, le=600_000, description="Milliseconds a document must be quiet before it is queued."
@@ -186,16 +185,16 @@ class Limits(Section):
     max_injected_chars: int = Field(
         4000, ge=40, description="Characters of all snippets of one tool answer together, sources included."
     )
-    timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns what it has.")
+    timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns its results so far.")
 
 
 class Redaction(Section):
-    """Secrets that are blacked out first of all."""
+    """Masking of secrets, before any other use of a text."""
 
     memory: bool = Field(True, description="Black out secrets in notes.")
     sessions: bool = Field(True, description="Black out secrets in transcripts.")
     patterns: tuple[str, ...] = Field(
-        (), description="Further regular expressions (Python's) of what is secret; a group, if there is one, is masked."
+        (), description="Further regular expressions (Python's) of secrets; if they have groups, only these are masked."
     )
 
     @field_validator("patterns")
@@ -231,7 +230,7 @@ class ScopeRule(Section):
 class Scope(Section):
     """Sessions that may search and read. A request without a session key is always allowed."""
 
-    default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
+    default: Literal["allow", "deny"] = Field("allow", description="Effect on a session that no rule matches.")
     rules: tuple[ScopeRule, ...] = Field(
         (), description="Rules on channel, chat_type, key_prefix and raw_key_prefix; the first match wins."
     )
@@ -316,27 +315,27 @@ class Hooks(Section):
 class Workers(Section):
     """The worker pool of `up` and `work`."""
 
-    host: str = Field("127.0.0.1", description="Address on which a worker process tells its metrics and health.")
+    host: str = Field("127.0.0.1", description="Address of a worker process's metrics and health.")
     port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port for them: of `up`'s first worker process, the others follow; unset means none is opened.",
+        description="Port of `up`'s first worker process, the others use the next ones; unset means none is opened.",
     )
     processes: int = Field(1, ge=1, le=64, description="Worker processes that `up` starts.")
     threads: int = Field(2, ge=1, le=64, description="Jobs of one queue that a worker process runs at a time.")
     stalled_after_seconds: float = Field(
         120.0,
         gt=0,
-        description="`/readyz` of workers and of `up` fails when work waits and nothing was finished for so long. Like "
-        "`status` and `doctor`, it names a thread of any process that has been at one step for so long.",
+        description="`/readyz` of workers and of `up` fails when work waits and none was finished for this time. Like "
+        "`status` and `doctor`, it names any thread that is stuck at one step for this time.",
     )
 
 
 class Up(Section):
-    """The process of `up` that looks after the others."""
+    """Supervising process of `up`."""
 
-    host: str = Field("127.0.0.1", description="Address on which `up` tells its health.")
+    host: str = Field("127.0.0.1", description="Address of `up`'s health.")
     port: int | None = Field(
         None,
         ge=0,
@@ -408,35 +407,37 @@ AnyExtraPath = Annotated[
 class MemorySettings(Section):
     """Settings that an agent may override."""
 
-    enabled: bool = Field(True, description="Whether this memory exists at all.")
+    enabled: bool = Field(True, description="Index and search this memory.")
     backend: str = Field(
-        "builtin", min_length=1, description="What answers searches: builtin, qmd, or the name of an installed backend."
+        "builtin",
+        min_length=1,
+        description="Backend that answers searches: builtin, qmd, or the name of an installed one.",
     )
     qmd: Qmd = Qmd()
-    provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
+    provider: ProviderName = Field("auto", description="Provider of embeddings; none means keywords only.")
     fallback: FallbackName = Field(
         "none", description="Provider that takes over, as a new index, when the first one fails for good."
     )
     model: str | None = Field(None, description="Embedding model; unset means the provider's default.")
     output_dimensionality: int | None = Field(
-        None, ge=8, le=8192, description="Dimensions asked of a model that can shorten its vectors."
+        None, ge=8, le=8192, description="Dimensions to request from a model that can shorten its vectors."
     )
     remote: Remote = Remote()
     local: Local = Local()
     query_input_type: str | None = Field(
-        None, description="Input type sent with queries, for models that tell them apart."
+        None, description="Input type sent with queries, for models that distinguish queries and documents."
     )
     document_input_type: str | None = Field(None, description="Input type sent with documents.")
     query_prefix: str | None = Field(
         None,
-        description="Put before every query that is sent to a provider; unset means what an open model's family wants "
-        "(nomic-embed-text, e5, mxbai, qwen3-embedding, embeddinggemma, arctic-embed, bge), empty means nothing.",
+        description="Text before every query to a provider; unset means the prefix of an open model's family "
+        "(nomic-embed-text, e5, mxbai, qwen3-embedding, embeddinggemma, arctic-embed, bge), empty means none.",
     )
     document_prefix: str | None = Field(
-        None, description="The same before every text that is indexed; it is embedded, not shown."
+        None, description="The same for every indexed text; the prefix is embedded, not shown."
     )
     sources: tuple[Source, ...] = Field(
-        ("memory", "sessions"), description="What is indexed; an agent without session folders has no transcripts."
+        ("memory", "sessions"), description="Sources to index; an agent without session folders has no transcripts."
     )
     extra_paths: tuple[AnyExtraPath, ...] = Field(
         (),
@@ -444,17 +445,17 @@ class MemorySettings(Section):
         "with include and exclude, globs relative to that path.",
     )
     include: tuple[str, ...] = Field(
-        (), description="Globs of the only notes and transcripts that count, by the paths that results show."
+        (), description="Globs of the notes and transcripts to index, by the paths that results show; none means all."
     )
     exclude: tuple[str, ...] = Field(
-        (), description="Globs of notes and transcripts that do not count, such as drafts/ or sessions/cron-*."
+        (), description="Globs of notes and transcripts to leave out, such as drafts/ or sessions/cron-*."
     )
     chunking: Chunking = Chunking()
     query: Query = Query()
     sync: Sync = Sync()
     limits: Limits = Limits()
     citations: Literal["auto", "on", "off"] = Field(
-        "auto", description="Whether results name their source; auto: not to groups and channels."
+        "auto", description="Name the source of each result; auto: except to groups and channels."
     )
     scope: Scope = Scope()
     redaction: Redaction = Redaction()

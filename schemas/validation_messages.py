@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-#: Kind of a pydantic problem -> words, with what its `ctx` holds.
+#: Kind of a pydantic problem -> words, with placeholders for the entries of its `ctx`.
 _WORDS: Mapping[str, str] = {
     "missing": "is missing",
     "string_type": "must be a text",

@@ -34,9 +34,9 @@ class RecordingQueue:
             self._check()
             self.calls.append((agent, list(documents), lane))
 
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+    def hold_back(self, agents: Collection[str], *, active: bool) -> None:
         """Record the agents with changes that are not queued yet."""
-        self.held_back = self.held_back | set(agents) if held else self.held_back - set(agents)
+        self.held_back = self.held_back | set(agents) if active else self.held_back - set(agents)
 
     def request_vectors(self, agent: str) -> None:
         self._check()
@@ -95,7 +95,7 @@ class Heard:
     def on_change(self, agent: str, key: DocumentKey) -> None:
         self.changes.append((agent, key.path))
 
-    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
+    def on_uncertain(self, agent: str, *, events_lost: bool = False) -> None:
         self.uncertain.append(agent)
 
     def paths(self) -> list[str]:

@@ -39,7 +39,7 @@ def new_fold(
 def feed(fold: TranscriptFold, data: bytes) -> RawLine | None:
     """Feed the lines; a last one without its end is not fed but returned, for `open`."""
     for line in raw_lines(data):
-        if not line.ended:
+        if not line.has_line_end:
             return line
         fold.feed(line)
     return None

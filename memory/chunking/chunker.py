@@ -115,7 +115,7 @@ class _Cutter:
         self._above = self._lines.weights_above
         self._chunks: list[Chunk] = []
         # Start of the present chunk's own part: offset, line, and weight of all text before it.
-        self._own = self._line = self._before = 0
+        self._own_start = self._line = self._before = 0
         # Start of the chunk with what it repeats: offset, line, and weight of the repeated text.
         self._start = self._start_line = self._repeated = 0
 
@@ -132,7 +132,7 @@ class _Cutter:
         if first_overflowing == self._line:
             rest = above[self._line + 1] - self._before
             if rest > self._budget:
-                self._break_inside(self._line, self._own, self._before)
+                self._break_inside(self._line, self._own_start, self._before)
                 return True
             # The line fits as a whole with a shorter overlap; a very short overlap is useless.
             spare = self._budget - rest
@@ -166,7 +166,7 @@ class _Cutter:
     def _break_before(self, line: int, *, at_heading: bool) -> None:
         start = self._lines.starts[line]
         self._emit(start, line)
-        self._own, self._line, self._before = start, line, self._above[line]
+        self._own_start, self._line, self._before = start, line, self._above[line]
         self._repeat(room=0 if at_heading else self._overlap)
 
     def _break_inside(self, line: int, start: int, before: int) -> None:
@@ -174,16 +174,16 @@ class _Cutter:
         room = self._budget - self._repeated - (before - self._before)
         end = cut_point(self._text, start, self._lines.content_end(line), room)
         self._emit(end, line + 1)
-        self._own, self._line, self._before = end, line, before + weigh(self._text[start:end])
+        self._own_start, self._line, self._before = end, line, before + weigh(self._text[start:end])
         self._repeat(room=self._overlap)
 
     def _repeat(self, *, room: int) -> None:
         """Choose the overlap with the previous chunk, at most `room` of weight and never more than the limit."""
-        lowest = self._chunks[-1].start if self._chunks else self._own
-        own = self._own, self._line, 0
+        lowest = self._chunks[-1].start if self._chunks else self._own_start
+        no_overlap = self._own_start, self._line, 0
         room = min(room, self._overlap)
-        found = self._overlap_within(room, lowest) if room > 0 and self._own > lowest else own
-        self._start, self._start_line, self._repeated = found or own
+        overlap = self._overlap_within(room, lowest) if room > 0 and self._own_start > lowest else None
+        self._start, self._start_line, self._repeated = overlap or no_overlap
 
     def _overlap_within(self, room: int, lowest: int) -> tuple[int, int, int] | None:
         """Return offset, line and weight of the text to repeat, which starts at or after the offset `lowest`.
@@ -191,27 +191,27 @@ class _Cutter:
         It has as many whole lines as `room` holds, without blank ones at the start. If no line fits, it is the end of
         the last line with text.
         """
-        text, own, line, before = self._text, self._own, self._line, self._before
+        text, own_start, line, before = self._text, self._own_start, self._line, self._before
         starts, above = self._lines.starts, self._above
 
         def has_text(number: int) -> bool:
-            part = text[max(starts[number], lowest) : min(starts[number + 1], own)]
+            part = text[max(starts[number], lowest) : min(starts[number + 1], own_start)]
             return bool(part) and not part.isspace()
 
         first_whole = bisect_left(starts, lowest)
         # A chunk that starts inside its line can repeat the start of that line.
-        last = line if starts[line] < own else line - 1
-        whole = max(first_whole, bisect_left(above, before - room))
-        while whole <= last and not has_text(whole):
-            whole += 1
-        if whole <= last:
-            return starts[whole], whole, before - above[whole]
+        last = line if starts[line] < own_start else line - 1
+        first = max(first_whole, bisect_left(above, before - room))
+        while first <= last and not has_text(first):
+            first += 1
+        if first <= last:
+            return starts[first], first, before - above[first]
 
         while last >= first_whole and not has_text(last):
             last -= 1
         if last < 0:
             return None
-        end = own if last == line else self._lines.content_end(last)
+        end = own_start if last == line else self._lines.content_end(last)
         # The overlap includes the line's end and blank lines below it.
         below = 0 if last == line else before - above[last + 1] + LINE_END_WEIGHT
         if room <= below:
@@ -226,7 +226,7 @@ class _Cutter:
             Chunk(
                 text=text,
                 start=self._start,
-                own_start=self._own,
+                own_start=self._own_start,
                 end=end,
                 start_line=self._start_line + 1,
                 end_line=end_line,

@@ -174,34 +174,34 @@ def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:
     # Projects of comments alone on lines, until the text that they are about.
     waiting = _UNMARKED
     for number, line in enumerate(text.split("\n"), start=1):
-        words, own = _read(line)
+        words, marks = _read(line)
         rest = words.lstrip().lstrip("`~")
         run = words.lstrip()[: -len(rest) or None]
         if run.startswith(fence or _FENCES) and not (rest if fence else "`" in rest):
             fence = "" if fence else run
         # "# " begins a comment in code.
-        level, title = _heading(words) if not fence or own is not _UNMARKED else (0, "")
+        level, title = _heading(words) if not fence or marks is not _UNMARKED else (0, "")
         if level:
-            own, waiting, paragraph = own.inside(waiting), _UNMARKED, _UNMARKED
+            marks, waiting, paragraph = marks.inside(waiting), _UNMARKED, _UNMARKED
             while sections and sections[-1][0] >= level:
                 sections.pop()
         section = sections[-1][1] if sections else _UNMARKED
         outer = section if paragraph is _UNMARKED else paragraph
         if level:
             if title in STANDING_HEADINGS and not (section.is_standing or section.triggers):
-                own = replace(own, is_standing=True)
-            if own is not _UNMARKED:
-                sections.append((level, own.inside(section)))
-                own, outer = _UNMARKED, sections[-1][1]
+                marks = replace(marks, is_standing=True)
+            if marks is not _UNMARKED:
+                sections.append((level, marks.inside(section)))
+                marks, outer = _UNMARKED, sections[-1][1]
         elif words.strip():
             waiting = _UNMARKED
-        elif own is not _UNMARKED:
-            paragraph = own.inside(outer)
-            waiting = Marks(projects=own.projects).inside(waiting) if own.projects else waiting
+        elif marks is not _UNMARKED:
+            paragraph = marks.inside(outer)
+            waiting = Marks(projects=marks.projects).inside(waiting) if marks.projects else waiting
             continue
         elif not fence:
             paragraph, outer = waiting.inside(section) if waiting.projects else _UNMARKED, section
-        yield number, words, own.inside(outer)
+        yield number, words, marks.inside(outer)
 
 
 def _read(line: str) -> tuple[str, Marks]:

@@ -12,7 +12,7 @@ from memory.documents.note_facts import NoteFacts, named_transcripts
 from memory.documents.roots import archived_path
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
-from memory.transcripts.transcript_format import ASSISTANT, USER, Said, mark_of
+from memory.transcripts.transcript_format import ASSISTANT, USER, Message, mark_of
 
 #: Bytes at the end of a transcript that are searched for the last messages.
 TAIL_BYTES = 8 * 1024 * 1024
@@ -34,7 +34,7 @@ def last_words(
     *,
     redact: Callable[[str], str],
     format: str | None = None,  # noqa: A002
-) -> list[Said]:
+) -> list[Message]:
     """Return messages of user and assistant in a transcript, oldest first, without commands such as /new.
 
     Only the lines of the last `TAIL_BYTES` are read, and above them the lines that the format needs.
@@ -53,12 +53,12 @@ def last_words(
             size -= len(above)
             if interpreter.needs(above):
                 interpreter.read(above)
-    messages = [message for message in map(interpreter.read, tail) if isinstance(message, Said)]
+    messages = [message for message in map(interpreter.read, tail) if isinstance(message, Message)]
     spoken = [message for message in messages if message.speaker in (USER, ASSISTANT)]
     return [message for message in spoken if not message.text.lstrip().startswith("/")]
 
 
-def session_note(messages: Sequence[Said], *, at: datetime, facts: NoteFacts | None = None) -> str:
+def session_note(messages: Sequence[Message], *, at: datetime, facts: NoteFacts | None = None) -> str:
     """Return the text of a session's note; without facts, the text that it gets at a later end of its session.
 
     `at`: the end, in the user's zone.
@@ -69,8 +69,8 @@ def session_note(messages: Sequence[Said], *, at: datetime, facts: NoteFacts | N
 
 
 def unnoted(
-    messages: Sequence[Said], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
-) -> tuple[str | None, Sequence[Said]]:
+    messages: Sequence[Message], facts: NoteFacts, notes: Mapping[str, str], last_digest: str
+) -> tuple[str | None, Sequence[Message]]:
     """Return the path of a conversation's note, None if it has none, and the messages that are to be noted.
 
     `notes`: notes with the line of its session, by path. `last_digest`: digest of the last message ever noted.
@@ -91,7 +91,7 @@ def unnoted(
     return path, messages[(digested or quoted[path])[-1] :]
 
 
-def digest_of(message: Said) -> str:
+def digest_of(message: Message) -> str:
     """Return the digest of a message and its time."""
     return mark_of(f"{message.said_at} {message.text}")
 
@@ -101,7 +101,7 @@ def note_name(at: datetime, slug: str = "") -> str:
     return f"{at:%Y-%m-%d-%H%M}" + (f"-{slug}" if slug else "")
 
 
-def slug_prompt(messages: Sequence[Said]) -> str:
+def slug_prompt(messages: Sequence[Message]) -> str:
     """Return the prompt that asks a chat model to name a conversation."""
     words = "\n".join(f"{message.speaker}: {message.text}" for message in messages)
     return marked(f"{_SLUG_PROMPT}\n\n{words[:SLUG_INPUT_CHARACTERS]}", kind="session-note")
@@ -114,7 +114,7 @@ def slug_of(answer: str) -> str:
     return whole_words or words[:SLUG_CHARACTERS]
 
 
-def _quoted(message: Said) -> str:
+def _quoted(message: Message) -> str:
     text = message.text.strip()
     rest = f" [... {len(text)} characters in all]" if len(text) > MESSAGE_CHARACTERS else ""
     return f"**{message.speaker}**: {text[:MESSAGE_CHARACTERS]}{rest}"

@@ -82,29 +82,29 @@ class Authorizer:
     tokens: Mapping[str, str] | None
     metrics_token: str | None = None
 
-    def agent(self, authorization: str | None, asked: str | None) -> str:
+    def agent(self, authorization: str | None, requested: str | None) -> str:
         """Return the agent whose memory this request may open.
 
         Raises:
-            AccessDenied: no token, a wrong one, another agent's, or no agent named where one must be.
+            AccessDenied: no token, a wrong token, another agent's token, or no agent named among several.
         """
         if self.tokens is not None:
             owner = self.owner(authorization)
-            if asked is not None and asked != owner:
+            if requested is not None and requested != owner:
                 raise AccessDenied(403, "this token does not open the memory of that agent")
             return owner
-        if asked is None:
+        if requested is None:
             if len(self.agents) == 1:
                 return self.agents[0]
-            raise AccessDenied(400, f"say which agent: {self._known}")
-        if asked not in self.agents:
-            raise AccessDenied(404, f"no agent is called {shown_name(asked)!r} (known: {self._known})")
-        return asked
+            raise AccessDenied(400, f"say which agent: {self._agent_names}")
+        if requested not in self.agents:
+            raise AccessDenied(404, f"no agent is called {shown_name(requested)!r} (known: {self._agent_names})")
+        return requested
 
-    def visible(self, authorization: str | None, asked: str | None = None) -> tuple[str, ...]:
+    def visible(self, authorization: str | None, requested: str | None = None) -> tuple[str, ...]:
         """Return the agents that this request may see: all, or only the agent it names. Raises AccessDenied."""
-        if asked is not None:
-            return (self.agent(authorization, asked),)
+        if requested is not None:
+            return (self.agent(authorization, requested),)
         return self.agents if self.tokens is None else (self.owner(authorization),)
 
     def measurable(self, authorization: str | None) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class Authorizer:
         return owner
 
     @property
-    def _known(self) -> str:
+    def _agent_names(self) -> str:
         return ", ".join(self.agents) or "none"
 
 

@@ -71,11 +71,11 @@ class OriginGuard:
             await JSONResponse({"error": sentence}, status)(scope, receive, answer)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        sent: dict[bytes, list[str]] = {name: [] for name in _CHECKED}
+        headers: dict[bytes, list[str]] = {name: [] for name in _CHECKED}
         for name, value in scope["headers"]:
-            if name in sent:
-                sent[name].append(value.decode("latin-1"))
-        hosts, origins, modes, sites, codings, lengths = sent.values()
+            if name in headers:
+                headers[name].append(value.decode("latin-1"))
+        hosts, origins, modes, sites, codings, lengths = headers.values()
         if len(hosts) != 1:
             return 400, "exactly one Host header is needed"
         host = _authority(hosts[0])
@@ -83,8 +83,8 @@ class OriginGuard:
             return 403, "this service answers to loopback names only (127.0.0.1, localhost, [::1])"
         if any(_origin(origin) != host for origin in origins):
             return 403, "requests from other origins are refused"
-        followed = scope["method"] == "GET" and modes == ["navigate"] and scope["path"] in self._pages
-        if "cross-site" in sites and not followed:
+        is_navigation = scope["method"] == "GET" and modes == ["navigate"] and scope["path"] in self._pages
+        if "cross-site" in sites and not is_navigation:
             return 403, "requests from other sites are refused"
         if any(coding.strip().lower() != "identity" for coding in codings):
             return 415, "send the request's body as it is, without Content-Encoding"

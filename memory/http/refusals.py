@@ -60,7 +60,7 @@ def install(
         detail = str(error.detail) if isinstance(error, HTTPException) else "failed"
         return _refusal(status, TOO_LARGE if status == 413 else detail)
 
-    async def left(_: Request, __: Exception) -> Response:
+    async def client_gone(_: Request, __: Exception) -> Response:
         # The client left in the middle of its body, or was too slow: it reads no answer, and no request failed.
         return _refusal(400, "the request's body did not arrive")
 
@@ -71,7 +71,7 @@ def install(
     app.add_exception_handler(AccessDenied, denied)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(ClientDisconnect, left)
+    app.add_exception_handler(ClientDisconnect, client_gone)
     app.add_exception_handler(Exception, failed)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 

@@ -102,7 +102,7 @@ def longest_beginning(
     digest = NO_LINES_DIGEST
     with files.opened(key) as opened, suppress(TranscriptDamaged):
         for line in islice(opened.lines(), most):
-            if not line.ended:
+            if not line.has_line_end:
                 break
             digest = digest_with(digest, line)
             found = names.get(digest, found)
@@ -156,7 +156,7 @@ class _Slicing:
         begun_at, begun_lines = fold.offset, fold.lines
         try:
             for line in lines:
-                if not line.ended:
+                if not line.has_line_end:
                     tail = line
                     break
                 fold.feed(line)
@@ -292,7 +292,7 @@ def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[Ra
     digest = NO_LINES_DIGEST
     for _ in range(mark.lines):
         line = next(lines, None)
-        if line is None or not line.ended:
+        if line is None or not line.has_line_end:
             return None
         digest = digest_with(digest, line)
     return lines if digest == mark.digest else None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from memory.redaction.values import Form, Span, is_placeholder, is_secret
 
-#: Between a label and what joins it to its value: a suffix, a closing quote or bracket, a remark.
+#: Text between a label and its joint: a suffix, a closing quote or bracket, a remark.
 _LABEL_END = r"""
     (?: [_-]? [0-9]{1,2} | [_-] (?: prod(?:uction)? | dev | test | staging | live | value | base | b(?:ase)?64 ) )?
     (?! [A-Za-z0-9_] )
@@ -22,8 +22,8 @@ _LABEL_END = r"""
     (?P<aside> [ ] (?:for|of|to|on|at|in|für) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
 """
 
-#: Joints by name, with their form, in the order in which they are tried. Bounded in each part: a label costs the same
-#: wherever it stands. Some languages write no blank before "is".
+#: Joints by name, with their form, in the order of trial. Each part is bounded, so that every label costs the same.
+#: Some languages write no blank before "is".
 _JOINTS = re.findall(
     r"^ +(\w+) +([A-Z]+) +(.+)$",
     r"""
@@ -85,9 +85,9 @@ _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
 
 class _Label(NamedTuple):
-    """Label of a family. `needle` is looked for first, in the text in lower case; `word` is all of its core word.
+    """Label of a family. `needle` is searched first, in the text in lower case; `word` is the whole core word.
 
-    `before` must precede what is no longer than the needle ("pass", "key"), `not_before` must not precede anything.
+    `before` must precede a core word no longer than the needle ("pass", "key"). `not_before` must not precede any.
     """
 
     needle: bytes
@@ -128,7 +128,7 @@ _LABELS = (
     _Label(b"token", "token", not_before=_NOT_OPENING),
 )
 
-#: Only in texts that are not all ASCII; of French and Portuguese hardly any is.
+#: Labels only of texts with characters beyond ASCII, as nearly all French and Portuguese texts are.
 _OTHER_LABELS = (
     _Label(b"mdp", "password", word=re.compile(rb"(?<![a-z0-9])mdp(?![a-z0-9])"), before=re.compile(rb"[_-]\Z")),
     _Label(b"senha", "password", not_before=re.compile(rb"[a-z]\Z")),
@@ -144,17 +144,17 @@ _OTHER_LABELS = (
     ),
 )
 
-#: Bytes of a label, and of the words, before its core that are looked at.
+#: Bytes of a label, and of the words before its core, that are examined.
 _LABEL_BYTES = 48
 _BEFORE_BYTES = 24
 _LABEL_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
-#: MY_ of MY_KEY=, an environment's key that is of no table.
+#: MY_ of MY_KEY=, a key in the environment, not of a table.
 _ENVIRONMENT_KEY = re.compile(
     rb"-?(?!(?:[A-Z0-9]+_)*(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|IDEMPOTENCY|OBJECT|INDEX|ROUTING)_\Z)[A-Z0-9_]+_\Z"
 )
 
-#: "pass" and "pw" alone are words for other things, too: not before what programs take for no name.
+#: "pass" and "pw" alone have other meanings, too. Only a value with the look of a password counts after them.
 _SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp"})
 _CHOSEN = re.compile(rb"(?!-)(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~-]{6,40}")
 
@@ -176,7 +176,7 @@ _SETTING_START = re.compile(
 _SETTING_END = re.compile(rb"[\r\n &;\"'`]|\Z")
 
 
-#: Between a name and what it names, and between two of a list.
+#: Text between a name and its value, and between two values of a list.
 _TELLS = (
     rb"""[ ]? (?: \( [^()\r\n]{1,48} \) )? ["'`*_]{0,3} (?: [ ]? [:=] | [ ](?:is|are|was|ist|lautet|sind|es|est)\b )"""
 )
@@ -185,7 +185,7 @@ _ENDS = rb"(?![\w.:/-]{0,40}[\w/])"
 _CODE = rb"(?: (?= [a-z-]{0,24}[0-9] ) (?= [a-z0-9-]{6,40} " + _ENDS + rb" ) [a-z0-9]{3,12} (?: -[a-z0-9]{3,12} ){0,4}"
 _CODE += rb" | [0-9]{4}[ ][0-9]{4} " + _ENDS + rb" )"
 
-#: Secrets that nothing but their names tells from numbers and words.
+#: Secrets that only their names distinguish from numbers and words.
 _PIN = re.compile(rb"(?:[ -]?(?:code|number))?" + _TELLS + rb"\s{0,3} ([0-9]{4,8}) (?![\w.,:/-]{0,8}\w)", re.VERBOSE)
 _SEED = re.compile(
     rb"(?:[ _-]?(?:phrase|words?|key|mnemonic|list))?"
@@ -203,7 +203,7 @@ _CODES = re.compile(
 )
 _EACH_CODE = re.compile(_CODE, re.VERBOSE)
 
-#: Before the name of a PIN that is a person's, and of codes that are; anywhere.
+#: Text before the name of a person's PIN, and of backup codes; any text.
 _OWNED = re.compile(rb"\b(?:my|your|his|her|our|their|sim|card|phone|bank|door|alarm|meine?|mon|mi|la)[ ]\Z")
 _BACKUP = re.compile(rb"(?:backup|recovery|emergency|scratch|2fa)[ _-]?\Z")
 _ANY = re.compile(b"")
@@ -247,7 +247,7 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
             following = position + len(label.needle)
             word = label.word.match(lowered, position) if label.word is not None else None
             end = word.end() if word is not None else following
-            # Most are parts of other words.
+            # Most matches are parts of other words.
             joint = None if lowered[end : end + 1].isalpha() else _JOINT.match(lowered, end)
             if joint is not None and (span := _secret_after(label, data, lowered, position, joint)) is not None:
                 yield span
@@ -257,11 +257,11 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
 
 def _secret_after(label: _Label, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:
     """Return the secret that a label's core word at `position` announces; `joint` stands between them."""
-    how, at = str(joint.lastgroup), joint.end()
+    joint_name, at = str(joint.lastgroup), joint.end()
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - len(before) + len(before.rstrip(_LABEL_CHARACTERS))
-    is_flag = how == "space" and data.startswith(b"--", start)
-    if how == "space" and not is_flag and _PLAIN_WORD.match(data, at):
+    is_flag = joint_name == "space" and data.startswith(b"--", start)
+    if joint_name == "space" and not is_flag and _PLAIN_WORD.match(data, at):
         return None
     match = _QUOTED.match(data, at) or _BARE.match(data, at, at + _MOST_BYTES)
     if match is None:
@@ -274,15 +274,15 @@ def _secret_after(label: _Label, data: bytes, lowered: bytes, position: int, joi
         return None
     if not _is_label(label, data, lowered, start, position, value=data[first:last], ends_at=joint.start()):
         return None
-    if how == "set" and not _SETS.search(lowered, max(0, start - _LABEL_BYTES), start):
+    if joint_name == "set" and not _SETS.search(lowered, max(0, start - _LABEL_BYTES), start):
         return None
     following = match.end() if quoted else last
-    form = _FORMS[how]
+    form = _FORMS[joint_name]
     if is_flag:
         form = Form.FLAG
-    elif how == "tight" and data[start : at - 1].isupper():
+    elif joint_name == "tight" and data[start : at - 1].isupper():
         form = Form.ENVIRONMENT
-    elif how == "tight" and not _is_setting(data, start, following):
+    elif joint_name == "tight" and not _is_setting(data, start, following):
         form = Form.EQUALS
     elif form is Form.COLON and joint["aside"] is not None:
         form = Form.VERB

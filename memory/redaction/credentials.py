@@ -23,7 +23,7 @@ from memory.redaction.values import (
     word_bits,
 )
 
-#: Bytes of a value that are judged.
+#: Bytes of a value that are examined.
 _JUDGED_BYTES = 256
 
 _DIGIT = re.compile(rb"[0-9]")
@@ -36,17 +36,17 @@ _is_query_token = partial(is_secret, kind="token", form=Form.SETTING)
 
 
 def _is_real(value: bytes) -> bool:
-    # Random characters may hold what a placeholder is made of.
+    # Random characters may hold a placeholder's.
     return not is_placeholder(value) or is_random_key(value[:_JUDGED_BYTES])
 
 
 def _is_token(value: bytes) -> bool:
-    """Return True for a token; the words of "bearer authentication" are none."""
+    """Return True for a token, False for words as in "bearer authentication"."""
     return _is_real(value) and (len(value) >= 24 or _DIGIT.search(value) is not None)
 
 
 def _is_user_and_password(value: bytes) -> bool:
-    """Return True if the value decodes to `user:password`; words of the same letters do not."""
+    """Return True if the value decodes to `user:password`."""
     try:
         decoded = base64.b64decode(value, validate=True)
     except ValueError:
@@ -56,7 +56,7 @@ def _is_user_and_password(value: bytes) -> bool:
 
 
 def _is_cookie(value: bytes) -> bool:
-    """Return True for the value of a cookie with a telling name; that of `auth=required` is a word."""
+    """Return True for the value of a cookie with a telling name, False for a word as in `auth=required`."""
     return _is_real(value) and (_WORDS.fullmatch(value) is None or word_bits(value[:_JUDGED_BYTES]) < RANDOM_BITS)
 
 
@@ -65,11 +65,11 @@ def _is_opaque(value: bytes) -> bool:
 
 
 class _Rule(NamedTuple):
-    """Secret after a word, which is looked for in the text in lower case.
+    """Rule for a secret after a word, which is searched in the text in lower case.
 
-    The last group of `pattern`, which begins right after the word, is the secret if there is no `check`, or if it takes
-    it for one. What stands before the word must match `before`. With a `region`, a pattern that begins there instead,
-    every match of `pattern` inside the region's last group holds a secret.
+    The last group of `pattern`, which begins right after the word, is the secret, unless `check` rejects it. The text
+    before the word must match `before`. With a `region`, a pattern that begins there instead, every match of `pattern`
+    inside the region's last group holds a secret.
     """
 
     kind: str
@@ -134,7 +134,7 @@ _TELLING_COOKIE = (
     rb"|login|logged_in|ticket|credential|remember|api[-_]?key|(?<![a-z])key=))" + _COOKIE
 )
 
-#: In the order of precedence: the first that finds a secret names it.
+#: Rules in the order of precedence: the first match names the secret.
 _RULES = (
     *(_Rule("private-key", word, _KEY_BODY, before=_KEY_BEGIN) for word in (b"private", b"static key v")),
     # The password of an address goes on to the last @ before a slash: people do not escape an @ inside it.
@@ -234,7 +234,7 @@ _RULES = (
 
 _BY_WORD = {word: [rule for rule in _RULES if rule.word == word] for word in (rule.word for rule in _RULES)}
 
-#: Bytes before a word that are looked at.
+#: Bytes before a word that are examined.
 _BEFORE_BYTES = 64
 
 
@@ -254,7 +254,7 @@ def find_credentials(data: bytes, lowered: bytes) -> Iterator[Span]:
 
 
 def _secrets(rule: _Rule, data: bytes, match: re.Match[bytes]) -> Iterator[Span]:
-    """Yield the secrets of a match, or of the region that it is."""
+    """Yield the secrets of a match, or in a matched region."""
     for part in re.compile(rule.pattern).finditer(data, *match.span(1)) if rule.region else (match,):
         first, last = part.span(part.lastindex or 0)
         if rule.check is None or rule.check(data[first:last]):

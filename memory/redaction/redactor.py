@@ -1,6 +1,6 @@
 """Masks in place of the secrets of a text.
 
-A mask is `[redacted:<kind>]`. It is stable, so that a text gives the same chunks each time, and keeps nothing of the
+A mask is `[redacted:<kind>]`. It is stable, so that a text gives the same chunks each time, and reveals nothing of the
 secret but its kind. Texts are UTF-8 bytes for the rules, which see one kind of string in every language.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: Counted up when a rule changes: indexes are built anew then.
 REDACTION_VERSION = 5
 
-#: A mask that is there already. Rules see NUL in its place: no secret and no label contains NUL.
+#: An earlier mask. Rules see NUL in its place: no secret and no label contains NUL.
 _MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
 
-#: The part of a secret that is replaced in each line: all but the blanks around it, so that line ends stay.
+#: Part of a secret that is replaced in each line: all but the blanks around it, so that line ends stay.
 _LINE_PART = re.compile(rb"[^\s\0](?:[^\r\n\0]*[^\s\0])?")
 
 
@@ -42,7 +42,7 @@ def redact(text: str, find_patterns: UserPatterns | None = None) -> str:
     Raises:
         PatternTooCostly: a pattern used up the budget; the text must not be used.
     """
-    # A mask may uncover a secret that stood behind another one.
+    # A mask may uncover another secret behind it.
     while (redacted := _once(text, find_patterns)) != text:
         text = redacted
     return text
@@ -52,7 +52,7 @@ def redactor_for(memory: MemorySettings, *sources: str, budget: PatternBudget = 
     """Return the function that masks secrets in the texts of one document or question.
 
     It changes nothing if redaction is switched off for each of the sources ("memory", "sessions"). Its texts share the
-    budget. It raises what `redact` raises.
+    budget. It raises the errors of `redact`.
     """
     switched_on = {"memory": memory.redaction.memory, "sessions": memory.redaction.sessions}
     if not any(switched_on[source] for source in sources):
@@ -62,7 +62,7 @@ def redactor_for(memory: MemorySettings, *sources: str, budget: PatternBudget = 
 
 
 def redaction_facts(memory: MemorySettings) -> list[Any]:
-    """Return the settings that decide how the texts of an index were redacted, as JSON; patterns as a digest."""
+    """Return the settings that decide the redaction of an index's texts, as JSON; patterns as a digest."""
     patterns = json.dumps(memory.redaction.patterns, ensure_ascii=True).encode()
     digest = hashlib.blake2b(patterns, digest_size=8).hexdigest() if memory.redaction.patterns else ""
     return [REDACTION_VERSION, memory.redaction.memory, memory.redaction.sessions, digest]

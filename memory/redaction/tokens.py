@@ -1,4 +1,4 @@
-"""Tokens of known formats, found where a text has runs long enough to hold one: most texts have few."""
+"""Tokens of known formats, searched only in runs of a text that are long enough: most texts have few."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _SHAPED = {
     "jwt": r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3}",
 }
 
-#: Many x in place of the real thing: in examples, nothing to hide.
+#: Many x in place of a token: an example, nothing to hide.
 _REAL = r"(?!\.|[xX]{8}|[xX]{4}(?:[^A-Za-z0-9]|$))"
 
 
@@ -87,7 +87,7 @@ _FORMATS = (
 )
 
 #: A token starts a word, or follows an escaped line end or tab. Without groups, so that the engine skips every format
-#: that begins with another character; which one it was is asked once there is one.
+#: that begins with another character. A match is compared with each format afterwards.
 _TOKEN = re.compile(
     rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?=[A-Za-z0-9_~.])(?:"
     + b"|".join(pattern for _, pattern in _FORMATS)
@@ -104,7 +104,7 @@ _TOKEN_SHAPE, _BASE64_SHAPE = (
 _LEAST_BYTES = 16
 _AWS_BYTES = 40
 
-#: Of these bytes, so many are UTF-8 if they are a text, or its beginning.
+#: Least number of these bytes that are UTF-8 if they are a text, or its beginning.
 _TEXT_BYTES = 27
 
 #: Such a key in a sentence, in quotes or after a name; not a digest.
@@ -113,8 +113,8 @@ _AWS_SECRET = re.compile(
 )
 _AWS_KEY_ID = re.compile(rb"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])")
 
-#: Bytes before and after it that are looked at: a name of something that is no secret, or a line of base64, before it;
-#: such a line after it; the rest of a line on which it stands alone.
+#: Bytes before and after such a key that are examined. Patterns: a name of something other than a secret, or a line of
+#: base64, before it; such a line after it; the rest of a line on which it stands alone.
 _AWS_NEAR_BYTES = 256
 _OTHER_BEFORE = re.compile(
     rb"(?:hash|digest|etag|sum|integrity|sha[-_]?[0-9]*|md5|cursor|print|revision|version|(?:\b|_)(?:id|blob|data|content))"
@@ -154,8 +154,8 @@ def _runs(data: bytes, shapes: bytes, least: int) -> Iterator[tuple[int, int]]:
 
 def _is_aws_secret(data: bytes, match: re.Match[bytes]) -> bool:
     value, start, end = match[0], max(0, match.start() - _AWS_NEAR_BYTES), match.end() + _AWS_NEAR_BYTES
-    texts = len(base64.b64decode(value).decode(errors="ignore").encode())
-    if not is_random_key(value) or texts >= _TEXT_BYTES:
+    text_bytes = len(base64.b64decode(value).decode(errors="ignore").encode())
+    if not is_random_key(value) or text_bytes >= _TEXT_BYTES:
         return False
     if _AWS_KEY_ID.search(data, start, end):
         return True

@@ -39,13 +39,13 @@ TRYING = PatternBudget(seconds=0.2, seconds_per_megabyte=0.0)
 #: Characters of such a line, and the parts that lines are made of, besides the pattern's own.
 TRIED_CHARACTERS = 1000
 _PARTS = ("a", "0", " ", "a ", "-", "=", "a.")
-_MOST_OWN_PARTS = 12
+_MOST_LITERALS = 12
 
-#: What to do about a pattern that costs too much.
+#: Remedy for a pattern that costs too much.
 REWRITING = "rewrite the pattern without parts that fit a text in many ways, such as (a+)+ or .*.*"
 
-#: Parts of a pattern that `regex` reads otherwise than `re`: brackets in a set, and braces that count nothing. Escapes,
-#: and comments of a verbose pattern, are matched so that what they hold is left alone.
+#: Parts of a pattern that `regex` reads differently from `re`: brackets in a set, and braces that count nothing.
+#: Escapes, and comments of a verbose pattern, are matched so that their content stays as it is.
 _SET = r"\[\^?\]?(?:\\.|[^\]\\])*+\]?"
 _UNLIKE_RE = re.compile(rf"\\(?:N\{{[^}}]*+\}}?|.)|{_SET}|\{{(?!(?:\d+(?:,\d*)?|,\d*)\}})", re.DOTALL)
 _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
@@ -53,10 +53,10 @@ _UNLIKE_RE_VERBOSE = re.compile(rf"#[^\n]*|{_UNLIKE_RE.pattern}", re.DOTALL)
 
 
 class PatternTooCostly(Permanent):
-    """A pattern needs more than may be spent on a text: nothing of the text is indexed, sent or shown.
+    """Excess of a pattern over its budget for a text: nothing of the text is indexed, sent or shown.
 
-    The message names the pattern by its place, because its own words may be secret. It is worded for a document;
-    `of_question` is worded for a question and leaves out what to do.
+    The message names the pattern by its number, because its words may be secret. It is worded for a document.
+    `of_question` is worded for a question and has no remedy.
     """
 
     def __init__(self, place: int, cost: str) -> None:
@@ -66,7 +66,7 @@ class PatternTooCostly(Permanent):
 
 
 class UserPatterns:
-    """Finds patterns of the settings, which are valid for `re`, in the texts of one document or question.
+    """Finder of the settings' patterns, which are valid for `re`, in the texts of one document or question.
 
     The budget is for all of these texts together. Not thread-safe.
     """
@@ -74,7 +74,7 @@ class UserPatterns:
     def __init__(self, patterns: Sequence[str], budget: PatternBudget = INDEXING) -> None:
         self._patterns = _compiled(tuple(patterns))
         self._budget = budget
-        self._left = budget.seconds
+        self._remaining_seconds = budget.seconds
 
     def __call__(self, text: str, data: bytes) -> list[Span]:
         """Return the secret parts of a text; `data` is its UTF-8, of which spans count the bytes.
@@ -84,28 +84,28 @@ class UserPatterns:
         Raises:
             PatternTooCostly: the budget is used up.
         """
-        self._left += self._budget.seconds_per_megabyte * len(data) / 1e6
+        self._remaining_seconds += self._budget.seconds_per_megabyte * len(data) / 1e6
         parts: set[tuple[int, int]] = set()
         for place, pattern in enumerate(self._patterns, start=1):
             begin = time.thread_time()
             try:
-                for match in pattern.finditer(text, timeout=self._left):
+                for match in pattern.finditer(text, timeout=self._remaining_seconds):
                     groups = [match.span(group) for group in range(1, pattern.groups + 1) if match.start(group) >= 0]
                     parts.update(groups or [match.span()])
             except TimeoutError:
-                raise PatternTooCostly(place, f"more than {self._left:.2g} s of processor time") from None
+                raise PatternTooCostly(place, f"more than {self._remaining_seconds:.2g} s of processor time") from None
             except MemoryError:
                 raise PatternTooCostly(place, "more memory than the regex library takes") from None
-            self._left = max(0.001, self._left - (time.thread_time() - begin))
+            self._remaining_seconds = max(0.001, self._remaining_seconds - (time.thread_time() - begin))
         return list(_spans(text, sorted(parts)))
 
 
 def is_costly(pattern: str) -> bool:
     """Return True if the pattern takes far too long for a line that is made of its own literals."""
-    mentioned: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
-    parts = dict.fromkeys([*_PARTS, *mentioned, *"".join(mentioned)][: len(_PARTS) + _MOST_OWN_PARTS])
-    # The last end holds all that a match needs: without it, `regex` does not even begin.
-    ends = ("", "!", "\x01 ", f"!\x01\n{''.join(mentioned)}")
+    literals: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
+    parts = dict.fromkeys([*_PARTS, *literals, *"".join(literals)][: len(_PARTS) + _MOST_LITERALS])
+    # The last end holds all literals of the pattern: without them, `regex` does not even begin.
+    ends = ("", "!", "\x01 ", f"!\x01\n{''.join(literals)}")
     try:
         for part, end in product(parts, ends):
             UserPatterns([pattern], TRYING)(part * (TRIED_CHARACTERS // len(part)) + end, b"")

@@ -99,7 +99,7 @@ def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[
     # Most processes never open a transcript.
     from memory.transcripts.interpreter import Interpreter
     from memory.transcripts.packing import label
-    from memory.transcripts.transcript_format import Said
+    from memory.transcripts.transcript_format import Message
 
     interpreter = Interpreter(format, redact=redact)
 
@@ -107,7 +107,7 @@ def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[
         if line.data is None:
             return f"({line.size / 1e6:.0f} MB in one line, too long to be shown)"
         message = interpreter.read(line.data) if is_shown or interpreter.needs(line.data) else None
-        if not isinstance(message, Said):
+        if not isinstance(message, Message):
             return ""
         return label(message.speaker, message.said_at) + " ".join(message.text.split())
 

@@ -1,4 +1,4 @@
-"""Agents of one service: their managers, made on first request, and the last known state of their indexes."""
+"""Agents of one service: their search managers, and the state of their indexes at the last probe."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds for which a status also answers the next requests.
-STATUS_KEPT_SECONDS = 1.0
+#: Seconds for which a status is cached.
+STATUS_CACHE_SECONDS = 1.0
 
-#: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
+#: Seconds that one request about all agents may spend on opening changed indexes. The next request opens the rest.
 LOOKING_SECONDS = 1.0
 
-#: Agents that are opened at the start; the others are at their first question.
+#: Agents that are opened at the start. The others are opened for their first request.
 WARM_AGENTS = 8
 
-#: Agents that one readiness probe looks at; the background looks at all.
+#: Agents that one readiness probe looks at. The background task looks at all of them.
 AGENTS_AT_A_TIME = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Index at the last look: the `problem` for which it cannot be opened, else its counts, None without an index.
+    """State of an index at its last probe: `problem` if it cannot be opened, else its counts, None without an index.
 
     `revision` differs after every commit.
     """
@@ -57,7 +57,7 @@ class Probe:
 
 
 class ServedAgent:
-    """Memory of one agent with its manager, or the `reason` why there is none; and the last probe of its index."""
+    """Memory of one agent: its manager, or the `reason` for not having one, and the last probe of its index."""
 
     def __init__(self, settings: AgentSettings, manager: SearchManager | None, reason: str | None) -> None:
         self.settings = settings
@@ -71,12 +71,12 @@ class ServedAgent:
         self._status: tuple[float, AgentStatus] | None = None
 
     def look(self, *, until: float) -> bool:
-        """Probe the index, if it may have changed since the last probe; return False if it is too late for that."""
+        """Probe the index if it may have changed since the last probe. Return False if the time is up before that."""
         if self.manager is None:
             return True
         looks: Looks | None = None
         try:
-            # First, so that a commit during the probe is in its result, or makes the next one read again.
+            # Before the probe: a commit meanwhile is in its result, or makes the next probe read again.
             looks = self.manager.generations.looks()
             if looks.settled and looks == self._looks:
                 return True
@@ -97,11 +97,11 @@ class ServedAgent:
 
     def status(self, *, deep: bool) -> AgentStatus | None:
         """Return the agent's status, at most a second old; `deep` always looks."""
-        kept = self._status
-        if self.manager is None or (not deep and kept is not None and time.monotonic() < kept[0]):
-            return kept[1] if kept is not None else None
+        cached = self._status
+        if self.manager is None or (not deep and cached is not None and time.monotonic() < cached[0]):
+            return cached[1] if cached is not None else None
         status = self.manager.status(deep=deep)
-        self._status = time.monotonic() + STATUS_KEPT_SECONDS, status
+        self._status = time.monotonic() + STATUS_CACHE_SECONDS, status
         return status
 
 
@@ -131,7 +131,7 @@ class ServedAgents:
         self._sizes: HomeSizes | None = None
 
     def memory(self, agent: str) -> SearchableMemory:
-        """Return the memory that answers for an agent: recalld's own, or another backend's with the own behind it."""
+        """Return the memory that answers for an agent: recalld's own, or another backend with that as its fallback."""
         served = self.served[agent]
         return self._backend_of(served) or served.builtin
 
@@ -141,14 +141,15 @@ class ServedAgents:
         A provider with an account gets no request: nothing is paid for before a question.
         """
         self.resources.warm_up()
-        last = sorted((one for one in self.served.values() if one.settings.enabled), key=self._used_at)[-WARM_AGENTS:]
+        enabled = [served for served in self.served.values() if served.settings.enabled]
+        recent = sorted(enabled, key=self._used_at)[-WARM_AGENTS:]
         try:
-            not_well = {one.agent: problem for one in last if (problem := self._problem_of(one)) is not None}
+            problems = {served.agent: problem for served in recent if (problem := self._problem_of(served)) is not None}
         except (RecalldError, RuntimeError) as error:  # status has the reason; or the service is closed by now
             _log.info("memory_not_warmed_up", reason=str(error))
             return
-        tell = _log.warning if not_well else _log.info
-        tell("memory_warmed_up", agents=len(last), not_well=not_well or None)
+        write = _log.warning if problems else _log.info
+        write("memory_warmed_up", agents=len(recent), not_well=problems or None)
 
     def _problem_of(self, served: ServedAgent) -> str | None:
         """Return the reason why an agent's backend, vectors or embedding do not work, after one use of each."""
@@ -172,14 +173,14 @@ class ServedAgents:
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """Return the status of these agents. Sizes in the home are those of the last `look_around`."""
-        found = tuple(
+        statuses = tuple(
             status for agent in agents if (status := self._status_of(self.served[agent], deep=deep)) is not None
         )
-        return whole_status(self._settings, found, self.queue, sizes=self._sizes or self._look_at_home())
+        return whole_status(self._settings, statuses, self.queue, sizes=self._sizes or self._look_at_home())
 
     def look_around(self) -> None:
         """Look up the figures that cost more with every agent: the state of each index, and the sizes in the home."""
-        # One by one: a readiness probe meanwhile waits for one.
+        # One by one: a readiness probe waits for one agent at most.
         for agent in self.served:
             self.probed([agent])
         self._look_at_home()
@@ -190,25 +191,28 @@ class ServedAgents:
         Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then those that were never looked at. The others keep
         the state that `look_around` found.
         """
-        unknown = [one.agent for one in self.served.values() if one.manager is not None and one.probe is None]
-        self.probed([*(agent for agent, _ in self._problems()), *unknown][:AGENTS_AT_A_TIME])
+        openable = [served for served in self.served.values() if served.manager is not None]
+        unprobed = [served.agent for served in openable if served.probe is None]
+        self.probed([*(agent for agent, _ in self._problems()), *unprobed][:AGENTS_AT_A_TIME])
         return next((f"{agent}: {problem}" for agent, problem in self._problems()), None)
 
     def probed(self, agents: Sequence[str]) -> list[ServedAgent]:
         """Return these agents after a look into their changed indexes, as far as time allows."""
-        found = [self.served[agent] for agent in agents]
+        served_agents = [self.served[agent] for agent in agents]
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
-            # The next look begins with those that this one does not reach.
-            for one in sorted(found, key=lambda one: one.probed_at):
-                before = one.probe
-                if not one.look(until=until):
+            # The next call begins with the agents that this call does not reach.
+            for served in sorted(served_agents, key=lambda served: served.probed_at):
+                before = served.probe
+                if not served.look(until=until):
                     break
-                is_changed = before is not None and one.probe is not None and one.probe.revision != before.revision
-                if is_changed and (backend := self._backend_of(one)) is not None:
+                is_changed = (
+                    before is not None and served.probe is not None and served.probe.revision != before.revision
+                )
+                if is_changed and (backend := self._backend_of(served)) is not None:
                     backend.sync()
-        return found
+        return served_agents
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of the queue and of the processes that work for all agents."""
@@ -221,9 +225,9 @@ class ServedAgents:
     def close(self) -> None:
         """Close all managers and their shared resources."""
         self._backends.close()
-        for one in self.served.values():
-            if one.manager is not None:
-                one.manager.close()
+        for served in self.served.values():
+            if served.manager is not None:
+                served.manager.close()
         self.resources.close()
 
     def _backend_of(self, served: ServedAgent) -> FallbackMemory | None:
@@ -248,5 +252,5 @@ class ServedAgents:
 
     def _problems(self) -> list[tuple[str, str]]:
         """Return agents and reasons for which their indexes could not be opened."""
-        probes = [(agent, one.probe) for agent, one in self.served.items()]
+        probes = [(agent, served.probe) for agent, served in self.served.items()]
         return [(agent, probe.problem) for agent, probe in probes if probe is not None and probe.problem is not None]

@@ -67,16 +67,16 @@ from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
-#: Folder of the page's files. They are served as they are: nothing is built, and nothing is loaded from elsewhere.
+#: Folder of the page's files. They are served unchanged, and they load nothing from elsewhere.
 PAGE_FOLDER = Path(__file__).with_name("page")
 
-#: Requests that read files, indexes or the queue at a time; the others wait. A search holds no such thread.
+#: Largest number of requests that read files, indexes or the queue at a time. A search holds no such thread.
 REQUEST_THREADS = 64
 
-#: Seconds between two background looks at what costs more with every agent.
+#: Seconds between two background updates of the figures that cost more with every agent.
 LOOK_AROUND_SECONDS = 30.0
 
-#: Seconds between two looks for indexes that were replaced: the disk keeps a deleted file while it is open.
+#: Seconds between two checks for replaced indexes: the disk keeps a deleted file while it is open.
 LET_GO_SECONDS = 3.0
 
 #: Path of a page -> its file.
@@ -136,9 +136,9 @@ def create_app(
 ) -> FastAPI:
     """Build the service.
 
-    `service.host` decides whose Host headers are answered and whether tokens are needed. `coordinate` returns the
-    limits that queries share with other users of their embedding provider. `proof` maps a nonce to the proof that this
-    is the registered service of the home.
+    `service.host` decides which Host headers are accepted and if clients need tokens. `coordinate` returns the limits
+    that queries share with other users of their embedding provider. `proof` maps a nonce to the proof that this is the
+    registered service of the home.
     """
     service = _Service(settings, pending, inbox=inbox, coordinate=coordinate)
     mcp_routes, mcp_opened = _mcp(service)
@@ -158,7 +158,7 @@ def create_app(
     )
     install(app, models=_MODELS, on_denied=lambda status: service.metrics.denied.labels(str(status)).inc())
     app.add_middleware(OriginGuard, loopback_only=is_loopback(settings.service.host), pages=PAGES)
-    # The first route is found first.
+    # The order matters: the first route that matches answers.
     app.include_router(_memory_routes(service))
     app.include_router(_tool_routes(service))
     app.router.routes.extend(mcp_routes)
@@ -217,10 +217,10 @@ class _Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Load models and look around in the background until the end of the block, then close the agents."""
+        """Load models and update figures in the background until the end of the block, then close the agents."""
         threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
         asyncio.get_running_loop().set_default_executor(threads)
-        # Nothing waits for it, a stop neither.
+        # A daemon: stopping does not wait for it.
         threading.Thread(target=self.agents.warm_up, name="warm-up", daemon=True).start()
         looking = asyncio.create_task(self._look_around())
         try:
@@ -241,7 +241,7 @@ class _Service:
 
 
 class _CountedMemory(SearchableMemory):
-    """Memory that counts and traces the answers of another one. `traceparent` is the client's span."""
+    """Memory that counts and traces the answers of another memory. `traceparent` is the client's span."""
 
     def __init__(
         self, memory: SearchableMemory, metrics: ServiceMetrics, *, agent: str, traceparent: str | None
@@ -267,8 +267,8 @@ class _CountedMemory(SearchableMemory):
             span.set_attribute("recalld.outcome", outcome)
         self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
         self._metrics.searches.labels(outcome).inc()
-        for lacking in dict.fromkeys(TEXTS[ConditionCode(one.code)].lacks for one in answer.conditions):
-            self._metrics.degradations.labels(lacking).inc()
+        for missing in dict.fromkeys(TEXTS[ConditionCode(condition.code)].lacks for condition in answer.conditions):
+            self._metrics.degradations.labels(missing).inc()
         return answer
 
     def read_file(self, request: GetRequest) -> GetAnswer:
@@ -335,12 +335,12 @@ def _memory_routes(service: _Service) -> APIRouter:
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
         authorization: Authorization = None,
     ) -> Response:
-        seen = service.authorizer.visible(authorization, agent)
+        visible_agents = service.authorizer.visible(authorization, agent)
         if not deep:
-            return _json(await asyncio.to_thread(service.agents.status, seen, deep=False))
-        # It reads whole indexes: one at a time, and the waiting ones hold no thread that a search could use.
+            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=False))
+        # It reads whole indexes: one request at a time, and waiting requests hold no thread that a search could use.
         async with deep_turn:
-            return _json(await asyncio.to_thread(service.agents.status, seen, deep=True))
+            return _json(await asyncio.to_thread(service.agents.status, visible_agents, deep=True))
 
     return router
 
@@ -348,12 +348,12 @@ def _memory_routes(service: _Service) -> APIRouter:
 def _tool_routes(service: _Service) -> APIRouter:
     """Return the routes of tools for tool loops: `GET /v1/tools` lists them, `POST /v1/tools` calls one.
 
-    A model's mistake is an answer, `{"error": sentence}` with status 200, to be put before the model as it is. Every
-    other status is for the operator of the loop.
+    A model's mistake is an answer, `{"error": sentence}` with status 200, for the model to read. Every other status is
+    for the operator of the loop.
     """
     router = APIRouter()
 
-    @router.get("/v1/tools", responses=refusals(), summary="The tools that agents know")
+    @router.get("/v1/tools", responses=refusals(), summary="Tools of agents")
     async def list_tools() -> ToolList:
         return ToolList(tools=tuple(TOOLS.values()))  # the same for every agent, so it needs no token
 
@@ -361,16 +361,16 @@ def _tool_routes(service: _Service) -> APIRouter:
         "/v1/tools",
         response_model=dict[str, Any],
         responses=_ABOUT_AGENTS,
-        summary="Call a tool, as a model asked for it",
+        summary="Call a tool for a model",
     )
     async def call_tool(request: ToolRequest, authorization: Authorization = None) -> Response:
         agent = service.authorizer.agent(authorization, request.agent)
         try:
-            found = await service.call(agent, request.name, _arguments(request), request.session_key)
+            answer = await service.call(agent, request.name, _arguments(request), request.session_key)
         except ToolArgumentsRefused as error:
-            found = {"error": str(error)}
+            answer = {"error": str(error)}
         # A model may have written half of a surrogate pair, which no UTF-8 can hold, and an answer may repeat it.
-        text = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
         return Response(text, media_type="application/json")
 
     return router
@@ -389,14 +389,14 @@ def _health_routes(service: _Service, proof: Callable[[str], str] | None) -> API
         reason = await asyncio.to_thread(service.agents.not_ready)
         if reason is None:
             return JSONResponse({"status": "ready"})
-        # Only a token shows which agent it is.
-        shown = "an index cannot be opened; see status" if service.guarded else reason
-        return JSONResponse({"status": "not ready", "error": shown}, status_code=503)
+        # The reason names an agent, which needs that agent's token.
+        error = "an index cannot be opened; see status" if service.guarded else reason
+        return JSONResponse({"status": "not ready", "error": error}, status_code=503)
 
     @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
     async def metrics(authorization: Authorization = None) -> Response:
-        seen = service.authorizer.measurable(authorization)
-        return Response(await asyncio.to_thread(service.metrics.scrape, seen), media_type=CONTENT_TYPE_LATEST)
+        visible_agents = service.authorizer.measurable(authorization)
+        return Response(await asyncio.to_thread(service.metrics.scrape, visible_agents), media_type=CONTENT_TYPE_LATEST)
 
     if proof is not None:
 
@@ -412,15 +412,19 @@ def _overview_routes(service: _Service) -> APIRouter:
     router = APIRouter(responses=_ABOUT_AGENTS)
     agents = service.agents
 
-    @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
+    @router.get("/v1/queue", response_model=QueueAnswer, summary="Waiting work and counts of indexes, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
-        seen = service.authorizer.visible(authorization, agent)
-        return _json(await asyncio.to_thread(overview.queue_view, agents, seen))
+        visible_agents = service.authorizer.visible(authorization, agent)
+        return _json(await asyncio.to_thread(overview.queue_view, agents, visible_agents))
 
-    @router.get("/v1/dead-letters", response_model=DeadLettersAnswer, summary="What could not be indexed, and why")
+    @router.get(
+        "/v1/dead-letters",
+        response_model=DeadLettersAnswer,
+        summary="Documents that could not be indexed, and the reasons",
+    )
     async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
-        seen = service.authorizer.visible(authorization, agent)
-        return _json(await asyncio.to_thread(overview.dead_letters, agents, seen))
+        visible_agents = service.authorizer.visible(authorization, agent)
+        return _json(await asyncio.to_thread(overview.dead_letters, agents, visible_agents))
 
     @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
     async def timeline(
@@ -431,7 +435,7 @@ def _overview_routes(service: _Service) -> APIRouter:
         owner = service.authorizer.agent(authorization, agent)
         return _json(await asyncio.to_thread(overview.timeline, agents, owner, year=year))
 
-    @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
+    @router.post("/v1/terms", response_model=TermsAnswer, summary="Terms of a query, for highlighting")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
         service.authorizer.visible(authorization)
         return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=sought(request.query))))
@@ -448,7 +452,7 @@ def _context_routes(service: _Service) -> APIRouter:
         agent = service.authorizer.agent(authorization, request.agent)
         return _ascii(await service.context(agent).before_prompt(request))
 
-    @router.get("/v1/context", response_model=ContextReport, summary="What prompts get, and what is indexed")
+    @router.get("/v1/context", response_model=ContextReport, summary="Memory in prompts, and indexed documents")
     async def report(
         agent: Agent = None,
         session_key: Annotated[str | None, Query(alias="sessionKey")] = None,
@@ -458,10 +462,10 @@ def _context_routes(service: _Service) -> APIRouter:
         authorization: Authorization = None,
     ) -> Response:
         context = service.context(service.authorizer.agent(authorization, agent))
-        found = await asyncio.to_thread(
+        answer = await asyncio.to_thread(
             context.report, session_key=session_key, kind=kind, bare_reset=bare_reset, texts=texts
         )
-        return _ascii(found)
+        return _ascii(answer)
 
     @router.post("/v1/context/flush", response_model=FlushAnswer, summary="Is memory due to be saved?")
     async def flush(request: FlushRequest, authorization: Authorization = None) -> Response:
@@ -477,15 +481,15 @@ def _context_routes(service: _Service) -> APIRouter:
 
 
 def _arguments(request: ToolRequest) -> dict[str, Any]:
-    given: object = request.arguments
-    if isinstance(given, str):
+    arguments: object = request.arguments
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given) if given.strip() else {}
+            arguments = json.loads(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError):
             raise ToolArgumentsRefused(f"{request.name}: the arguments are not valid JSON") from None
-    if not isinstance(given, dict):
+    if not isinstance(arguments, dict):
         raise ToolArgumentsRefused(f"{request.name}: the arguments must be a JSON object")
-    return given
+    return arguments
 
 
 def _json(answer: BaseModel) -> Response:
@@ -493,5 +497,5 @@ def _json(answer: BaseModel) -> Response:
 
 
 def _ascii(answer: BaseModel) -> Response:
-    """Return an answer as JSON in ASCII: messages may hold half of a surrogate pair. What is None in one stays."""
+    """Return an answer as JSON in ASCII, as messages may hold half of a surrogate pair. Nulls in messages stay."""
     return Response(json.dumps(answer.model_dump(by_alias=True, exclude_none=True)), media_type="application/json")

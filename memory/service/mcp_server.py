@@ -60,13 +60,13 @@ def build_server(answer: Answer) -> Server[Any]:
                 INVALID_PARAMS, f"no tool is called {shown_name(params.name)!r}; there are {', '.join(TOOLS)}"
             )
         try:
-            found = await answer(params.name, params.arguments or {}, _session_key(context.meta), context.request)
+            body = await answer(params.name, params.arguments or {}, _session_key(context.meta), context.request)
         except ToolArgumentsRefused as error:
             return _refused(str(error))
         except Exception as error:  # noqa: BLE001 - an agent goes on without its memory; the log keeps the kind and place
             _log.error("tool_failed", tool=params.name, failure=type(error).__name__, place=_place(error))
             return _refused(f"{params.name} failed; recalld's log says where")
-        return CallToolResult(content=[_text(json.dumps(found, ensure_ascii=False))], structured_content=found)
+        return CallToolResult(content=[_text(json.dumps(body, ensure_ascii=False))], structured_content=body)
 
     return Server(
         "recalld",

@@ -23,8 +23,8 @@ from schemas.service import AgentQueue
 from schemas.status import EndpointCondition
 from schemas.version import recalld_version
 
-#: Troubles that other metrics tell.
-_TOLD_ELSEWHERE = {ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.PROVIDER_SILENT}
+#: Troubles that have metrics of their own.
+_WITH_OWN_METRICS = {ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.PROVIDER_SILENT}
 
 
 class ServiceMetrics:
@@ -40,24 +40,24 @@ class ServiceMetrics:
         self.reads = prometheus.counter(metrics.READS, self._registry)
         self.denied = prometheus.counter(metrics.DENIED, self._registry)
 
-    def scrape(self, seen: Sequence[str]) -> bytes:
-        """Return everything in Prometheus text format, with the numbers of the seen agents as of now."""
-        queues = queue_view(self._agents, seen).agents
+    def scrape(self, visible_agents: Sequence[str]) -> bytes:
+        """Return everything in Prometheus text format, with the present numbers of the visible agents."""
+        queues = queue_view(self._agents, visible_agents).agents
         now = CollectorRegistry()
-        now.register(_Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(seen)]))
+        now.register(_Collected([*_of_process(self._agents), *_of_agents(queues), *self._usage(visible_agents)]))
         return generate_latest(self._registry) + generate_latest(now)
 
-    def _usage(self, seen: Sequence[str]) -> Iterator[Metric]:
+    def _usage(self, visible_agents: Sequence[str]) -> Iterator[Metric]:
         requests: dict[tuple[str, ...], float] = {}
         inputs: dict[tuple[str, ...], float] = {}
         tokens: dict[tuple[str, ...], float] = {}
-        for agent in seen:
+        for agent in visible_agents:
             for usage in self._agents.queue.usage(agent):
-                whose = (agent, usage.provider, usage.model)
-                requests[*whose, "answered"] = usage.requests - usage.failed
-                requests[*whose, "failed"] = usage.failed
-                inputs[whose] = usage.inputs
-                tokens[whose] = usage.tokens
+                labels = (agent, usage.provider, usage.model)
+                requests[*labels, "answered"] = usage.requests - usage.failed
+                requests[*labels, "failed"] = usage.failed
+                inputs[labels] = usage.inputs
+                tokens[labels] = usage.tokens
         yield prometheus.family(metrics.EMBEDDING_REQUESTS, requests)
         yield prometheus.family(metrics.EMBEDDING_INPUTS, inputs)
         yield prometheus.family(metrics.EMBEDDING_TOKENS, tokens)
@@ -76,8 +76,8 @@ def _of_process(agents: ServedAgents) -> Iterator[Metric]:
     yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
     yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
     yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_readers)})
-    takes = fleet is not None and refusal_of(agents.queue) is None
-    yield prometheus.family(metrics.BROKER_UP, {(): float(takes)})
+    is_writable = fleet is not None and refusal_of(agents.queue) is None
+    yield prometheus.family(metrics.BROKER_UP, {(): float(is_writable)})
     if fleet is not None:
         yield from _fleet(fleet)
 
@@ -102,21 +102,25 @@ def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
 
 
 def _of_agents(queues: Sequence[AgentQueue]) -> Iterator[Metric]:
-    def family(metric: metrics.Metric, among: Iterable[AgentQueue], number: Callable[[AgentQueue], float]) -> Metric:
-        return prometheus.family(metric, {(one.agent,): number(one) for one in among})
+    def family(metric: metrics.Metric, agents: Iterable[AgentQueue], number: Callable[[AgentQueue], float]) -> Metric:
+        return prometheus.family(metric, {(agent.agent,): number(agent) for agent in agents})
 
-    reached = [one for one in queues if one.queue.reachable]
-    counted = [one for one in queues if one.counts is not None]
-    yield family(metrics.PENDING, reached, lambda one: one.queue.pending)
-    yield family(metrics.PENDING_OLDEST_SECONDS, reached, lambda one: one.queue.oldest_seconds or 0.0)
-    yield family(metrics.CHUNKS, counted, lambda one: one.counts.chunks if one.counts else 0)
-    yield family(metrics.VECTORS_PENDING, counted, lambda one: one.counts.vectors_pending if one.counts else 0)
-    yield family(metrics.DEAD_LETTERS, counted, lambda one: one.dead_letters)
-    yield family(metrics.TROUBLES, reached, lambda one: sum(it.code not in _TOLD_ELSEWHERE for it in one.troubles))
+    reachable = [agent for agent in queues if agent.queue.reachable]
+    counted = [agent for agent in queues if agent.counts is not None]
+    yield family(metrics.PENDING, reachable, lambda agent: agent.queue.pending)
+    yield family(metrics.PENDING_OLDEST_SECONDS, reachable, lambda agent: agent.queue.oldest_seconds or 0.0)
+    yield family(metrics.CHUNKS, counted, lambda agent: agent.counts.chunks if agent.counts else 0)
+    yield family(metrics.VECTORS_PENDING, counted, lambda agent: agent.counts.vectors_pending if agent.counts else 0)
+    yield family(metrics.DEAD_LETTERS, counted, lambda agent: agent.dead_letters)
+    yield family(metrics.TROUBLES, reachable, _troubles)
     states: prometheus.Numbers = {
-        (one.agent, one.provider or "", one.model or "", condition.value): float(condition is one.endpoint.condition)
-        for one in queues
-        if one.endpoint is not None
-        for condition in EndpointCondition
+        (queue.agent, queue.provider or "", queue.model or "", state.value): float(state is queue.endpoint.condition)
+        for queue in queues
+        if queue.endpoint is not None
+        for state in EndpointCondition
     }
     yield prometheus.family(metrics.ENDPOINT, states)
+
+
+def _troubles(queue: AgentQueue) -> int:
+    return sum(trouble.code not in _WITH_OWN_METRICS for trouble in queue.troubles)

@@ -1,6 +1,6 @@
-"""Owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
+"""Owner's views: the queue, counts, dead letters and days of notes, without reading any agent's disk.
 
-Scopes restrict the sessions of an agent. They do not apply here: an owner may see all of an agent.
+Scopes restrict an agent's sessions. They do not restrict its owner.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from schemas.version import recalld_version
 MAX_DEAD_LETTERS = 200
 
 
-def queue_view(agents: ServedAgents, seen: Sequence[str]) -> QueueAnswer:
-    """Return the waiting and running work of the seen agents, and the counts of their indexes."""
-    probed = agents.probed(seen)
+def queue_view(agents: ServedAgents, visible_agents: Sequence[str]) -> QueueAnswer:
+    """Return the waiting and running work of the visible agents, and the counts of their indexes."""
+    probed = agents.probed(visible_agents)
     now = time.time()
-    shared = tuple(trouble_of(one, now=now) for one in agents.shared_conditions())
-    queues = tuple(_agent_queue(agents, one, shared, now) for one in probed)
+    shared = tuple(trouble_of(condition, now=now) for condition in agents.shared_conditions())
+    queues = tuple(_agent_queue(agents, served, shared, now) for served in probed)
     return QueueAnswer(at=round(now, 3), version=recalld_version(), agents=queues)
 
 
-def dead_letters(agents: ServedAgents, seen: Sequence[str]) -> DeadLettersAnswer:
-    """Return the newest dead letters of the seen agents. `queue_view` tells why an index cannot be read."""
-    found: list[AgentDeadLetter] = []
-    for one in agents.probed(seen):
-        if one.manager is None or one.probe is None or not one.probe.dead_letters:
+def dead_letters(agents: ServedAgents, visible_agents: Sequence[str]) -> DeadLettersAnswer:
+    """Return the newest dead letters of the visible agents. `queue_view` has the reason why an index cannot be read."""
+    letters: list[AgentDeadLetter] = []
+    for served in agents.probed(visible_agents):
+        if served.manager is None or served.probe is None or not served.probe.dead_letters:
             continue
         try:
-            with one.manager.reading() as reader:
+            with served.manager.reading() as reader:
                 rows = reader.dead_letters() if reader is not None else []
         except RecalldError:
             continue
-        found += [AgentDeadLetter(agent=one.agent, **dead_letter(row).model_dump()) for row in rows]
-    found.sort(key=lambda letter: -letter.last_at)
-    return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
+        letters += [AgentDeadLetter(agent=served.agent, **dead_letter(row).model_dump()) for row in rows]
+    letters.sort(key=lambda letter: -letter.last_at)
+    return DeadLettersAnswer(total=len(letters), dead_letters=tuple(letters[:MAX_DEAD_LETTERS]))
 
 
 def timeline(agents: ServedAgents, agent: str, *, year: int | None) -> TimelineAnswer:
@@ -80,9 +80,9 @@ def timeline_of(agent: str, chunks: Mapping[str, int], *, year: int | None) -> T
     """
     notes: dict[str, list[DatedNote]] = defaultdict(list)
     for path in sorted(chunks):
-        noted = note_date(path)
-        if noted is not None:
-            notes[noted.isoformat()].append(DatedNote(path=path, chunks=chunks[path]))
+        date = note_date(path)
+        if date is not None:
+            notes[date.isoformat()].append(DatedNote(path=path, chunks=chunks[path]))
     by_year: dict[int, list[Day]] = defaultdict(list)
     for iso, of_day in sorted(notes.items()):
         day = Day(date=iso, chunks=sum(note.chunks for note in of_day), notes=tuple(of_day))
@@ -96,9 +96,9 @@ def timeline_of(agent: str, chunks: Mapping[str, int], *, year: int | None) -> T
         )
         for number, days in by_year.items()
     )
-    shown = year if year is not None else max(by_year, default=None)
-    of_year = by_year[shown] if shown is not None else []
-    return TimelineAnswer(agent=agent, years=years, year=shown, days=tuple(of_year))
+    chosen_year = year if year is not None else max(by_year, default=None)
+    of_year = by_year[chosen_year] if chosen_year is not None else []
+    return TimelineAnswer(agent=agent, years=years, year=chosen_year, days=tuple(of_year))
 
 
 def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
@@ -112,12 +112,12 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Troubl
     counts = probe.counts or IndexCounts()
     endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
     lacking = no_vectors(agent, choice, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending)
-    found = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
+    conditions = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
     if provider is not None:
         progress = agents.queue.vector_progress(agent)
-        of_endpoint = endpoint_conditions(endpoint, progress, found, provider=provider.name, now=now)
+        of_endpoint = endpoint_conditions(endpoint, progress, conditions, provider=provider.name, now=now)
         # A refusing provider is shown as the endpoint's state.
-        found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
+        conditions += [silence for silence in of_endpoint if silence.code is ConditionCode.PROVIDER_SILENT]
     return AgentQueue(
         agent=agent,
         queue=state,
@@ -128,6 +128,6 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Troubl
         provider=provider.name if provider is not None else None,
         model=provider.model if provider is not None else None,
         endpoint=endpoint,
-        troubles=(*(trouble_of(one, now=now) for one in found), *shared),
+        troubles=(*(trouble_of(condition, now=now) for condition in conditions), *shared),
         error=probe.problem,
     )

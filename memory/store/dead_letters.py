@@ -42,5 +42,5 @@ def lines_of(start_line: int, end_line: int) -> str:
 
 def _reason(refused: Sequence[RefusedChunk]) -> str:
     first, *more = refused
-    others = f"; and {len(more)} more chunk{'' if len(more) == 1 else 's'}" if more else ""
-    return f"{lines_of(first.start_line, first.end_line)}: {first.reason}{others}"
+    remainder = f"; and {len(more)} more chunk{'' if len(more) == 1 else 's'}" if more else ""
+    return f"{lines_of(first.start_line, first.end_line)}: {first.reason}{remainder}"

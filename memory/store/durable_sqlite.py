@@ -157,19 +157,19 @@ class DurableSqlite:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        named = f"{self._kind.name} {self._path}"
+        file = f"{self._kind.name} {self._path}"
         try:
             yield
         except apsw.FullError as error:
-            raise StoreFull(f"there is no space left for {named}: free some") from error
+            raise StoreFull(f"there is no space left for {file}: free some") from error
         except apsw.BusyError as error:
-            raise StoreBusy(f"another process keeps {named} locked") from error
+            raise StoreBusy(f"another process keeps {file} locked") from error
         except apsw.SQLError as error:
             raise StoreUnreadable(
-                f"{named} has the format of another version of recalld ({error}): move it away to start anew"
+                f"{file} has the format of another version of recalld ({error}): move it away to start anew"
             ) from error
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
-            raise StoreUnreadable(f"{named} cannot be used ({error}): check the folder's permissions") from error
+            raise StoreUnreadable(f"{file} cannot be used ({error}): check the folder's permissions") from error
 
 
 @contextlib.contextmanager

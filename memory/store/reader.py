@@ -71,9 +71,9 @@ class TranscriptMark:
     digest: str
     state: str
 
-    def is_of(self, other: TranscriptMark) -> bool:
+    def is_of(self, mark: TranscriptMark) -> bool:
         """Return True if both marks cover the same lines."""
-        return (self.offset, self.lines, self.digest) == (other.offset, other.lines, other.digest)
+        return (self.offset, self.lines, self.digest) == (mark.offset, mark.lines, mark.digest)
 
 
 #: Mark at the start of a file.
@@ -180,6 +180,6 @@ class DeadLetterRow:
 
 
 class Flaw(str):
-    """Sentence about a fault of a store. `rows` counts rows that belong to nothing, or lack what belongs to them."""
+    """Sentence about a fault of a store. `rows` counts orphaned rows, and rows that lack their counterpart."""
 
     rows = 0

@@ -57,13 +57,13 @@ class TelemetryServer:
     ) -> None:
         listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
         self.port: int = listener.getsockname()[1]
-        own_pages: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
+        all_routes: dict[str, Route] = {"/healthz": lambda: JSONResponse({"status": "ok"}), **(routes or {})}
         if metrics is not None:
-            own_pages["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            all_routes["/metrics"] = lambda: Response(metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def pages(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                await (await _answer(own_pages, scope))(scope, receive, send)
+                await (await _answer(all_routes, scope))(scope, receive, send)
 
         # Beyond loopback any name is answered to: a load balancer's probe may send none.
         guarded: ASGIApp = OriginGuard(pages, loopback_only=True) if is_loopback(host) else pages

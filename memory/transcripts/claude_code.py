@@ -7,9 +7,9 @@
     {"type": "attachment", "attachment": {"type": "queued_command", "commandMode": "prompt", "prompt": ...}}
     {"type": "system", "subtype": "compact_boundary", ...}
 
-Words that a person types while the assistant works are enqueued. `dequeue` makes a turn of them, a line of type user.
-`remove` hands them to the working assistant; a queued command repeats them from version 2.1.92 on, and nothing does
-before. `popAll` gives them back to the person.
+Messages that a person types while the assistant works are enqueued. `dequeue` makes a turn of one, a line of type user.
+`remove` hands it to the working assistant. From version 2.1.92 on, a queued command repeats it. `popAll` gives all
+queued messages back to the person.
 Lines are a tree by `parentUuid`; every branch is read, in the order of the file. Facts from its transcripts and
 documentation (code.claude.com/docs, "Hooks" and "Slash commands").
 """
@@ -22,13 +22,13 @@ from typing import Any
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
-    HELD,
+    QUEUE,
     SUBAGENT,
     USER,
     Entry,
     Facts,
-    Held,
-    Said,
+    Message,
+    QueuedMessage,
     TranscriptFormat,
     Wordless,
     between,
@@ -40,7 +40,7 @@ from memory.transcripts.transcript_format import (
 )
 from memory.transcripts.wrappers import Cut, Wrappers
 
-#: What the program adds to a person's text, or writes in its place.
+#: Text that the program adds to a person's text, or writes in its place.
 USER_WRAPPERS = Wrappers(
     {
         Cut.ELEMENT: names("""
@@ -91,20 +91,20 @@ _KNOWN = frozenset(
 _IDENTIFIERS = ("sessionId", "uuid", "leafUuid", "messageId")
 
 #: Marks of lines that the program wrote in a person's or the assistant's place.
-_NOT_SAID = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
+_GENERATED_MARKS = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
 
 #: Agents that copy a conversation to summarise it, or to suggest what the person may type next.
 _COPYING_AGENTS = ("acompact-", "aprompt_suggestion-")
 
-#: The fact that holds marks of words that `remove` gave and a queued command or a turn may repeat.
-_GIVEN = "given"
+#: The fact that holds digests of messages that `remove` delivered and a queued command or a turn may repeat.
+_DELIVERED = "given"
 
-#: Parts of the queue that are remembered at a time, at most.
-_MOST_HELD = 100
+#: Largest number of queued messages that are remembered.
+_MOST_QUEUED = 100
 
 
 class ClaudeCodeFormat(TranscriptFormat):
-    """Turns of user and assistant; of a subagent's conversation, those of Agent and Subagent."""
+    """Turns of User and Assistant; in a subagent's conversation, of Agent and Subagent."""
 
     name = "claude-code"
 
@@ -114,7 +114,7 @@ class ClaudeCodeFormat(TranscriptFormat):
             return isinstance(entry.get("message"), dict)
         return kind in _KNOWN and any(name in entry for name in _IDENTIFIERS)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
+    def read(self, entry: Entry, facts: Facts) -> Message | QueuedMessage | Wordless | None:
         kind = kind_of(entry)
         if str(entry.get("agentId")).startswith(_COPYING_AGENTS):
             return Wordless.KNOWN
@@ -132,21 +132,21 @@ class ClaudeCodeFormat(TranscriptFormat):
         return bool(facts) or b'"queue-operation"' in line
 
 
-def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Wordless:
+def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Message | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict) or not _is_genuine(entry):
         return Wordless.KNOWN
     content = message.get("content")
-    aside = entry.get("isSidechain") is True
+    is_subagents = entry.get("isSidechain") is True
     at = time_of(entry.get("timestamp"))
     if by_user:
         text = "\n".join(filter(None, [*_result_words(entry, content), *map(_user_text, texts_of(content))]))
-        return Said(AGENT, text, at) if aside else _typed(text, at, facts)
-    # What the program answers itself, such as that nothing was asked.
+        return Message(AGENT, text, at) if is_subagents else _typed(text, at, facts)
+    # The program's own answer, such as the remark that the prompt was empty.
     if message.get("model") == "<synthetic>":
         return Wordless.KNOWN
     text = "\n".join(filter(None, map(ASSISTANT_WRAPPERS.words, texts_of(content))))
-    return Said(SUBAGENT if aside else ASSISTANT, text, at)
+    return Message(SUBAGENT if is_subagents else ASSISTANT, text, at)
 
 
 def _result_words(entry: Entry, content: Any) -> list[str]:
@@ -156,8 +156,8 @@ def _result_words(entry: Entry, content: Any) -> list[str]:
         if not isinstance(block, dict) or block.get("type") != "tool_result":
             continue
         text = "\n".join(texts_of(block.get("content")))
-        if answered := _ANSWERED.match(text):
-            words += _answers(entry.get("toolUseResult")) or _ANSWERS.findall(text, answered.end())
+        if header := _ANSWERED.match(text):
+            words += _answers(entry.get("toolUseResult")) or _ANSWERS.findall(text, header.end())
         elif text.startswith(_REFUSED) and (refusal := _REFUSAL_WORDS.search(text)):
             words.append(refusal[1].strip())
     return words
@@ -170,53 +170,54 @@ def _answers(result: Any) -> list[str]:
     return [", ".join(map(str, answer)) if isinstance(answer, list) else str(answer) for answer in answers.values()]
 
 
-def _queued_command(entry: Entry, facts: Facts) -> Said | Wordless:
-    queued = entry.get("attachment")
-    if not isinstance(queued, dict) or queued.get("type") != "queued_command" or queued.get("commandMode") != "prompt":
+def _queued_command(entry: Entry, facts: Facts) -> Message | Wordless:
+    command = entry.get("attachment")
+    if not isinstance(command, dict) or command.get("type") != "queued_command":
         return Wordless.KNOWN
-    if not _is_genuine(entry) or not _is_genuine(queued):
+    if command.get("commandMode") != "prompt" or not _is_genuine(entry) or not _is_genuine(command):
         return Wordless.KNOWN
-    text = "\n".join(filter(None, map(_user_text, texts_of(queued.get("prompt")))))
+    text = "\n".join(filter(None, map(_user_text, texts_of(command.get("prompt")))))
     return _typed(text, time_of(entry.get("timestamp")), facts)
 
 
-def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Wordless:
+def _queue_operation(entry: Entry, facts: Facts) -> Message | QueuedMessage | Wordless:
     operation = entry.get("operation")
     content = entry.get("content")
     text = _user_text(content) if isinstance(content, str) else ""
-    if operation == "enqueue" and len(facts.get(HELD, ())) < _MOST_HELD:
-        return Held(Said(USER, text, time_of(entry.get("timestamp"))))
+    if operation == "enqueue" and len(facts.get(QUEUE, ())) < _MOST_QUEUED:
+        return QueuedMessage(Message(USER, text, time_of(entry.get("timestamp"))))
     if operation == "popAll":
-        facts.pop(HELD, None)
-    if operation not in ("dequeue", "remove") or not (held := facts.get(HELD)):
+        facts.pop(QUEUE, None)
+    if operation not in ("dequeue", "remove") or not (queue := facts.get(QUEUE)):
         return Wordless.KNOWN
-    # Without content, the operation is about the words that have waited longest.
+    # Without content, the operation is about the message that has waited longest.
     mark = mark_of(text)
-    said, at, own = held.pop(next((place for place, each in enumerate(held) if text and each[2] == mark), 0))
-    if not held:
-        del facts[HELD]
-    if operation == "dequeue" or not said:
+    place = next((place for place, queued in enumerate(queue) if text and queued[2] == mark), 0)
+    words, at, queued_mark = queue.pop(place)
+    if not queue:
+        del facts[QUEUE]
+    if operation == "dequeue" or not words:
         return Wordless.KNOWN
-    facts[_GIVEN] = [*facts.get(_GIVEN, []), own][-_MOST_HELD:]
-    return Said(USER, said, at)
+    facts[_DELIVERED] = [*facts.get(_DELIVERED, []), queued_mark][-_MOST_QUEUED:]
+    return Message(USER, words, at)
 
 
-def _typed(text: str, at: float | None, facts: Facts) -> Said | Wordless:
-    """Return the person's words, unless a removed part of the queue gave them before."""
+def _typed(text: str, at: float | None, facts: Facts) -> Message | Wordless:
+    """Return the person's message, unless `remove` has delivered it from the queue."""
     if not text.strip() or not facts:
-        return Said(USER, text, at)
+        return Message(USER, text, at)
     mark = mark_of(text)
-    given = facts.pop(_GIVEN, [])
-    if mark in given:
-        given.remove(mark)
-        if given:
-            facts[_GIVEN] = given
+    delivered_marks = facts.pop(_DELIVERED, [])
+    if mark in delivered_marks:
+        delivered_marks.remove(mark)
+        if delivered_marks:
+            facts[_DELIVERED] = delivered_marks
         return Wordless.KNOWN
-    for each in facts.get(HELD, ()):
-        if each[2] == mark:
-            each[0] = ""
+    for queued in facts.get(QUEUE, ()):
+        if queued[2] == mark:
+            queued[0] = ""
             break
-    return Said(USER, text, at)
+    return Message(USER, text, at)
 
 
 def _is_genuine(holder: Entry) -> bool:
@@ -225,15 +226,15 @@ def _is_genuine(holder: Entry) -> bool:
     kind = origin.get("kind") if isinstance(origin, dict) else origin
     if kind == "channel":
         return True
-    return kind in (None, "human") and not any(holder.get(mark) for mark in _NOT_SAID)
+    return kind in (None, "human") and not any(holder.get(mark) for mark in _GENERATED_MARKS)
 
 
 def _user_text(text: str) -> str:
-    """Return the person's words; empty when the program wrote the text. A command with words is `/command words`."""
+    """Return the person's words, empty when the program wrote the text. A command with words is `/command words`."""
     text = USER_WRAPPERS.words(text)
     name = _COMMAND_NAME.match(text)
     words = between(text, _COMMAND_WORDS, "</command-args>")
     if name or (words is not None and text.startswith(_COMMAND_WORDS)):
-        given = (words or "").strip()
-        return f"{name[1].strip() if name else ''} {given}".strip() if given else ""
+        arguments = (words or "").strip()
+        return f"{name[1].strip() if name else ''} {arguments}".strip() if arguments else ""
     return text

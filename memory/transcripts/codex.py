@@ -6,9 +6,9 @@
     {"timestamp": ..., "type": "event_msg", "payload": {"type": "agent_message", "message": ...}}
     {"timestamp": ..., "type": "compacted", "payload": {...}}
 
-Two logs of one conversation are interleaved: response items and event messages. Whichever the first message line
-of the file belongs to is read, the other one is not. Rollouts of before September 2025 hold bare response items
-below a first line {"id", "timestamp", "instructions", "git"}.
+Two logs of one conversation are interleaved: response items and event messages. Only the log of the file's first
+message line is read. Rollouts of before September 2025 hold bare response items below a first line
+{"id", "timestamp", "instructions", "git"}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory.transcripts.transcript_format import (
     USER,
     Entry,
     Facts,
-    Said,
+    Message,
     TranscriptFormat,
     Wordless,
     between,
@@ -33,7 +33,7 @@ from memory.transcripts.transcript_format import (
 )
 from memory.transcripts.wrappers import Cut, Wrappers
 
-#: What the program sends in the user's place, and what editors and the desktop put above a person's request.
+#: Messages that the program sends in the user's place, and notes of editors and the desktop above a person's request.
 USER_WRAPPERS = Wrappers(
     {
         Cut.ELEMENT: names(
@@ -61,14 +61,14 @@ USER_WRAPPERS = Wrappers(
     request=r"^## My request(?: for Codex)?:[ \t]*",
 )
 
-#: What the assistant adds for the desktop: where it looked in the program's own memory, and tags around a plan.
+#: Text of the assistant for the desktop: places in the program's own memory, and tags around a plan.
 ASSISTANT_WRAPPERS = Wrappers({Cut.ELEMENT: ("oai-mem-citation",), Cut.TAGS: ("proposed_plan",)})
 
 #: A request that was spoken: the words of the person are inside, escaped for XML.
 _SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
 _SPOKEN_BEFORE = "<source>transcript_tail_flush</source>"
 
-#: A comment on a page, below what the desktop tells of the place.
+#: A comment on a page, below the desktop's description of the place.
 _BROWSER_COMMENTS = "# Browser comments:"
 _COMMENT = re.compile(r"^Comment:[ \t]*\n(.*?)(?=^#{1,2} |^<in-app-browser-context|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -85,7 +85,7 @@ _KNOWN_ITEMS = frozenset(
     """)
 )
 
-#: The fact that a file's first message line settles: which of the two logs is read.
+#: The fact with the log to read. A file's first message line settles it.
 _LOG = "log"
 _ITEMS = "response_item"
 _EVENTS = "event_msg"
@@ -103,7 +103,7 @@ class CodexFormat(TranscriptFormat):
             return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), list)
         return _is_bare_meta(entry) or (entry.get("record_type") == "state" and "type" not in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
+    def read(self, entry: Entry, facts: Facts) -> Message | Wordless | None:
         kind = kind_of(entry)
         payload = entry.get("payload")
         if not isinstance(payload, dict):
@@ -127,25 +127,25 @@ class CodexFormat(TranscriptFormat):
         return _LOG not in facts
 
 
-def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Wordless | None:
+def _item(item: Entry, entry: Entry, facts: Facts) -> Message | Wordless | None:
     if item.get("type") != "message":
         return Wordless.KNOWN if kind_of(item) in _KNOWN_ITEMS else None
     # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
     if facts.setdefault(_LOG, _ITEMS) != _ITEMS:
         return Wordless.KNOWN
-    return _said(item.get("role"), item.get("content"), entry)
+    return _message(item.get("role"), item.get("content"), entry)
 
 
-def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Wordless:
+def _event(event: Entry, entry: Entry, facts: Facts) -> Message | Wordless:
     kind = event.get("type")
     if kind not in ("user_message", "agent_message"):
         return Wordless.KNOWN
     if facts.setdefault(_LOG, _EVENTS) != _EVENTS:
         return Wordless.KNOWN
-    return _said("user" if kind == "user_message" else "assistant", event.get("message"), entry)
+    return _message("user" if kind == "user_message" else "assistant", event.get("message"), entry)
 
 
-def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
+def _message(role: Any, content: Any, entry: Entry) -> Message | Wordless:
     texts = texts_of(content, _TEXT_BLOCKS)
     if role == "user":
         speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
@@ -153,7 +153,7 @@ def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
         speaker, text = ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
     else:
         return Wordless.KNOWN
-    return Said(speaker, text, time_of(entry.get("timestamp")))
+    return Message(speaker, text, time_of(entry.get("timestamp")))
 
 
 def _user_text(text: str) -> str:

@@ -16,7 +16,7 @@ from memory.chunking.chunker import CutChunk
 from memory.transcripts.interpreter import Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import Packer, label
-from memory.transcripts.transcript_format import Said, Wordless
+from memory.transcripts.transcript_format import Message, Wordless
 
 #: Counted up when the same lines would give other chunks; part of the index fingerprint.
 TRANSCRIPT_VERSION = 2
@@ -51,17 +51,17 @@ class TranscriptFold:
         format: str | None = None,  # noqa: A002 - the word of the settings and of the command line
         state: str | None = None,
     ) -> None:
-        """Begin a transcript, or go on from a `state` that was made with the same bounds.
+        """Begin a transcript, or continue from a `state` that was made with the same bounds.
 
         Args:
             tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunker.chunk_text`.
             redact: applied to the text of each message before any other use; idempotent.
-            format: the format's name; None: that of the first line that can only be of one.
-            state: what `state()` gave.
+            format: the format's name; None: that of the first line that only one format recognises.
+            state: the result of `state()`.
 
         Raises:
             KeyError: there is no format of that name.
-            ValueError: the state is of another version, or none.
+            ValueError: the state is of another version, or is no state.
         """
         self._again = partial(
             TranscriptFold, tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=format
@@ -78,12 +78,12 @@ class TranscriptFold:
 
     @property
     def closed(self) -> int:
-        """Chunks that never change."""
+        """Return the number of chunks that never change."""
         return self._packer.closed
 
     @property
     def format(self) -> str | None:
-        """The name of the transcript's format, None before a line was recognised."""
+        """Return the name of the transcript's format, None before a line was recognised."""
         return self._interpreter.format.name if self._interpreter.format else None
 
     def feed(self, line: RawLine) -> None:
@@ -92,7 +92,7 @@ class TranscriptFold:
         Raises:
             ValueError: the line has no end yet; it may go on.
         """
-        if not line.ended:
+        if not line.has_line_end:
             raise ValueError("only lines that have ended can be fed; show the last one to open()")
         self.lines += 1
         self.offset += line.size
@@ -109,7 +109,7 @@ class TranscriptFold:
     def open(self, tail: RawLine | None = None) -> list[CutChunk]:
         """Return the chunks that would follow the closed ones if the file ended here. Changes nothing.
 
-        `tail` is a last line without its end. It is used if it is whole, a JSON object; else it waits for its end.
+        `tail` is a last line without a line end. It is used if it is a whole JSON object; else it waits for its end.
         """
         if tail is None or tail.data is None:
             return self._packer.open()
@@ -119,7 +119,7 @@ class TranscriptFold:
         return [*fold.take(), *fold.open()]
 
     def state(self) -> str:
-        """Return the state to go on from, as JSON: facts, counts and the text of the open chunk."""
+        """Return the state to continue from, as JSON: facts, counts and the text of the open chunk."""
         return json.dumps(
             {
                 "version": TRANSCRIPT_VERSION,
@@ -151,7 +151,7 @@ class TranscriptFold:
 
     def _read(self, data: bytes) -> None:
         reading = self._interpreter.read(data)
-        if isinstance(reading, Said):
+        if isinstance(reading, Message):
             self.messages += 1
             self._packer.add(self.lines, reading.said_at, label(reading.speaker, reading.said_at), reading.text)
         elif reading is Wordless.COMPACTED:
@@ -186,7 +186,7 @@ _BROKEN, _TOO_LONG = "not JSON", "too long to be read"
 
 
 class SkippedLines:
-    """Counts of lines that are not JSON, too long, or of an `unknown` type: the number of each by its name."""
+    """Counts of lines that are not JSON, too long, or of an unknown type. `unknown` counts each such type by name."""
 
     def __init__(self, state: list[Any] | None = None) -> None:
         self.unknown: dict[str, int]
@@ -194,10 +194,10 @@ class SkippedLines:
         broken, first_broken, too_long, first_too_long, self.unknown = state or (0, [], 0, [], {})
         self._counts = {_BROKEN: (broken, first_broken), _TOO_LONG: (too_long, first_too_long)}
 
-    def add(self, what: str, number: int) -> None:
+    def add(self, reason: str, number: int) -> None:
         """Count a line that was not read; `number` is 1-based."""
-        count, numbers = self._counts[what]
-        self._counts[what] = count + 1, [*numbers, number][:_NUMBERS]
+        count, numbers = self._counts[reason]
+        self._counts[reason] = count + 1, [*numbers, number][:_NUMBERS]
 
     def add_unknown(self, kind: str) -> None:
         """Count a line of an unknown type."""
@@ -209,13 +209,13 @@ class SkippedLines:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each kind of skipped line."""
         notes = []
-        for what, (count, numbers) in self._counts.items():
+        for reason, (count, numbers) in self._counts.items():
             if count == 1:
-                notes.append(f"1 line is {what} and was skipped (line {numbers[0]})")
+                notes.append(f"1 line is {reason} and was skipped (line {numbers[0]})")
             elif count:
                 first = "first: " if count > len(numbers) else ""
                 listed = ", ".join(map(str, numbers))
-                notes.append(f"{count} lines are {what} and were skipped ({first}lines {listed})")
+                notes.append(f"{count} lines are {reason} and were skipped ({first}lines {listed})")
         for name, count in self.unknown.items():
             of_type = {"": "without a type that is known", _OTHERS: "of further unknown types"}
             kind = of_type.get(name, f"of unknown type {name}")

@@ -1,4 +1,4 @@
-"""Interpreter of a transcript's lines: from bytes to the words that were said, in the format that they have."""
+"""Interpreter of a transcript's lines: from bytes to messages, in any known format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
-    HELD,
+    QUEUE,
     SUBAGENT,
     USER,
     Entry,
     Facts,
-    Held,
-    Said,
+    Message,
+    QueuedMessage,
     TranscriptFormat,
     Wordless,
     clean,
@@ -50,7 +50,7 @@ class PlainFormat(TranscriptFormat):
     def recognises(self, entry: Entry) -> bool:
         return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), (str, list))
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:  # noqa: ARG002 - nothing to remember
+    def read(self, entry: Entry, facts: Facts) -> Message | Wordless | None:  # noqa: ARG002 - nothing to remember
         role = entry.get("role")
         if not isinstance(role, str):
             return None
@@ -61,28 +61,28 @@ class PlainFormat(TranscriptFormat):
         if isinstance(name, str) and name.strip():
             speaker = " ".join(clean(name).split())[:_NAME_CHARACTERS].rstrip()
         text = "\n".join(texts_of(entry.get("content")))
-        return Said(speaker, text, time_of(entry.get("timestamp")))
+        return Message(speaker, text, time_of(entry.get("timestamp")))
 
 
 #: By name, in the order in which they look at a line: the most specific first.
 FORMATS: Mapping[str, TranscriptFormat] = {
-    each.name: each for each in (OpenClawFormat(), ClaudeCodeFormat(), CodexFormat(), PlainFormat())
+    reader.name: reader for reader in (OpenClawFormat(), ClaudeCodeFormat(), CodexFormat(), PlainFormat())
 }
 
 
 def recognised_format(entry: Entry) -> TranscriptFormat | None:
     """Return the only format that this line can be of, None without one."""
-    return next((each for each in FORMATS.values() if each.recognises(entry)), None)
+    return next((candidate for candidate in FORMATS.values() if candidate.recognises(entry)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A JSON object of a type that its format does not know, or that comes before any format is recognised."""
+    """JSON object of a type that its format does not know, or before any format is recognised."""
 
     kind: str
 
 
-Reading: TypeAlias = Said | Unknown | Wordless
+Reading: TypeAlias = Message | Unknown | Wordless
 
 #: Commas and brackets in one line at most. An empty list takes 3 bytes there and 64 in memory.
 MAX_SEPARATORS = 2_000_000
@@ -100,19 +100,19 @@ _ROUNDING_DECODER = json.JSONDecoder(strict=False, parse_int=float)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
-#: Speakers whose names are not the transcript's.
-_OWN_NAMES = frozenset((USER, ASSISTANT, AGENT, SUBAGENT))
+#: Speakers that recalld names; other names are the transcript's.
+_ROLES = frozenset((USER, ASSISTANT, AGENT, SUBAGENT))
 
 
 class Interpreter:
-    """Reads the lines of one file in order: the first line that a format recognises settles the format."""
+    """Reader of the lines of one file, in order. The first line that a format recognises settles the format."""
 
     def __init__(self, name: str | None, facts: Facts | None = None, *, redact: Callable[[str], str] = str) -> None:
         """Begin a file, or go on with the `facts` of its lines so far.
 
         Args:
             name: the format's name, None when it is to be recognised.
-            facts: what another interpreter of this file has kept.
+            facts: the `facts` of another interpreter of this file.
             redact: applied to each text before any other use.
 
         Raises:
@@ -123,7 +123,7 @@ class Interpreter:
         self._redact = redact
 
     def needs(self, data: bytes) -> bool:
-        """Return True if a line above the wanted ones has to be read, because later lines depend on it."""
+        """Return True if a line has to be read for the sake of later lines, which depend on it."""
         return self.format is None or self.format.needs(data, self.facts)
 
     def read(self, data: bytes) -> Reading:
@@ -138,19 +138,19 @@ class Interpreter:
         reading = self.format.read(entry, self.facts)
         if reading is None:
             return Unknown(self.format.kind(entry))
-        if isinstance(reading, Held):
-            redacted = self._redacted(reading.said)
-            self.facts.setdefault(HELD, []).append([redacted.text, redacted.said_at, mark_of(reading.said.text)])
+        if isinstance(reading, QueuedMessage):
+            redacted = self._redacted(reading.message)
+            self.facts.setdefault(QUEUE, []).append([redacted.text, redacted.said_at, mark_of(reading.message.text)])
             return Wordless.KNOWN
-        if isinstance(reading, Said):
+        if isinstance(reading, Message):
             redacted = self._redacted(reading)
             return redacted if redacted.text and not redacted.text.isspace() else Wordless.KNOWN
         return reading
 
-    def _redacted(self, speech: Said) -> Said:
-        text = clean(without_context(speech.text))
-        speaker = speech.speaker if speech.speaker in _OWN_NAMES else self._redact(speech.speaker)
-        return Said(speaker, self._redact(text) if text else "", speech.said_at)
+    def _redacted(self, message: Message) -> Message:
+        text = clean(without_context(message.text))
+        speaker = message.speaker if message.speaker in _ROLES else self._redact(message.speaker)
+        return Message(speaker, self._redact(text) if text else "", message.said_at)
 
 
 def parsed(data: bytes) -> Entry | Wordless:
@@ -164,7 +164,7 @@ def parsed(data: bytes) -> Entry | Wordless:
 
 
 def is_compaction_line(line: bytes) -> bool:
-    """Return True if the line is a program's own mark of a compaction, not a conversation about compactions."""
+    """Return True if the line is a program's mark of a compaction, not a conversation about compactions."""
     return b"compact" in line and Interpreter(None).read(line) is Wordless.COMPACTED
 
 

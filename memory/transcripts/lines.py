@@ -21,20 +21,20 @@ if sys.version_info >= (3, 14):
 else:
     from backports.zstd import ZstdDecompressor, ZstdError
 
-#: Bytes of a line's content at most; a longer line is skipped and only counted.
+#: Largest number of bytes of a line's content. A longer line is skipped and only counted.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 #: Bytes of a line after which reading stops: the file is no transcript, but sparse, or of another kind.
 HOPELESS_LINE_BYTES = 4 * MAX_LINE_BYTES
 
-#: A compressed transcript may unpack to this many times its bytes, and these more. Conversations pack to a tenth.
+#: Largest plausible ratio of unpacked to compressed bytes, and a constant on top. Conversations pack to a tenth.
 EXPANSION = 100
 SPARE_BYTES = 64 * 1024 * 1024
 
-#: It may have a line for each of its bytes, and these more: a line takes more than that, however well it packs.
+#: Lines that a compressed transcript may have beyond one per byte. A line takes more than that, however well it packs.
 SPARE_LINES = 1_000_000
 
-#: Bytes asked of the file, and of the decompressor, at a time.
+#: Bytes of one read, from the file and from the decompressor.
 _BLOCK_BYTES = 1024 * 1024
 
 #: Bytes of a line's and of a transcript's digest.
@@ -48,36 +48,35 @@ _AGAIN = "write or copy the file again to have the rest"
 
 
 class TranscriptDamaged(Permanent):
-    """A transcript cannot be read on. The lines before the damage were given.
+    """Damage of a transcript, after the lines that could be read.
 
-    `what` names the damage, `remedy` the way to have the rest.
+    `remedy` is the way to have the rest.
     """
 
-    def __init__(self, what: str, *, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.what = what
+    def __init__(self, damage: str, *, remedy: str) -> None:
+        super().__init__(f"{damage}; {remedy}")
+        self.damage = damage
         self.remedy = remedy
 
     def of(self, file: str, *, indexed: bool) -> TranscriptDamaged:
-        """Return the error with a reason that names the file, and tells if the lines before the damage are indexed."""
+        """Return the error with a reason that names the file. `indexed`: the lines before the damage are indexed."""
         indexed_part = "what was read of it is indexed" if indexed else "nothing of it could be indexed"
-        self.reason = f"{file}: {self.what}; {indexed_part}; {self.remedy}"
+        self.reason = f"{file}: {self.damage};  {indexed_part}; {self.remedy}"
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class RawLine:
-    """One line as it is in the (decompressed) file.
+    """Line of a file, as it is after decompression.
 
-    `data` is without its end ("\\n" or "\\r\\n"); None when it is longer than was asked for. `size` is in bytes,
-    the end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. `ended` is False for a
-    last line without a line end.
+    `data` is without the line end ("\\n" or "\\r\\n"), None for a line that is too long. `size` is in bytes, the line
+    end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. Only the last line may lack one.
     """
 
     data: bytes | None
     size: int
     digest: bytes
-    ended: bool
+    has_line_end: bool
 
 
 def read_lines(
@@ -88,13 +87,13 @@ def read_lines(
     Args:
         descriptor: a regular file's; the position of a plain one is neither used nor changed.
         offset: bytes to skip, of the decompressed content where it is compressed.
-        end: where to stop in a plain file (its size when it was looked at, so that a growing file is not chased).
-        compressed: whether it is a zstandard stream, which is read from its beginning.
-        longest: bytes of a line's content from which on it is skipped; MAX_LINE_BYTES if not given.
+        end: offset of the end of a plain file, taken before reading, so that reading a growing file ends.
+        compressed: True for a zstandard stream, which is read from its beginning.
+        longest: bytes of a line's content above which it is skipped; MAX_LINE_BYTES if not given.
 
     Raises:
         TranscriptDamaged: after the lines that could be read.
-        OSError: as the system says.
+        OSError: the system cannot read the file.
     """
     blocks = _decompressed(descriptor, skip=offset) if compressed else _plain(descriptor, start=offset, end=end)
     return lines_in(blocks, longest=longest)
@@ -113,7 +112,7 @@ def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
 
 def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
     """Yield the content of all frames, which may follow one another, in blocks of bounded size."""
-    position = lines = given = 0
+    position = lines = unpacked = 0
     size = os.fstat(descriptor).st_size
     pending = b""
     decompressor = ZstdDecompressor()
@@ -142,9 +141,9 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
         else:
             yield block[skip:] if skip else block
             skip = 0
-        given += len(block)
+        unpacked += len(block)
         lines += block.count(b"\n")
-        if given > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
+        if unpacked > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
             raise TranscriptDamaged(
                 f"the compressed transcript unpacks to more than {EXPANSION} times its size, or to more lines than it "
                 "has bytes, as no conversation does",
@@ -153,7 +152,7 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
 
 
 def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:
-    """Yield the lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`.
+    """Yield the lines of a file's content in blocks, none of them empty. `longest` as for `read_lines`.
 
     Raises:
         TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
@@ -170,17 +169,17 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
                     remedy="write the file again without them to have the rest",
                 )
             digest.update(piece)
-            # Of what is kept, two bytes may turn out to be the line's end.
+            # Two of the collected bytes may turn out to be the line's end.
             pieces = [*pieces, piece] if size <= limit + 2 else []
             if piece.endswith(b"\n"):
-                yield _line(pieces, size, digest.digest(), limit, ended=True)
+                yield _line(pieces, size, digest.digest(), limit, has_line_end=True)
                 size, pieces, digest = 0, [], _new_digest()
     if size:
-        yield _line(pieces, size, digest.digest(), limit, ended=False)
+        yield _line(pieces, size, digest.digest(), limit, has_line_end=False)
 
 
-def _line(pieces: list[bytes], size: int, digest: bytes, limit: int, *, ended: bool) -> RawLine:
+def _line(pieces: list[bytes], size: int, digest: bytes, limit: int, *, has_line_end: bool) -> RawLine:
     data = b"".join(pieces)
-    if ended:
+    if has_line_end:
         data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-    return RawLine(data if pieces and len(data) <= limit else None, size, digest, ended)
+    return RawLine(data if pieces and len(data) <= limit else None, size, digest, has_line_end)

@@ -17,7 +17,7 @@ from memory.transcripts.transcript_format import (
     USER,
     Entry,
     Facts,
-    Said,
+    Message,
     TranscriptFormat,
     Wordless,
     kind_of,
@@ -28,7 +28,7 @@ from memory.transcripts.transcript_format import (
 )
 from memory.transcripts.wrappers import Cut, Wrappers
 
-#: Messages that programs, not persons, send in the user's place, and notes that they put above a person's words.
+#: Messages that programs send in the user's place, and notes that they put above a person's words.
 USER_WRAPPERS = Wrappers(
     {
         Cut.ALL: (
@@ -65,7 +65,7 @@ USER_WRAPPERS = Wrappers(
             r"A new session was started via /new or /reset\.",
             r"Pre-compaction memory flush\.",
             r"\[System\] Your previous turn was interrupted by ",
-            # What a hook brings, such as an email.
+            # Content of a hook, such as an email.
             r"Task: [^\n]{1,80} \| Job ID: ",
         ),
         Cut.PARAGRAPH: (
@@ -83,7 +83,7 @@ USER_WRAPPERS = Wrappers(
 
 ASSISTANT_WRAPPERS = Wrappers({Cut.ALL: ("[assistant turn failed before producing content]",)})
 
-#: Models that stand for the gateway itself: what it injects, and copies of what was sent to a channel.
+#: Models that stand for the gateway itself: its injections, and copies of messages to a channel.
 _NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
 
 #: Sources of a user's message that are no person.
@@ -103,8 +103,10 @@ _TRAJECTORY = "traceSchema"
 
 _SYSTEM_EVENT = re.compile(r"System(?: \(untrusted\))?: \[")
 
-#: What begins a person's own message below system events.
-_OWN_MESSAGE = re.compile(r"^(?:Conversation info|Sender) \(untrusted|^\[[^\]\n]{0,200}\d{4}-\d\d-\d\d", re.MULTILINE)
+#: Beginning of a person's message below system events.
+_PERSONS_MESSAGE = re.compile(
+    r"^(?:Conversation info|Sender) \(untrusted|^\[[^\]\n]{0,200}\d{4}-\d\d-\d\d", re.MULTILINE
+)
 
 _INTERNAL = re.compile("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>")
 _INTERNAL_END = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
@@ -122,7 +124,7 @@ _LINES = re.compile(
     re.MULTILINE,
 )
 
-#: Messages that came while the assistant worked follow one another in one, each with what stands around a message.
+#: Messages that came while the assistant worked are joined into one, each with its own wrappers.
 _QUEUED = "[Queued messages while agent was busy]"
 _NEXT_QUEUED = re.compile(r"^---\r?\nQueued #\d+[^\n]*$", re.MULTILINE)
 
@@ -134,10 +136,10 @@ _ENVELOPE = re.compile(
 
 _REPLY_TAGS = re.compile(r"(?:\s*\[\[ ?(?:reply_to_current|reply_to: ?[^\]\n]{1,100}|audio_as_voice) ?\]\])+")
 
-#: An answer that is a token with a little markup around it, and no more, was not sent to a person.
+#: An answer of nothing but a token with a little markup around it was not sent to a person.
 _SILENT = re.compile(r"[\W_]{0,20}(?:HEARTBEAT_OK|NO_REPLY|REPLY_SKIP|ANNOUNCE_SKIP)[\W_]{0,20}", re.IGNORECASE)
 
-#: Nor was an answer that begins or ends with this token and has at most so many more characters (`ackMaxChars`).
+#: An answer with this token at its beginning or end, and with few more characters (`ackMaxChars`), was not sent either.
 _HEARTBEAT_OK = re.compile(
     r"\A[*_`]*HEARTBEAT_OK[*_`]*[ \t]*[\n\u2013\u2014:.,;!(|-]"
     r"|[\n.!?:)\]`*\u2026][ \t]*[*_`]{0,9}HEARTBEAT_OK[*_`.!]*\Z"
@@ -160,7 +162,7 @@ class OpenClawFormat(TranscriptFormat):
             return "firstKeptEntryId" in entry or "tokensBefore" in entry
         return _TRAJECTORY in entry or (kind_of(entry) in _KNOWN and "id" in entry and "parentId" in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
+    def read(self, entry: Entry, facts: Facts) -> Message | Wordless | None:
         kind = entry.get("type")
         if kind == "message":
             return Wordless.KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
@@ -182,7 +184,7 @@ def _answers_heartbeat(entry: Entry, facts: Facts) -> bool:
     return _HEARTBEAT in facts
 
 
-def _message(entry: Entry) -> Said | Wordless:
+def _message(entry: Entry) -> Message | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict):
         return Wordless.KNOWN
@@ -194,7 +196,7 @@ def _message(entry: Entry) -> Said | Wordless:
         speaker, text = ASSISTANT, _assistant_text(text)
     else:
         return Wordless.KNOWN
-    return Said(speaker, text, time_of(message.get("timestamp"), entry.get("timestamp")))
+    return Message(speaker, text, time_of(message.get("timestamp"), entry.get("timestamp")))
 
 
 def _provenance(holder: Entry, key: str = "kind") -> str:
@@ -207,17 +209,17 @@ def _user_text(text: str) -> str:
     """Return the person's words; empty when a program sent the message."""
     text = without_spans(text, _INTERNAL, _INTERNAL_END).strip()
     if text.startswith(_QUEUED):
-        queued = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
-        return "\n".join(filter(None, map(_words_of_one, queued)))
-    return _words_of_one(text)
+        messages = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
+        return "\n".join(filter(None, map(_words_of_message, messages)))
+    return _words_of_message(text)
 
 
-def _words_of_one(text: str) -> str:
+def _words_of_message(text: str) -> str:
     """Return the person's words in one message."""
     text = text.strip()
     if _SYSTEM_EVENT.match(text):
         # An event's text may go on over blank lines, so that only a mark tells where the person's begins.
-        message = _OWN_MESSAGE.search(text)
+        message = _PERSONS_MESSAGE.search(text)
         text = text[message.start() :] if message else ""
     if "(untrusted" in text:
         text = _without_metadata(text)
@@ -234,7 +236,7 @@ def _words_of_one(text: str) -> str:
 
 
 def _assistant_text(text: str) -> str:
-    """Return the assistant's words; empty when it chose to say nothing, or nothing came of its turn."""
+    """Return the assistant's words, empty when it chose to say nothing, or its turn failed."""
     if tags := _REPLY_TAGS.match(text):
         text = text[tags.end() :]
     text = ASSISTANT_WRAPPERS.words(text)

@@ -5,7 +5,7 @@
   less than half full, so that a short question stays with the start of its long answer. Each part names speaker
   and time.
 * A chunk begins with the last whole messages of the one before, as far as they are worth no more than the overlap.
-* Closed chunks never change. The open one may grow; what is kept of a message that was cut is its last part.
+* Closed chunks never change. The open one may grow. Of a message that was cut, it holds the last part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAST_BYTES = 160
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A message, or the chunk's part of a message that was cut, as it stands in the chunk."""
+    """Message, or the chunk's part of a message that was cut, as it stands in the chunk."""
 
     line: int
     said_at: float | None
@@ -58,10 +58,10 @@ def beginnings(texts: Iterable[str]) -> list[str]:
 
 
 class Packer:
-    """The chunk under way, and the chunks closed since the last `take`.
+    """Packer of messages: the chunk under way, and the chunks closed since the last `take`.
 
     `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them. With the `state` of another
-    packer it goes on where that one stopped, with nothing to take yet.
+    packer it continues where that one stopped, with nothing to take yet.
     """
 
     def __init__(self, *, tokens: int, overlap: int, max_bytes: int, state: dict[str, Any] | None = None) -> None:
@@ -96,7 +96,7 @@ class Packer:
         return [self._chunk()] if self._parts else []
 
     def state(self) -> dict[str, Any]:
-        """Return the state to go on from, as JSON values: the text of at most one chunk."""
+        """Return the state to continue from, as JSON values: the text of at most one chunk."""
         return {"closed": self.closed, "parts": [[part.line, part.said_at, part.text] for part in self._parts]}
 
     @property

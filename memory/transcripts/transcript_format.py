@@ -24,13 +24,13 @@ Entry: TypeAlias = dict[str, Any]
 #: State of a format between the lines of one file; JSON values only, as it is part of a fold's state.
 Facts: TypeAlias = dict[str, Any]
 
-#: The fact that lists what is held: [text without secrets, Unix time or None, digest of the text as it was].
-HELD = "held"
+#: The fact that lists queued messages: [text without secrets, Unix time or None, digest of the text as it was].
+QUEUE = "held"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """`text` was said by `speaker` at `said_at` (Unix time), None when the line tells no believable time."""
+class Message:
+    """Text of one speaker. `said_at` is Unix time, None when the line has no believable time."""
 
     speaker: str
     text: str
@@ -38,14 +38,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Words that a later line says, or takes back. The interpreter adds them to the fact `HELD`."""
+class QueuedMessage:
+    """Message that a later line delivers or takes back. The interpreter adds it to the fact `QUEUE`."""
 
-    said: Said
+    message: Message
 
 
 class Wordless(Enum):
-    """A line that says nothing to be found again."""
+    """Kind of a line without words for the index."""
 
     #: The program replaced the conversation so far by a summary.
     COMPACTED = auto()
@@ -60,7 +60,7 @@ class Wordless(Enum):
 
 
 class TranscriptFormat(ABC):
-    """The transcripts of one program. Stateless: the facts hold statements of one line about later ones."""
+    """Format of one program's transcripts. Stateless: `facts` hold the statements of a line about later lines."""
 
     #: Its name in settings and on the command line.
     name: str
@@ -70,7 +70,7 @@ class TranscriptFormat(ABC):
         """Return True if this line can only be of this format."""
 
     @abstractmethod
-    def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
+    def read(self, entry: Entry, facts: Facts) -> Message | QueuedMessage | Wordless | None:
         """Return the message of the line; None when its type is unknown. May change `facts`."""
 
     def kind(self, entry: Entry) -> str:
@@ -78,7 +78,7 @@ class TranscriptFormat(ABC):
         return kind_of(entry)
 
     def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - most lines change nothing
-        """Return True if the line may change `facts`, so that it is read for the sake of those after it."""
+        """Return True if the line may change `facts`, and so the reading of later lines."""
         return False
 
 
@@ -103,9 +103,9 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 
 
-def names(text: str, *others: str) -> tuple[str, ...]:
-    """Return the words of a text, and others."""
-    return (*text.split(), *others)
+def names(words: str, *phrases: str) -> tuple[str, ...]:
+    """Return the words of a text, and the phrases."""
+    return (*words.split(), *phrases)
 
 
 TEXT_BLOCKS = frozenset(("text",))
@@ -155,7 +155,7 @@ def clean(text: str) -> str:
 
 
 def mark_of(text: str) -> str:
-    """Return a short digest of a text, without the white space around it."""
+    """Return a short digest of a text without the white space around it."""
     return hashlib.blake2b(clean(text).encode(), digest_size=8).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Wrappers: text that programs write around, or in place of, a person's words. Each format has a table of them.
 
-A mark counts only where a program puts it: at the start of a message or of a line. A person who quotes a mark inside
-a sentence keeps it, and so does a person who writes an opening tag without its closing one.
+A mark counts only where a program puts it: at the start of a message or of a line. A mark that a person quotes inside a
+sentence stays, and so does an opening tag without its closing one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 
 class Cut(Enum):
-    """The part of a message that goes where a wrapper's mark is found."""
+    """Part of a message that is removed because of a wrapper's mark."""
 
     #: The message, if it is the mark and nothing else.
     ALL = auto()
@@ -58,7 +58,7 @@ class Wrappers:
         self._request = re.compile(request, re.MULTILINE)
 
     def words(self, text: str) -> str:
-        """Return the person's words; empty when the program wrote all of it."""
+        """Return the person's words, empty when the program wrote all of the text."""
         text = text.strip()
         if self._is_programs(text):
             return ""
@@ -100,8 +100,7 @@ class Wrappers:
         return "".join([*parts, text[start:]])
 
     def _without_tags(self, text: str) -> str:
-        opened = self._tag.search(text)
-        if opened or self._closing_tag.fullmatch(text.strip()):
+        if self._tag.search(text) or self._closing_tag.fullmatch(text.strip()):
             text = self._closing_tag.sub("", self._tag.sub("", text))
         return text
 

@@ -18,7 +18,7 @@ import pytest
 from memory.context.marks import marked
 from memory.documents.note_facts import NoteFacts
 from memory.transcripts.interpreter import Interpreter
-from memory.transcripts.transcript_format import Said
+from memory.transcripts.transcript_format import Message
 from recalld.client import AsyncClient, Client
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
@@ -168,7 +168,7 @@ def test_what_was_injected_is_not_read_again_from_the_transcript(
     interpreter = Interpreter(None)
     for words in (f"{text}\n\nPlease deploy", f"Thanks\n{text}", flush, text):
         reading = interpreter.read(message_line(name, "user", words).strip())
-        said += [reading.text] if isinstance(reading, Said) else []
+        said += [reading.text] if isinstance(reading, Message) else []
     assert said == ["Please deploy", "Thanks"]
 
 

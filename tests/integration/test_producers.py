@@ -173,7 +173,7 @@ def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monke
     for name in ("main", "other"):
         house.index[name] = RememberedFiles({})
     for name in ("main", "other"):
-        listeners[0].on_uncertain(name, lost=True)
+        listeners[0].on_uncertain(name, events_lost=True)
     house.wait_for("main", "memory/a.md")
     house.wait_for("other", "memory/a.md")
     wait_until(lambda: house.watch_json()["main"]["overflows"] == 1)

@@ -21,7 +21,7 @@ from memory.telemetry import tracing
 from memory.telemetry.server import TelemetryServer
 from producers.dispatcher import Dispatcher
 from producers.tailer import Tailer
-from schemas.metrics import METRICS, Kind, Told
+from schemas.metrics import METRICS, Kind, Scope
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.raw_server import answer, raw_server
@@ -157,7 +157,7 @@ def test_everything_that_a_service_may_tell_is_told_with_its_question(workers: W
         client.post("/v1/search", json={"query": "x", "agent": "eve"})
         text = client.get("/metrics").text
     for metric in METRICS:
-        if metric.told is Told.WORKER:
+        if metric.scope is Scope.WORKER:
             assert metric.name not in text
             continue
         series = metric.series[0] if metric.kind is Kind.COUNTER else metric.name

@@ -254,8 +254,8 @@ class Held:
         self.reached.set()
         assert self.go_on.wait(60)
 
-    def on_uncertain(self, agent: str, *, lost: bool = False) -> None:
-        self.overflows += lost
+    def on_uncertain(self, agent: str, *, events_lost: bool = False) -> None:
+        self.overflows += events_lost
 
 
 @linux
@@ -360,7 +360,7 @@ def test_an_agent_on_a_network_mount_is_polled_until_the_disk_is_local(tmp_path:
     desk.memory.mkdir(parents=True)
     desk.watch()
     state = desk.watcher.state("main")
-    assert (state.mode, state.wanted) == (WatchMode.POLLING, True)
+    assert (state.mode, state.is_required) == (WatchMode.POLLING, True)
     write(desk.memory / "from elsewhere.md")
     desk.wait_for("memory/from elsewhere.md")
     report = FilesReport(tmp_path / "home", ["main"], conditions)

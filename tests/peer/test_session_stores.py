@@ -14,7 +14,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import forgets
 from memory.documents.session_stores import STORE, kinds_of
 from memory.transcripts.openclaw import OpenClawFormat
-from memory.transcripts.transcript_format import Said
+from memory.transcripts.transcript_format import Message
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Sync, SyncSessions
 
@@ -184,7 +184,7 @@ def test_a_damaged_store_leaves_out_nothing(sessions: Path, tmp_path: Path, dama
 def said(*messages: dict[str, Any]) -> list[str]:
     facts: dict[str, Any] = {}
     lines = [OpenClawFormat().read({"type": "message", "message": message}, facts) for message in messages]
-    return [line.text for line in lines if isinstance(line, Said) and line.text]
+    return [line.text for line in lines if isinstance(line, Message) and line.text]
 
 
 HEARTBEAT = {"kind": "internal_system", "sourceTool": "heartbeat"}

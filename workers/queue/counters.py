@@ -16,13 +16,13 @@ from typing import Any
 import redis
 import structlog
 
-from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Told
+from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Scope
 from schemas.ports import Count, SpooledUsage, Usage, UsageRecorder
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
 
-_COUNTED = {metric.name: metric for metric in METRICS if metric.told is Told.FLEET and metric.kind is Kind.COUNTER}
+_COUNTED = {metric.name: metric for metric in METRICS if metric.scope is Scope.FLEET and metric.kind is Kind.COUNTER}
 
 #: Upper bounds in seconds of the histogram of event-to-searchable times.
 FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets

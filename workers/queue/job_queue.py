@@ -85,11 +85,11 @@ class BrokerJobQueue:
             post = partial(self._post, INDEX_PENDING, agent)
             self.pending_set.mark(agent, documents, lane=lane, now=time.time(), post=post)
 
-    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+    def hold_back(self, agents: Collection[str], *, active: bool) -> None:
         """See `JobQueue.hold_back`."""
         with suppress(redis.RedisError):
             if agents:
-                (self._client.sadd if held else self._client.srem)(self._keys.held_back, *agents)
+                (self._client.sadd if active else self._client.srem)(self._keys.held_back, *agents)
 
     def request_vectors(self, agent: str) -> None:
         """Queue a job for chunks without vectors."""

@@ -101,9 +101,9 @@ def _ids(connection: apsw.Connection, statement: str) -> set[int]:
     return {int(row[0]) for row in fetch(connection, statement)}
 
 
-def _difference(what: str, ids: set[int]) -> Iterator[Flaw]:
+def _difference(kind: str, ids: set[int]) -> Iterator[Flaw]:
     if ids:
-        shown = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
-        flaw = Flaw(f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
+        listed = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
+        flaw = Flaw(f"{len(ids)} {kind} (ids {listed}{', ...' if len(ids) > MAX_LISTED_IDS else ''})")
         flaw.rows = len(ids)
         yield flaw

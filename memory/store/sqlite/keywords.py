@@ -177,31 +177,31 @@ class TermFrequencies:
 
     def __init__(self) -> None:
         # Number of a commit, and the frequencies as of it, by expression.
-        self._known: tuple[str | None, dict[str, int]] = (None, {})
+        self._cached: tuple[str | None, dict[str, int]] = (None, {})
 
     def chunks(self, connection: apsw.Connection) -> int:
         """Return the number of chunks."""
-        known = self._of_commit(connection)
-        if _EVERY not in known:
+        counts = self._of_commit(connection)
+        if _EVERY not in counts:
             rows = fetch(connection, SELECT_AVERAGES)
-            known[_EVERY] = _first_varint(rows[0][0]) if rows else 0
-        return known[_EVERY]
+            counts[_EVERY] = _first_varint(rows[0][0]) if rows else 0
+        return counts[_EVERY]
 
     def of(self, connection: apsw.Connection, expressions: Sequence[str]) -> list[int]:
         """Return the number of chunks with each of these quoted FTS5 expressions."""
-        known = self._of_commit(connection)
+        counts = self._of_commit(connection)
         for expression in expressions:
-            if expression not in known:
-                known[expression] = int(fetch(connection, COUNT_MATCHES, (expression,))[0][0])
-        return [known[expression] for expression in expressions]
+            if expression not in counts:
+                counts[expression] = int(fetch(connection, COUNT_MATCHES, (expression,))[0][0])
+        return [counts[expression] for expression in expressions]
 
     def _of_commit(self, connection: apsw.Connection) -> dict[str, int]:
         """Return the statistics of the last commit that the connection sees."""
         commit = meta_value(connection, "transactions")
-        known_commit, known = self._known
-        if commit != known_commit or len(known) > REMEMBERED:
-            self._known = commit, (known := {})
-        return known
+        cached_commit, counts = self._cached
+        if commit != cached_commit or len(counts) > REMEMBERED:
+            self._cached = commit, (counts := {})
+        return counts
 
 
 def _first_varint(record: bytes) -> int:

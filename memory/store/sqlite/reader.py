@@ -52,7 +52,7 @@ from memory.store.sqlite.rows import (
     stored_chunk,
 )
 from memory.store.sqlite.schema import FILE_NAME
-from memory.store.sqlite.vectors import HeldVectors, VectorShelf
+from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.sqlite_file import bytes_of
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
@@ -165,8 +165,8 @@ class StoreReader:
         self._path = path
         self._options = options
         self._readers = ReadConnections(path, options, any_format=any_format)
-        self._known_dimensions: int | None = None
-        self._held = HeldVectors(shelf) if shelf is not None else None
+        self._cached_dimensions: int | None = None
+        self._resident = ResidentVectors(shelf) if shelf is not None else None
         self._frequencies = TermFrequencies()
 
     @property
@@ -312,7 +312,7 @@ class StoreReader:
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
-            return vectors.nearest(connection, vector, k, sources, self._held)
+            return vectors.nearest(connection, vector, k, sources, self._resident)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         """Return the cosine of these chunks, without chunks that have no vector."""
@@ -392,8 +392,8 @@ class StoreReader:
     def close(self) -> None:
         """Release all resources; calls in other threads finish first."""
         self._readers.close()
-        if self._held is not None:
-            self._held.close()
+        if self._resident is not None:
+            self._resident.close()
 
     def _fetch(self, statement: str, *bindings: str | int) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""
@@ -402,10 +402,10 @@ class StoreReader:
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
         """Return the width of the vectors, None while the index has never held one."""
-        if self._known_dimensions is None:
+        if self._cached_dimensions is None:
             value = meta_value(connection, "dimensions")
-            self._known_dimensions = None if value is None else int(value)
-        return self._known_dimensions
+            self._cached_dimensions = None if value is None else int(value)
+        return self._cached_dimensions
 
     def _searchable_dimensions(self, connection: apsw.Connection, vector: Vector) -> int | None:
         dimensions = self._dimensions(connection)

@@ -69,8 +69,8 @@ def name_of(key: DocumentKey) -> tuple[str, str]:
     try:
         key.path.encode()
     except UnicodeEncodeError as error:
-        shown = key.path.encode(errors="backslashreplace").decode()
-        raise Permanent(f"the name of {shown} is not valid UTF-8; rename the file to have it indexed") from error
+        escaped = key.path.encode(errors="backslashreplace").decode()
+        raise Permanent(f"the name of {escaped} is not valid UTF-8; rename the file to have it indexed") from error
     return key.source, key.path
 
 
@@ -182,8 +182,8 @@ SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
 def of_sources(connection: apsw.Connection, hits: list[Hit], sources: Sequence[str]) -> list[Hit]:
     """Return the hits in these sources."""
     bindings = (as_json(sources), as_json([hit.id for hit in hits]))
-    wanted = {row[0] for row in fetch(connection, SELECT_IDS_OF_SOURCES, bindings)}
-    return [hit for hit in hits if hit.id in wanted]
+    matching_ids = {row[0] for row in fetch(connection, SELECT_IDS_OF_SOURCES, bindings)}
+    return [hit for hit in hits if hit.id in matching_ids]
 
 
 def covers_all(connection: apsw.Connection, sources: Sequence[str]) -> bool:

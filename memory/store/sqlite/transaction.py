@@ -193,8 +193,8 @@ class WriteTransaction:
         remarks = json.dumps(change.notes, ensure_ascii=False)
         values = (*stat_values(change.stat), change.content_hash, self.number, self._now, remarks)
         [(file_id,)] = fetch(self._connection, UPSERT_FILE, (*name_of(change.key), *values))
-        if (to := change.mark) is not None:
-            self._connection.execute(REPLACE_MARK, (file_id, to.offset, to.lines, to.digest, to.state))
+        if (mark := change.mark) is not None:
+            self._connection.execute(REPLACE_MARK, (file_id, mark.offset, mark.lines, mark.digest, mark.state))
         if change.stale_from is not None:
             self._write_chunks_of(file_id)
             self._connection.execute(MAKE_STALE, (file_id, change.stale_from))
@@ -203,7 +203,7 @@ class WriteTransaction:
             self._removed += fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings)
         self._connection.executemany(
             MOVE_CHUNK,
-            [(kept.ordinal, kept.start_line, kept.end_line, kept.said_at, kept.id, file_id) for kept in change.moved],
+            [(to.ordinal, to.start_line, to.end_line, to.said_at, to.id, file_id) for to in change.moved],
         )
         self._titles[file_id] = index_title(change.key.source, change.key.path)
         for number, chunk in enumerate(change.added, start=self._last_chunk_id + 1):
@@ -248,14 +248,14 @@ class WriteTransaction:
         states: list[tuple[str, str | None, int]] = []
         rows: list[tuple[int, Vector]] = []
         for chunk_id, text_hash in pending:
-            expected, given = vectors[chunk_id]
+            expected, vector = vectors[chunk_id]
             if expected != text_hash:
                 continue
-            if isinstance(given, Refusal):
-                states.append((VectorState.REFUSED, given.reason, chunk_id))
+            if isinstance(vector, Refusal):
+                states.append((VectorState.REFUSED, vector.reason, chunk_id))
             elif self._keeps_vectors:
                 states.append((VectorState.READY, None, chunk_id))
-                rows.append((chunk_id, given))
+                rows.append((chunk_id, vector))
         self._connection.executemany(SET_VECTOR_STATE, states)
         self._insert_vectors(rows)
         refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
@@ -274,8 +274,8 @@ class WriteTransaction:
 
     def _fail(self, change: DocumentFailure) -> None:
         # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
-        shown = change.key.path.encode(errors="backslashreplace").decode()
-        values = (change.key.source, shown, change.reason, change.error_class, change.attempts, self._now, self._now)
+        escaped = change.key.path.encode(errors="backslashreplace").decode()
+        values = (change.key.source, escaped, change.reason, change.error_class, change.attempts, self._now, self._now)
         self._connection.execute(UPSERT_DEAD_LETTER, values)
 
     def retry(self, key: DocumentKey) -> int:
@@ -443,8 +443,10 @@ def is_large(changed: int, added: int) -> bool:
 def parts_of(
     connection: apsw.Connection, change: DocumentWrite | DocumentDelete
 ) -> tuple[list[DocumentWrite], DocumentWrite | DocumentDelete]:
-    """Split a large change; return parts for a transaction each, without what they expect, and the rest for the last
-    one. After a crash, the document is read from the mark of the parts on."""
+    """Split a large change into parts for a transaction each. Return them, and the rest for the last transaction.
+
+    The writer sets the parts' expected revision or mark. After a crash, the document is read from the parts' mark on.
+    """
     if isinstance(change, DocumentDelete):
         mark = NOWHERE if mark_of(connection, change.key) is not None else None
         part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, mark=mark, complete=False)

@@ -1,10 +1,9 @@
 """Vectors of one generation: the tables behind `chunks_vec`, and their copy in the memory of a searching process.
 
-`chunks_vec` is a vec0 table. Its vectors are written through sqlite-vec where that can be loaded. They are read past
-it, from its shadow tables with numpy: that is three times as fast for a search, and sixty times for one vector by its
-id. So an index can be searched without sqlite-vec, and this module also writes the same tables without it. This is the
-only module that knows the layout, that of sqlite-vec 0.1.9
-(https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md):
+`chunks_vec` is a vec0 table. Writes go through sqlite-vec where it can be loaded. Reads bypass it: numpy reads its
+shadow tables. That is three times as fast for a search, and sixty times for one vector by its id. So an index can be
+searched without sqlite-vec, and this module also writes the same tables without it. No other module depends on the
+layout, which is that of sqlite-vec 0.1.9 (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md):
 
     chunks_vec_chunks           a row per block: bitmap of the rows in use, and array of their ids (int64)
     chunks_vec_vector_chunks00  the block's vectors (float32), under the same number
@@ -148,23 +147,22 @@ def nearest(
     vector: Vector,
     k: int,
     sources: Sequence[str] | None,
-    held: HeldVectors | None = None,
+    resident: ResidentVectors | None = None,
 ) -> list[Hit]:
     """Return the k chunks of these sources with the highest cosine, best first. Exact.
 
-    `held` may hold the vectors in memory.
+    `resident`: the vectors in memory, if they are there.
     """
     with snapshot(connection):
-        ids, scores = cosines(connection, vector) if held is None else held.cosines(connection, vector)
+        ids, scores = cosines(connection, vector) if resident is None else resident.cosines(connection, vector)
         if sources is None or covers_all(connection, sources):
             return _top(ids, scores, k)
         hits = of_sources(connection, _top(ids, scores, k * OVER_FETCH), sources)
         if len(hits) >= k or len(ids) <= k * OVER_FETCH:
             return hits[:k]
-        wanted = np.isin(
-            ids, np.array(fetch(connection, SELECT_ALL_IDS_OF_SOURCES, (as_json(sources),)), dtype=np.int64)
-        )
-        return _top(ids[wanted], scores[wanted], k)
+        rows = fetch(connection, SELECT_ALL_IDS_OF_SOURCES, (as_json(sources),))
+        matches = np.isin(ids, np.array(rows, dtype=np.int64))
+        return _top(ids[matches], scores[matches], k)
 
 
 def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -247,9 +245,9 @@ def stored_ids(connection: apsw.Connection) -> tuple[set[int], set[int]]:
 
 @contextmanager
 def snapshot(connection: apsw.Connection) -> Iterator[None]:
-    """One state of the database for several steps: a place that is free now may soon belong to another chunk.
+    """Snapshot of the database for several steps: a place that is free now may soon belong to another chunk.
 
-    An open transaction provides it already.
+    An open transaction is one already.
     """
     if connection.in_transaction:
         yield
@@ -374,14 +372,14 @@ def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Bloc
 #: Bytes of a row beside its vector: its id, in the array and in its block.
 _ID_BYTES = 16
 
-#: Bytes of all vectors held by a process, over all agents: 300,000 of 384 dimensions.
-MAX_HELD_BYTES = 512 * 1024 * 1024
+#: Bytes of all vectors in a process's memory, over all agents: 300,000 of 384 dimensions.
+MAX_RESIDENT_BYTES = 512 * 1024 * 1024
 
-#: The search of an index from which on its vectors are held.
+#: Number of the search of an index from which on its vectors stay in memory.
 HOT_AT_SEARCH = 3
 
-#: Seconds after a search in which its vectors stay: exchanging two indexes in turn costs more than it saves.
-KEPT_SECONDS = 10.0
+#: Seconds after a search for which its vectors stay: evicting two indexes in turn costs more than it saves.
+RESIDENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,8 +406,8 @@ class VectorView:
 
 
 @dataclass(eq=False, slots=True)
-class HeldVectors:
-    """Vectors of one generation while they have a place on the shelf. Thread-safe.
+class ResidentVectors:
+    """Vectors of one generation in memory, while the shelf has room for them. Thread-safe.
 
     `view`, `searches` and `last` belong to the shelf.
     """
@@ -436,7 +434,7 @@ class HeldVectors:
         self.shelf.drop(self)
 
     def view_of(self, connection: apsw.Connection, dimensions: int) -> VectorView | None:
-        """Return the vectors of the connection's transaction; None if they are not held and cannot be now."""
+        """Return the vectors of the connection's transaction; None if they are not in memory and cannot be loaded."""
         transaction = int(meta_value(connection, "transactions") or 0)
         view = self.view
         if view is not None and view.transaction == transaction:
@@ -457,16 +455,17 @@ class HeldVectors:
         ids = np.concatenate([before.ids[:0], *(block.ids() for block in blocks.values())])
         if not self.shelf.reserve(self, ids.size * (dimensions * 4 + _ID_BYTES)):
             return None
-        held = {number: before.vectors[number] for number in blocks if before.blocks.get(number) == blocks[number]}
-        changed = [number for number in blocks if number not in held]
+        unchanged = [number for number, block in blocks.items() if before.blocks.get(number) == block]
+        vectors_by_block = {number: before.vectors[number] for number in unchanged}
+        changed = [number for number in blocks if number not in vectors_by_block]
         for number, block, matrix in matrices(connection, changed, blocks, dimensions):
-            held[number] = matrix[block.used()]
-        vectors = {number: held[number] for number in blocks}
+            vectors_by_block[number] = matrix[block.used()]
+        vectors = {number: vectors_by_block[number] for number in blocks}
         return self.shelf.replace(self, VectorView(transaction, blocks, ids, vectors))
 
 
 class VectorShelf:
-    """Allocator of the memory for vectors; the least recently searched ones make room. Thread-safe.
+    """Allocator of the memory for vectors. The least recently searched ones are evicted first. Thread-safe.
 
     Arrays in memory take half the memory traffic of reading the blocks.
     """
@@ -474,57 +473,57 @@ class VectorShelf:
     def __init__(
         self,
         *,
-        max_bytes: int = MAX_HELD_BYTES,
+        max_bytes: int = MAX_RESIDENT_BYTES,
         hot_at_search: int = HOT_AT_SEARCH,
-        kept_seconds: float = KEPT_SECONDS,
+        resident_seconds: float = RESIDENT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes = max_bytes
         self._hot_at_search = hot_at_search
-        self._kept_seconds = kept_seconds
+        self._resident_seconds = resident_seconds
         self._clock = clock
         self._lock = threading.Lock()
         # Least recently searched first.
-        self._held: OrderedDict[HeldVectors, int] = OrderedDict()
+        self._resident: OrderedDict[ResidentVectors, int] = OrderedDict()
 
-    def is_hot(self, vectors: HeldVectors) -> bool:
-        """Count a search; return True if there were enough of them to hold the vectors."""
+    def is_hot(self, vectors: ResidentVectors) -> bool:
+        """Count a search; return True if there were enough of them to keep the vectors in memory."""
         with self._lock:
             vectors.searches, vectors.last = vectors.searches + 1, self._clock()
-            if vectors in self._held:
-                self._held.move_to_end(vectors)
+            if vectors in self._resident:
+                self._resident.move_to_end(vectors)
             return vectors.searches >= self._hot_at_search
 
-    def reserve(self, vectors: HeldVectors, size: int) -> bool:
-        """Reserve memory for an index; return False, and take back what it has, if there is no room."""
+    def reserve(self, vectors: ResidentVectors, size: int) -> bool:
+        """Reserve memory for an index. Without room, take back the memory that it has, and return False."""
         now = self._clock()
         with self._lock:
-            free = self._max_bytes - sum(self._held.values()) + self._held.get(vectors, 0)
-            resting = []
-            for other, held in self._held.items():
-                if free >= size or now - other.last < self._kept_seconds:
+            free = self._max_bytes - sum(self._resident.values()) + self._resident.get(vectors, 0)
+            evictable = []
+            for candidate, candidate_bytes in self._resident.items():
+                if free >= size or now - candidate.last < self._resident_seconds:
                     break
-                if other is not vectors:
-                    resting.append(other)
-                    free += held
-            for other in resting if free >= size else [vectors]:
-                self._drop(other)
+                if candidate is not vectors:
+                    evictable.append(candidate)
+                    free += candidate_bytes
+            for evicted in evictable if free >= size else [vectors]:
+                self._drop(evicted)
             if free >= size:
-                self._held[vectors] = size
+                self._resident[vectors] = size
             return free >= size
 
-    def replace(self, vectors: HeldVectors, view: VectorView) -> VectorView:
+    def replace(self, vectors: ResidentVectors, view: VectorView) -> VectorView:
         """Publish the view to other searches, unless its memory was taken back meanwhile."""
         with self._lock:
-            if vectors in self._held:
+            if vectors in self._resident:
                 vectors.view = view
         return view
 
-    def drop(self, vectors: HeldVectors) -> None:
+    def drop(self, vectors: ResidentVectors) -> None:
         """Take back an index's memory. Running searches finish with it."""
         with self._lock:
             self._drop(vectors)
 
-    def _drop(self, vectors: HeldVectors) -> None:
-        self._held.pop(vectors, None)
+    def _drop(self, vectors: ResidentVectors) -> None:
+        self._resident.pop(vectors, None)
         vectors.view = None

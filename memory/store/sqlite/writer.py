@@ -117,7 +117,8 @@ class Store(StoreReader):
         Raises:
             KeywordsUnavailable: there is no keyword index, which every chunk has to be in (`text_reason`).
         """
-        if self.text_reason is not None and any(isinstance(one, DocumentWrite | DocumentDelete) for one in changes):
+        writes_chunks = any(isinstance(change, DocumentWrite | DocumentDelete) for change in changes)
+        if self.text_reason is not None and writes_chunks:
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         outcomes: list[WriteOutcome] = []
         together: list[DocumentChange] = []
@@ -171,7 +172,7 @@ class Store(StoreReader):
         change.
         """
         vectors = keywords = deleted = 0
-        begun = time.monotonic()
+        began = time.monotonic()
         with self._idle_step() as connection:
             compact = self.vector_reason is None and is_worth_compacting(connection)
             erase = self.text_reason is None and is_due_to_erase(connection, now=now)
@@ -191,9 +192,9 @@ class Store(StoreReader):
         if erase and deleted and (cut or not self._log_bytes()):
             with self._idle_step() as connection:
                 note_erased(connection, deleted, now=now)
-        took = {"vectors": compacted - begun, "keywords": merged - compacted, "log": time.monotonic() - merged}
-        did = {"vectors": vectors, "keywords": keywords, "log": cut}
-        return Maintained(vectors, keywords, cut, seconds={of: took[of] for of in took if did[of]})
+        seconds = {"vectors": compacted - began, "keywords": merged - compacted, "log": time.monotonic() - merged}
+        steps = {"vectors": vectors, "keywords": keywords, "log": cut}
+        return Maintained(vectors, keywords, cut, seconds={of: seconds[of] for of in seconds if steps[of]})
 
     def close(self) -> None:
         """Copy the write-ahead log back as far as readers allow, and close all connections."""

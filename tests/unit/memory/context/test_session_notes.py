@@ -20,7 +20,7 @@ from memory.context.session_notes import (
 )
 from memory.documents.note_facts import NoteFacts
 from memory.transcripts.lines import RawLine
-from memory.transcripts.transcript_format import Said
+from memory.transcripts.transcript_format import Message
 
 AT = datetime(2026, 11, 22, 9, 5, tzinfo=UTC)
 FACTS = NoteFacts("agent:main:main", "openclaw", "sessions/a.jsonl")
@@ -30,7 +30,7 @@ def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
     entries: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in messages]
     for entry in entries:
         data = json.dumps(entry).encode()
-        yield RawLine(data, len(data) + 1, b"", ended=True)
+        yield RawLine(data, len(data) + 1, b"", has_line_end=True)
 
 
 def texts(*messages: tuple[str, str], count: int = 15) -> list[str]:
@@ -62,7 +62,7 @@ def test_a_session_of_commands_and_tools_has_no_words() -> None:
 
 
 def test_the_note_names_its_session_and_quotes_its_last_words() -> None:
-    note = session_note([Said("User", "Where is the key?"), Said("Assistant", "x" * 9_000)], at=AT, facts=FACTS)
+    note = session_note([Message("User", "Where is the key?"), Message("Assistant", "x" * 9_000)], at=AT, facts=FACTS)
     assert note.startswith("# Session of 2026-11-22 09:05 UTC\n\n- Session: agent:main:main\n- Program: openclaw\n")
     assert "- Transcript: sessions/a.jsonl\n" in note
     assert "\n\n**User**: Where is the key?\n\n**Assistant**: xxx" in note
@@ -90,7 +90,7 @@ def test_the_name_of_a_note_has_day_time_and_slug() -> None:
 
 
 def test_the_prompt_for_a_name_holds_the_beginning_of_the_conversation() -> None:
-    prompt = slug_prompt([Said("User", "deploy " * 1_000)])
+    prompt = slug_prompt([Message("User", "deploy " * 1_000)])
     assert "deploy" in prompt
     assert len(prompt) < 2_500
 
@@ -100,7 +100,7 @@ def test_the_prompt_for_a_name_holds_the_beginning_of_the_conversation() -> None
     [("sessions/a.jsonl.reset.2026-03-05T10-00-02.000Z", True), ("sessions/a.jsonl", True), ("others/a.jsonl", False)],
 )
 def test_a_note_is_of_its_transcript_and_of_the_archive_made_of_it(transcript: str, is_of_it: bool) -> None:
-    said = [Said("User", "the vault is blue"), Said("Assistant", "yes")]
+    said = [Message("User", "the vault is blue"), Message("Assistant", "yes")]
     notes = {"memory/a.md": session_note(said[:1], at=AT, facts=FACTS)}
     path, words = unnoted(said, NoteFacts("a", "openclaw", transcript), notes, "")
     assert (path, list(words)) == (("memory/a.md", said[1:]) if is_of_it else (None, said))

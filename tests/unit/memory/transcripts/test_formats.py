@@ -18,7 +18,7 @@ from memory.transcripts.interpreter import (
     is_compaction_line,
     recognised_format,
 )
-from memory.transcripts.transcript_format import Said, Wordless, without_context
+from memory.transcripts.transcript_format import Message, Wordless, without_context
 from tests.hostile_texts import is_superlinear
 from tests.transcript_files import (
     UNSAID,
@@ -43,7 +43,7 @@ def _metadata(header: str) -> str:
 def said_in(data: bytes) -> list[tuple[str, str, float | None]]:
     interpreter = Interpreter(None)
     read = [interpreter.read(line.data or b"") for line in raw_lines(data)]
-    return [(each.speaker, each.text, each.said_at) for each in read if isinstance(each, Said)]
+    return [(each.speaker, each.text, each.said_at) for each in read if isinstance(each, Message)]
 
 
 def expected(turns: int = 8, user: str = "User", assistant: str = "Assistant") -> list[tuple[str, str, float | None]]:
@@ -104,11 +104,11 @@ def test_a_compaction_is_counted_and_its_summary_is_not_read(name: str) -> None:
 def test_a_line_of_an_unknown_type_is_named_and_a_named_format_stays() -> None:
     for name in FORMATS:
         interpreter = Interpreter(None)
-        assert isinstance(interpreter.read(message_line(name, "user", "hello")), Said)
+        assert isinstance(interpreter.read(message_line(name, "user", "hello")), Message)
         assert interpreter.read(unknown_line("hologram")) == Unknown("hologram")
     before = [Unknown("hologram"), Unknown("")]
     hello = {"role": "user", "content": "hi"}
-    assert readings({"type": "hologram"}, {"a": 1}, hello) == [*before, Said("User", "hi")]
+    assert readings({"type": "hologram"}, {"a": 1}, hello) == [*before, Message("User", "hi")]
     assert readings(hello, name="claude-code") == [Unknown("")]
     with pytest.raises(KeyError):
         Interpreter("morse")
@@ -145,7 +145,7 @@ class TestLines:
         ],
     )
     def test_damage_inside_a_line_is_mended(self, line: bytes, text: str) -> None:
-        assert Interpreter(None).read(line) == Said("User", text)
+        assert Interpreter(None).read(line) == Message("User", text)
 
 
 _NO_TIMES: list[Any] = [
@@ -170,7 +170,7 @@ _NO_TIMES: list[Any] = [
     ids=str,
 )
 def test_a_believable_time_is_kept_and_others_are_ignored(timestamp: Any, seconds: float | None) -> None:
-    assert readings({"role": "user", "content": "hi", "timestamp": timestamp}) == [Said("User", "hi", seconds)]
+    assert readings({"role": "user", "content": "hi", "timestamp": timestamp}) == [Message("User", "hi", seconds)]
 
 
 class TestPlain:
@@ -182,8 +182,8 @@ class TestPlain:
             Wordless.KNOWN,
         ]
         entry = {"role": "user", "name": "  Caroline\nSmith ", "content": "hi"}
-        assert readings(entry) == [Said("Caroline Smith", "hi")]
-        assert readings({"role": "user", "name": "n" * 500, "content": "hi"}) == [Said("n" * 40, "hi")]
+        assert readings(entry) == [Message("Caroline Smith", "hi")]
+        assert readings({"role": "user", "name": "n" * 500, "content": "hi"}) == [Message("n" * 40, "hi")]
 
 
 #: What programs send in a person's place, and what persons write that only looks like it.
@@ -244,7 +244,7 @@ _SAID = {
 def words(name: str, text: str) -> str | None:
     """Return the words that are read of a text in the user's place."""
     read = Interpreter(name).read(message_line(name, "user", text))
-    return read.text if isinstance(read, Said) else None
+    return read.text if isinstance(read, Message) else None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ class TestOpenClaw:
     def said(text: str, role: str = "user", **fields: Any) -> str | None:
         message = {"role": role, "content": [{"type": "text", "text": text}], **fields}
         (read,) = readings({"type": "message", "id": "m", "message": message})
-        return read.text if isinstance(read, Said) else None
+        return read.text if isinstance(read, Message) else None
 
     @pytest.mark.parametrize(
         ("written", "said"),
@@ -381,7 +381,7 @@ class TestClaudeCode:
     @staticmethod
     def said(text: Any, kind: str = "user", **fields: Any) -> str | None:
         (read,) = readings({"type": kind, "message": {"role": kind, "content": text}, **fields})
-        return read.text if isinstance(read, Said) else None
+        return read.text if isinstance(read, Message) else None
 
     def test_a_subagents_conversation_is_between_agents(self) -> None:
         assert said_in(claude_code_transcript(sidechain=True)) == expected(user="Agent", assistant="Subagent")
@@ -439,8 +439,8 @@ class TestClaudeCode:
     @pytest.mark.parametrize(
         ("attachment", "read"),
         [
-            ({"prompt": "and hurry"}, Said("User", "and hurry")),
-            ({"prompt": [{"type": "text", "text": "and hurry"}]}, Said("User", "and hurry")),
+            ({"prompt": "and hurry"}, Message("User", "and hurry")),
+            ({"prompt": [{"type": "text", "text": "and hurry"}]}, Message("User", "and hurry")),
             ({"prompt": "x", "commandMode": "task-notification"}, Wordless.KNOWN),
             ({"prompt": "x", "origin": {"kind": "peer"}}, Wordless.KNOWN),
             ({"prompt": "x", "type": "todo_reminder"}, Wordless.KNOWN),
@@ -513,7 +513,7 @@ class TestCodex:
         event = {"type": "event_msg", "payload": {"type": "user_message", "message": "hello"}}
         item = {"type": "response_item", "payload": scaffolding}
         assert readings(item, event) == [Wordless.KNOWN, Wordless.KNOWN]
-        assert readings(event, item) == [Said("User", "hello"), Wordless.KNOWN]
+        assert readings(event, item) == [Message("User", "hello"), Wordless.KNOWN]
 
     @pytest.mark.parametrize(
         "text",
@@ -533,7 +533,7 @@ class TestCodex:
         def item(content: Any) -> dict[str, Any]:
             return {"type": "response_item", "payload": {"type": "message", "role": "user", "content": content}}
 
-        assert readings(item(blocks[:1]), item(blocks)) == [Wordless.KNOWN, Said("User", "hello")]
+        assert readings(item(blocks[:1]), item(blocks)) == [Wordless.KNOWN, Message("User", "hello")]
 
     @pytest.mark.parametrize("heading", ["## My request for Codex:", "## My request:"])
     @pytest.mark.parametrize(
@@ -569,8 +569,8 @@ class TestCodex:
             return readings({"type": "event_msg", "payload": {"type": "agent_message", "message": text}})[0]
 
         citation = "<oai-mem-citation>\n<citation_entries>\nx\n</citation_entries>\n</oai-mem-citation>"
-        assert said(f"It is up.\n\n{citation}") == Said("Assistant", "It is up.")
-        assert said("<proposed_plan>\nFirst this.\n</proposed_plan>") == Said("Assistant", "First this.")
+        assert said(f"It is up.\n\n{citation}") == Message("Assistant", "It is up.")
+        assert said("<proposed_plan>\nFirst this.\n</proposed_plan>") == Message("Assistant", "First this.")
 
     def test_an_unknown_item_is_named_with_its_own_type(self) -> None:
         assert readings({"type": "response_item", "payload": {"type": "hologram"}}) == [
@@ -612,7 +612,7 @@ def test_a_string_without_an_end_takes_time_linear_in_its_size() -> None:
 def test_a_message_of_many_queues_is_read() -> None:
     line = message_line("openclaw", "user", "[Queued messages while agent was busy]\n" * 20_000 + "hello")
     said = Interpreter(None).read(line)
-    assert isinstance(said, Said)
+    assert isinstance(said, Message)
     assert said.text.endswith("hello")
 
 

@@ -73,8 +73,10 @@ def test_every_line_comes_without_its_end_and_with_the_digest_of_all_its_bytes(
     monkeypatch.setattr(line_reading, "_BLOCK_BYTES", block)
     path, compressed = write(b"".join(line + line_end for line in _LINES) + b"last\r")
     *read, last = lines_of(path, compressed=compressed)
-    assert read == [RawLine(line, len(line + line_end), digest_of(line + line_end), ended=True) for line in _LINES]
-    assert last == RawLine(b"last\r", 5, digest_of(b"last\r"), ended=False)
+    assert read == [
+        RawLine(line, len(line + line_end), digest_of(line + line_end), has_line_end=True) for line in _LINES
+    ]
+    assert last == RawLine(b"last\r", 5, digest_of(b"last\r"), has_line_end=False)
 
 
 def test_reading_goes_on_at_an_offset_of_the_content(write: Callable[[bytes], tuple[Path, bool]]) -> None:
@@ -93,7 +95,7 @@ def test_a_line_that_is_too_long_is_skipped_and_still_counted(
     monkeypatch.setattr(line_reading, "MAX_LINE_BYTES", 10)
     path, compressed = write(b"x" * 10 + b"\r\n" + b"y" * 11 + b"\n" + b"z\n" + b"t" * 50)
     read = lines_of(path, compressed=compressed)
-    assert [(line.data, line.size, line.ended) for line in read] == [
+    assert [(line.data, line.size, line.has_line_end) for line in read] == [
         (b"x" * 10, 12, True),
         (None, 12, True),
         (b"z", 2, True),

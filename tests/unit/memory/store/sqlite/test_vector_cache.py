@@ -21,7 +21,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.reader import StoreReader
-from memory.store.sqlite.vectors import HeldVectors, VectorShelf
+from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk
 from tests.storing import STAT, chunk, document, key
 
@@ -43,13 +43,13 @@ def blocks_of_eight_rows() -> Iterator[None]:
         yield
 
 
-def held_of(reader: object) -> HeldVectors:
+def resident_of(reader: object) -> ResidentVectors:
     assert isinstance(reader, StoreReader)
-    assert reader._held is not None
-    return reader._held
+    assert reader._resident is not None
+    return reader._resident
 
 
-class HeldVectorsMachine(RuleBasedStateMachine):
+class ResidentVectorsMachine(RuleBasedStateMachine):
     """Writes over connections of its own; the reader under test stays open, as a service's does."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class HeldVectorsMachine(RuleBasedStateMachine):
                 for sources in (None, ("memory",), ("sessions",)):
                     for k in (3, 500):
                         assert reader.search_vectors(query, k, sources) == scan.search_vectors(query, k, sources)
-            view = held_of(reader).view
+            view = resident_of(reader).view
             # What was compared came from memory.
             if scan.meta("dimensions") is not None:
                 assert view is not None
@@ -153,14 +153,14 @@ class HeldVectorsMachine(RuleBasedStateMachine):
         return chunk(f"text {self.seed}", ordinal, vector=vector)
 
 
-TestHeldVectors = HeldVectorsMachine.TestCase
-TestHeldVectors.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+TestResidentVectors = ResidentVectorsMachine.TestCase
+TestResidentVectors.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
 
 
 def test_the_vectors_searched_longest_ago_make_room_unless_they_are_in_use() -> None:
     now = 0.0
-    shelf = VectorShelf(max_bytes=100, hot_at_search=1, kept_seconds=10, clock=lambda: now)
-    first, second, third = (HeldVectors(shelf) for _ in range(3))
+    shelf = VectorShelf(max_bytes=100, hot_at_search=1, resident_seconds=10, clock=lambda: now)
+    first, second, third = (ResidentVectors(shelf) for _ in range(3))
     assert all(shelf.is_hot(held) and shelf.reserve(held, 50) for held in (first, second))
     now = 5.0
     assert shelf.is_hot(third)
