@@ -35,7 +35,7 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
         print_json({"config": str(loaded.config) if loaded.config else None, "settings": settings})
         return
     click.secho(f"# settings file: {loaded.config or 'none'}", dim=True)
-    lines = {key: f"{key} = {shown(value)}" for key, value in values.items()}
+    lines = {key: f"{key} = {setting_text(value)}" for key, value in values.items()}
     width = max(len(line) for key, line in lines.items() if len(line) - len(key) < 43)
     for key, line in lines.items():
         if loaded.origins[key] == "default":
@@ -61,7 +61,7 @@ def effective(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Return a value as the settings file would have it; "(unset)" for a key without a value."""
     return "(unset)" if value is None else json.dumps(value, ensure_ascii=False)
 

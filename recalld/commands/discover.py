@@ -18,7 +18,7 @@ from recalld.discover import machine
 from recalld.discover.memories import Counted, Discovery, Found, settings_file
 from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
-from recalld.settings.load import load, place_for_config, program_folders
+from recalld.settings.load import config_to_write, load, program_folders
 from recalld.settings.replacement import replace_file
 from recalld.terminal_text import fields, print_json, printable_name
 from schemas.errors import UserError
@@ -102,7 +102,7 @@ def _names(discovery: Discovery) -> str:
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
     """Write the settings. Return the file, and the copy of its former content."""
     if target == _USUAL_PLACE:
-        file = place_for_config(invocation.config, home=invocation.home)
+        file = config_to_write(invocation.config, home=invocation.home)
     else:
         file = Path(target).expanduser().absolute()
     # Loaded before anything is replaced by them.

@@ -74,17 +74,17 @@ def memory_sections() -> frozenset[str]:
 
 def is_section(keys: Mapping[str, SettingKey], name: str) -> bool:
     """Return True if `name` is a table that holds further keys."""
-    return any(known.startswith(f"{name}.") for known in keys)
+    return any(key.startswith(f"{name}.") for key in keys)
 
 
-def dotted(tree: Mapping[str, Any], known: Container[str] = (), above: str = "") -> dict[str, Any]:
+def dotted(tree: Mapping[str, Any], whole_keys: Container[str] = (), above: str = "") -> dict[str, Any]:
     """Return nested tables as dotted keys; a table that is empty, or a known key, stays whole."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for part, value in tree.items():
         key = above + part
-        whole = not isinstance(value, Mapping) or not value or key in known
-        found |= {key: value} if whole else dotted(value, known, f"{key}.")
-    return found
+        is_leaf = not isinstance(value, Mapping) or not value or key in whole_keys
+        flat |= {key: value} if is_leaf else dotted(value, whole_keys, f"{key}.")
+    return flat
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _words(kind: Any, metadata: list[Any]) -> str:
         return ("a whole number" if kind is int else "a number") + _range(metadata)
     if kind in (bool, Path):
         return "true or false" if kind is bool else "a path"
-    pattern = next((found for item in metadata if (found := getattr(item, "pattern", None))), None)
+    pattern = next(filter(None, (getattr(item, "pattern", None) for item in metadata)), None)
     return f"a text of the form {pattern}" if pattern else "a text"
 
 
@@ -155,10 +155,10 @@ def _range(metadata: list[Any]) -> str:
     return ", " * bool(bounds) + " and ".join(f"{words} {bound:g}" for words, bound in bounds)
 
 
-def did_you_mean(key: str, known: Iterable[str]) -> str:
+def did_you_mean(key: str, names: Iterable[str]) -> str:
     """Return a suggestion if a known name is near: by its whole name, else by its last part, the shallowest first."""
     # Without case and underscores: maxResults is near max_results.
-    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(known, key=lambda name: name.count(".")))}
+    plain = {name: name.lower().replace("_", "") for name in (key, *sorted(names, key=lambda name: name.count(".")))}
     leaves = {name: text.rpartition(".")[2] for name, text in plain.items()}
     for texts in (plain, leaves):
         by_text = {text: name for name, text in reversed(texts.items()) if name != key}
@@ -167,8 +167,8 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     return ""
 
 
-def shown(value: Any) -> str:
-    """Return a wrong value as a message shows it: cut when it is long."""
+def brief(value: Any) -> str:
+    """Return a wrong value for a message, cut when it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_AGENT = "main"
 
 #: File of a home with the workspaces that --workspace named.
-_REMEMBERED = "agents.json"
+_WORKSPACES_FILE = "agents.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in _SYSTEMD}, **extra}
 
 
-def asked_by_systemd() -> dict[str, str]:
+def systemd_variables() -> dict[str, str]:
     """Return the variables of sd_notify(3) that are set for this process."""
     return {name: os.environ[name] for name in _SYSTEMD if name in os.environ}
 
@@ -71,9 +71,9 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     Raises:
         UserError: the named path is no file.
     """
-    named = named_config(config, environment)
-    if named is not None:
-        name, file = named[0], Path(named[1])
+    source = named_config(config, environment)
+    if source is not None:
+        name, file = source[0], Path(source[1])
         if file.is_dir():
             raise UserError(f"{name}: {file} is a folder; name a settings file", exit_code=2)
         if not file.exists():
@@ -94,15 +94,15 @@ def files_of_variables(*, environment: Mapping[str, str] = os.environ) -> list[P
     ]
 
 
-def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+def config_to_write(config: str | None, *, home: str | None, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the file for settings that this call writes: the file that it reads, or would read first."""
-    named = named_config(config, environment)
-    if named is not None:
-        return Path(named[1])
+    source = named_config(config, environment)
+    if source is not None:
+        return Path(source[1])
     folder = find_home(home, environment=environment)
-    found = find_config(home=folder, environment=environment)
-    if found is not None:
-        return found
+    file = find_config(home=folder, environment=environment)
+    if file is not None:
+        return file
     if home or environment.get("RECALLD_HOME"):
         return folder / "recalld.toml"
     return _usual_config(environment)
@@ -141,7 +141,7 @@ def load(
             raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
         draft.set_workspace(agent or DEFAULT_AGENT, absolute(workspace))
     elif not draft.agents:
-        draft.add_remembered(remembered_workspaces(home_path), file=home_path / _REMEMBERED)
+        draft.add_remembered(remembered_workspaces(home_path), file=home_path / _WORKSPACES_FILE)
     settings, origins = resolve(draft, home=home_path)
     origins["home"] = "--home" if home else "RECALLD_HOME" if environment.get("RECALLD_HOME") else "default"
     return LoadedSettings(settings, origins, file)
@@ -153,23 +153,23 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
     Raises:
         UserError: there is none, or several and none was named, or none of that name.
     """
-    problem = agent_problem([found.id for found in settings.agents], agent)
+    problem = agent_problem([configured.id for configured in settings.agents], agent)
     if problem is not None:
         raise problem
     return settings.agent(agent or settings.agents[0].id)
 
 
-def agent_problem(known: Sequence[str], agent: str | None) -> UserError | None:
+def agent_problem(agent_ids: Sequence[str], agent: str | None) -> UserError | None:
     """Return the error of a command about one agent of these; None if it is clear which."""
-    if not known:
+    if not agent_ids:
         problem = (
             "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home; "
             "`recalld discover` lists what is on this machine"
         )
-    elif agent is None and len(known) > 1:
-        problem = f"there are several agents; say which with --agent (one of {', '.join(known)})"
-    elif agent is not None and agent not in known:
-        problem = f"--agent: no agent is called {agent!r}; known are {', '.join(known)}"
+    elif agent is None and len(agent_ids) > 1:
+        problem = f"there are several agents; say which with --agent (one of {', '.join(agent_ids)})"
+    elif agent is not None and agent not in agent_ids:
+        problem = f"--agent: no agent is called {agent!r}; known are {', '.join(agent_ids)}"
     else:
         return None
     return UserError(problem, exit_code=2)
@@ -216,7 +216,7 @@ def remembered_workspaces(home: Path) -> dict[str, Path]:
     Raises:
         UserError: the file is damaged or unreadable.
     """
-    file = home / _REMEMBERED
+    file = home / _WORKSPACES_FILE
     try:
         content = json.loads(file.read_text("utf-8"))
         return {str(agent): Path(workspace) for agent, workspace in content["agents"].items()}
@@ -237,13 +237,13 @@ def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
     from recalld.settings.replacement import write_file
 
     try:
-        known = remembered_workspaces(home)
+        workspaces = remembered_workspaces(home)
     except UserError:
-        known = {}  # damaged: the workspace given now counts
-    if known.get(agent) == workspace:
+        workspaces = {}  # damaged: the workspace given now counts
+    if workspaces.get(agent) == workspace:
         return
-    agents = {name: str(path) for name, path in sorted({**known, agent: workspace}.items())}
+    agents = {name: str(path) for name, path in sorted({**workspaces, agent: workspace}.items())}
     try:
-        write_file(home / _REMEMBERED, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
+        write_file(home / _WORKSPACES_FILE, json.dumps({"agents": agents}, indent=2).encode() + b"\n")
     except OSError as error:
         raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None

@@ -1,4 +1,4 @@
-"""Precedence of settings: what was written becomes one valid `Settings` with the origin of every value, or mistakes."""
+"""Precedence of settings: written values become one valid `Settings` with the origin of each, or a list of mistakes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, nested, shown, top_level_keys
-from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, Written, note_mistake
+from recalld.settings.keys import SettingKey, agent_keys, brief, did_you_mean, memory_sections, nested, top_level_keys
+from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Draft, WrittenValue, note_mistake
 from schemas.errors import UserError
 from schemas.settings import Settings
 
@@ -33,10 +33,11 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
     if "remote.base_url" in shared and shared["remote.base_url"].origin.startswith("RECALLD_"):
         base_url = None
     agents = [_inherited(shared, table.keys) for table in draft.agents]
-    for own, keys in [({}, shared), *((table.keys, keys) for table, keys in zip(draft.agents, agents, strict=True))]:
-        if base_url is not None and "remote.base_url" not in own and _asks_openai(keys, shared):
+    tables: list[dict[str, WrittenValue]] = [{}, *(table.keys for table in draft.agents)]
+    for table_keys, keys in zip(tables, [shared, *agents], strict=True):
+        if base_url is not None and "remote.base_url" not in table_keys and _asks_openai(keys, shared):
             keys["remote.base_url"] = base_url
-    problems = [*draft.problems, *_used_twice(draft.agents)]
+    problems = [*draft.problems, *_duplicate_ids(draft.agents)]
     settings: Settings | None = None
     try:
         settings = _valid(shared, agents, home)
@@ -52,29 +53,29 @@ def resolve(draft: Draft, *, home: Path) -> tuple[Settings, dict[str, str]]:
     return settings, origins
 
 
-def _valid(shared: Mapping[str, Written], agents: Iterable[Mapping[str, Written]], home: Path) -> Settings:
-    tree, *trees = (nested({key: one.value for key, one in keys.items()}) for keys in (shared, *agents))
+def _valid(shared: Mapping[str, WrittenValue], agents: Iterable[Mapping[str, WrittenValue]], home: Path) -> Settings:
+    tree, *trees = (nested({key: written.value for key, written in keys.items()}) for keys in (shared, *agents))
     return Settings.model_validate({**tree, "home": home, "agents": trees})
 
 
-def _origin(key: str, written: Mapping[str, Written]) -> str:
+def _origin(key: str, written: Mapping[str, WrittenValue]) -> str:
     return written[key].origin if key in written else "default"
 
 
-def _asks_openai(keys: Mapping[str, Written], shared: Mapping[str, Written]) -> bool:
+def _asks_openai(keys: Mapping[str, WrittenValue], shared: Mapping[str, WrittenValue]) -> bool:
     provider = keys["provider"].value if "provider" in keys else "auto"
     secrets = (shared.get("credentials.openai"), keys.get("remote.api_key"))
-    return provider == "openai" or (provider == "auto" and any(one is not None and one.value for one in secrets))
+    return provider == "openai" or (provider == "auto" and any(secret and secret.value for secret in secrets))
 
 
-def _inherited(shared: Mapping[str, Written], own: Mapping[str, Written]) -> dict[str, Written]:
+def _inherited(shared: Mapping[str, WrittenValue], table_keys: Mapping[str, WrittenValue]) -> dict[str, WrittenValue]:
     """Merge one agent's own keys into the shared defaults.
 
     Values and lists replace, tables are merged key by key, and `extra_paths` are united: defaults first, each path
     once, as the agent wrote it. Users of the reference system know this rule.
     """
-    merged = {key: one for key, one in shared.items() if key.partition(".")[0] in memory_sections()}
-    for key, written in own.items():
+    merged = {key: written for key, written in shared.items() if key.partition(".")[0] in memory_sections()}
+    for key, written in table_keys.items():
         below, value = merged.get(key), written.value
         merged[key] = written
         if below is None:
@@ -82,22 +83,21 @@ def _inherited(shared: Mapping[str, Written], own: Mapping[str, Written]) -> dic
         if isinstance(below.value, Mapping) and isinstance(value, Mapping):
             merged[key] = replace(written, value={**below.value, **value})
         elif key == "extra_paths" and isinstance(below.value, list) and isinstance(value, list):
-            paths = {
-                repr(one.get("path", one) if isinstance(one, Mapping) else one): one for one in below.value + value
-            }
+            united = below.value + value
+            paths = {repr(path.get("path", path) if isinstance(path, Mapping) else path): path for path in united}
             origin = ", ".join(dict.fromkeys((below.origin, written.origin)))
             merged[key] = replace(written, value=list(paths.values()), origin=origin)
     return merged
 
 
-def _used_twice(agents: Iterable[AgentTable]) -> Iterator[str]:
+def _duplicate_ids(agents: Iterable[AgentTable]) -> Iterator[str]:
     first: dict[str, str] = {}
     for written in (agent.keys["id"] for agent in agents if "id" in agent.keys):
-        own = str(written.value)
-        before = first.setdefault(own.lower(), own)
-        if before is not own:
+        agent_id = str(written.value)
+        before = first.setdefault(agent_id.lower(), agent_id)
+        if before is not agent_id:
             yield (
-                f"{written.label} is used twice ({before!r} and {own!r}, and case does not count); "
+                f"{written.label} is used twice ({before!r} and {agent_id!r}, and case does not count); "
                 "give every agent an id of its own"
             )
 
@@ -106,28 +106,30 @@ def _used_twice(agents: Iterable[AgentTable]) -> Iterator[str]:
 
 
 def _mistakes(
-    error: ValidationError, shared: dict[str, Written], agents: Sequence[tuple[AgentTable, dict[str, Written]]]
-) -> Iterator[tuple[dict[str, Written], str, str]]:
+    error: ValidationError,
+    shared: dict[str, WrittenValue],
+    agents: Sequence[tuple[AgentTable, dict[str, WrittenValue]]],
+) -> Iterator[tuple[dict[str, WrittenValue], str, str]]:
     """Yield the schema's complaints: the keys with the mistake, its place, and a sentence that names the key.
 
     A wrong value that agents inherit has the same sentence at each of them.
     """
-    for found in error.errors(include_url=False, include_context=False):
-        where = tuple(part for part in found["loc"] if part not in _TAGS)
-        own, written, known, label = shared, shared, top_level_keys(), "settings"
+    for complaint in error.errors(include_url=False, include_context=False):
+        where = tuple(part for part in complaint["loc"] if part not in _TAGS)
+        table_keys, written, schema_keys, label = shared, shared, top_level_keys(), "settings"
         if len(where) > 1 and where[0] == "agents":
             table, written = agents[int(where[1])]
-            own, known, label, where = table.keys, agent_keys(), table.label, where[2:]
+            table_keys, schema_keys, label, where = table.keys, agent_keys(), table.label, where[2:]
         place = ".".join(map(str, where))
-        at = _nearest(place, own) or _nearest(place, written)
+        at = _nearest(place, table_keys) or _nearest(place, written)
         if at is not None:
             inner = place.removeprefix(at) if place.startswith(f"{at}.") else ""
-            yield written, place, _sentence(found, written[at], known[at], inner=inner)
-        elif found["type"] == "missing" and place in known:
-            yield written, place, f"{label}.{place} is missing; it must be {known[place].allowed}"
+            yield written, place, _sentence(complaint, written[at], schema_keys[at], inner=inner)
+        elif complaint["type"] == "missing" and place in schema_keys:
+            yield written, place, f"{label}.{place} is missing; it must be {schema_keys[place].allowed}"
 
 
-def _nearest(place: str, written: Mapping[str, Written]) -> str | None:
+def _nearest(place: str, written: Mapping[str, WrittenValue]) -> str | None:
     """Return the written key that an error is about: the one at its place, around it, or in the section it names.
 
     Of several the last one: of "overlap is above half of tokens" that is the overlap.
@@ -137,19 +139,19 @@ def _nearest(place: str, written: Mapping[str, Written]) -> str | None:
     return next(reversed(around or below), None)
 
 
-def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> str:
-    at, kind, message = written.label + inner, found["type"], found["msg"]
+def _sentence(complaint: Any, written: WrittenValue, key: SettingKey, *, inner: str) -> str:
+    at, kind, message = written.label + inner, complaint["type"], complaint["msg"]
     if kind == "value_error":
         return f"{at}: {message.removeprefix('Value error, ')}"
     if inner:
-        known = {"extra_forbidden": "unknown key", "missing": "is missing"}
-        return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"
+        reasons = {"extra_forbidden": "unknown key", "missing": "is missing"}
+        return f"{at}: {reasons.get(kind) or message[:1].lower() + message[1:]}"
     if key.secret:
         return f"{at} is not valid; it must be {key.allowed}"
     finite = ", and finite" if kind == "finite_number" else ""
-    meant = ""
+    hint = ""
     if key.allowed.startswith("one of ") and isinstance(written.value, str):
-        meant = did_you_mean(written.value, key.allowed.removeprefix("one of ").split(", "))
-        if not meant and key.name == "provider":
-            meant = "; openai-compatible takes any server with OpenAI's API"
-    return f"{at} is {shown(written.value)}; it must be {key.allowed}{finite}{meant}"
+        hint = did_you_mean(written.value, key.allowed.removeprefix("one of ").split(", "))
+        if not hint and key.name == "provider":
+            hint = "; openai-compatible takes any server with OpenAI's API"
+    return f"{at} is {brief(written.value)}; it must be {key.allowed}{finite}{hint}"

@@ -1,4 +1,4 @@
-"""Sources of settings: a TOML table, environment variables and flags, laid over each other, one `Written` a key.
+"""Sources of settings: a TOML table, environment variables and flags, laid over each other, one `WrittenValue` a key.
 
 Every value keeps the name under which a person wrote it, for error messages. Unknown keys are found here; the schema
 judges the values (`recalld.settings.resolution`).
@@ -17,10 +17,10 @@ from recalld.settings.keys import (
     PATH_KEYS,
     SettingKey,
     agent_keys,
+    brief,
     did_you_mean,
     dotted,
     is_section,
-    shown,
     top_level_keys,
 )
 
@@ -47,7 +47,7 @@ _SPECIAL_VARIABLES = ("RECALLD_HOME", "RECALLD_CONFIG")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenValue:
     """One value as a person wrote it: `origin` is the source, `label` the key's name there, for errors."""
 
     value: Any
@@ -60,7 +60,7 @@ class AgentTable:
     """One agent's own keys; `label` names the table they were written in."""
 
     label: str
-    keys: dict[str, Written]
+    keys: dict[str, WrittenValue]
 
 
 class Draft:
@@ -70,7 +70,7 @@ class Draft:
     """
 
     def __init__(self) -> None:
-        self.keys: dict[str, Written] = {}
+        self.keys: dict[str, WrittenValue] = {}
         self.agents: list[AgentTable] = []
         self.problems: list[str] = []
 
@@ -78,7 +78,7 @@ class Draft:
         """Add the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
         rest, place = dict(table), (str(file), file.parent)
         agents = rest.pop("agents", None)
-        self.keys |= self._known(rest, top_level_keys(), place, prefix=f"{file}: ")
+        self.keys |= self._known_keys(rest, top_level_keys(), place, prefix=f"{file}: ")
         if agents is not None:
             self._add_agents(agents, place, name=f"{file}: agents")
 
@@ -89,12 +89,12 @@ class Draft:
         relative to `base`, the current directory.
         """
         keys = top_level_keys()
-        known = {_PREFIX + key.upper().replace(".", "__"): key for key in keys}
-        names = [*known, *_SPECIAL_VARIABLES]
+        variables = {_PREFIX + key.upper().replace(".", "__"): key for key in keys}
+        names = [*variables, *_SPECIAL_VARIABLES]
         for name in sorted(environment):
             if name.startswith(_PREFIX) and not {name, name.removesuffix("_FILE")} & set(names):
                 self.problems.append(f"{name}: unknown variable{did_you_mean(name, names)}")
-        for name, key in {**FOREIGN_VARIABLES, **known}.items():
+        for name, key in {**FOREIGN_VARIABLES, **variables}.items():
             try:
                 written = _variable(environment, name, keys.get(key))
             except ValueError as error:
@@ -103,29 +103,29 @@ class Draft:
             if written is not None and key == "agents":
                 self._add_agents(written.value, (name, base), name=name)
             elif written is not None:
-                self.keys[key] = Written(_placed(key, written.value, base), written.origin, written.label)
+                self.keys[key] = WrittenValue(_placed(key, written.value, base), written.origin, written.label)
 
     def add_flags(self, overrides: Mapping[str, Any], *, base: Path) -> None:
         """Add flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
         for key, value in overrides.items():
             flag = "--" + key.rpartition(".")[2].replace("_", "-")
-            self.keys[key] = Written(_placed(key, value, base), flag, flag)
+            self.keys[key] = WrittenValue(_placed(key, value, base), flag, flag)
 
     def set_workspace(self, agent: str, workspace: str) -> None:
         """Replace the workspace of an agent, or add the agent, as --workspace says."""
-        written = Written(workspace, "--workspace", "--workspace")
-        meant = [one for one in self.agents if "id" in one.keys and one.keys["id"].value == agent]
-        if not meant:
-            meant = [AgentTable("--workspace", {"id": Written(agent, "--agent", "--agent")})]
-            self.agents += meant
-        for one in meant:
-            one.keys["workspace"] = written
+        written = WrittenValue(workspace, "--workspace", "--workspace")
+        tables = [table for table in self.agents if "id" in table.keys and table.keys["id"].value == agent]
+        if not tables:
+            tables = [AgentTable("--workspace", {"id": WrittenValue(agent, "--agent", "--agent")})]
+            self.agents += tables
+        for table in tables:
+            table.keys["workspace"] = written
 
     def add_remembered(self, workspaces: Mapping[str, Path], *, file: Path) -> None:
         """Add agents whose workspaces were remembered in a file."""
         for agent, workspace in workspaces.items():
             values = {"id": agent, "workspace": str(workspace)}
-            keys = {key: Written(value, str(file), f"{file}: {agent}") for key, value in values.items()}
+            keys = {key: WrittenValue(value, str(file), f"{file}: {agent}") for key, value in values.items()}
             self.agents.append(AgentTable(str(file), keys))
 
     def _add_agents(self, tables: Any, place: tuple[str, Path], *, name: str) -> None:
@@ -134,43 +134,43 @@ class Draft:
             self.problems.append(f"{name} must be tables, each written under its own [[agents]] line")
             return
         for number, table in enumerate(tables):
-            own = table.get("id")
-            label = f"{name}.{own}" if isinstance(own, str) and own else f"{name}[{number}]"
-            self.agents.append(AgentTable(label, self._known(table, agent_keys(), place, prefix=f"{label}.")))
+            agent_id = table.get("id")
+            label = f"{name}.{agent_id}" if isinstance(agent_id, str) and agent_id else f"{name}[{number}]"
+            self.agents.append(AgentTable(label, self._known_keys(table, agent_keys(), place, prefix=f"{label}.")))
 
-    def _known(
-        self, table: Mapping[str, Any], known: Mapping[str, SettingKey], place: tuple[str, Path], *, prefix: str
-    ) -> dict[str, Written]:
+    def _known_keys(
+        self, table: Mapping[str, Any], schema_keys: Mapping[str, SettingKey], place: tuple[str, Path], *, prefix: str
+    ) -> dict[str, WrittenValue]:
         """Return the known keys of nested tables; `problems` gets a sentence on every other one.
 
         `place` is the source and the folder that relative paths are relative to.
         """
-        keys: dict[str, Written] = {}
+        keys: dict[str, WrittenValue] = {}
         origin, base = place
-        for key, value in dotted(table, known).items():
+        for key, value in dotted(table, schema_keys).items():
             label, mistake = prefix + key, ""
-            if key in known:
-                if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
-                    mistake = f"{label} is {shown(value)}; it must be {known[key].allowed}"
-                keys[key] = Written(_placed(key, value, base), origin, label)
-            elif not is_section(known, key):
-                mistake = f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}"
+            if key in schema_keys:
+                if isinstance(value, bool) and schema_keys[key].is_number:  # the schema would take it as 0 or 1
+                    mistake = f"{label} is {brief(value)}; it must be {schema_keys[key].allowed}"
+                keys[key] = WrittenValue(_placed(key, value, base), origin, label)
+            elif not is_section(schema_keys, key):
+                mistake = f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, schema_keys)}'}"
             elif not isinstance(value, Mapping):
-                example = next(one for one in known if one.startswith(f"{key}."))
+                example = next(name for name in schema_keys if name.startswith(f"{key}."))
                 mistake = f"{label} must be a table with keys of its own, such as {example}"
             if mistake:
                 note_mistake(keys, key, mistake, self.problems)
         return keys
 
 
-def note_mistake(keys: dict[str, Written], place: str, sentence: str, problems: list[str]) -> None:
+def note_mistake(keys: dict[str, WrittenValue], place: str, sentence: str, problems: list[str]) -> None:
     """Add the sentence on a mistake to the problems. The section [qmd] becomes that sentence: only QMD needs it."""
     if place.partition(".")[0] != "qmd":
         problems.append(sentence)
         return
     for key in [key for key in keys if key.startswith("qmd.")]:
         del keys[key]
-    keys["qmd.problem"] = Written(sentence, "", "")
+    keys["qmd.problem"] = WrittenValue(sentence, "", "")
 
 
 def _misplaced(key: str) -> str | None:
@@ -182,7 +182,7 @@ def _misplaced(key: str) -> str | None:
     return "this key belongs to one agent; write it under [[agents]]" if key in agent_keys() else None
 
 
-def _variable(environment: Mapping[str, str], name: str, key: SettingKey | None) -> Written | None:
+def _variable(environment: Mapping[str, str], name: str, key: SettingKey | None) -> WrittenValue | None:
     """Return the value of a variable, or of the file that it names, in the key's shape; None where it is not set.
 
     Raises:
@@ -200,7 +200,7 @@ def _variable(environment: Mapping[str, str], name: str, key: SettingKey | None)
             raise ValueError(f"{name}: {file} cannot be read ({reason})") from None
         if not text:
             raise ValueError(f"{name}: {file} is empty")
-    return Written(_parsed(text, name, key), name, name) if text else None
+    return WrittenValue(_parsed(text, name, key), name, name) if text else None
 
 
 def _parsed(text: str, name: str, key: SettingKey | None) -> Any:

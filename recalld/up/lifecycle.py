@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from recalld.invocation import Invocation
-from recalld.settings.load import asked_by_systemd, files_of_variables, find_config
+from recalld.settings.load import files_of_variables, find_config, systemd_variables
 from schemas.errors import UserError
 from schemas.status import OutdatedState
 
@@ -130,7 +130,7 @@ def announce_ready(*, supervised: bool) -> None:
 
 def notify(word: str) -> None:
     """Send systemd one word, as "READY=1" (sd_notify(3)); nothing without its variables. Never raises."""
-    address = asked_by_systemd().get("NOTIFY_SOCKET", "")
+    address = systemd_variables().get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
@@ -142,8 +142,8 @@ def notify(word: str) -> None:
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
     """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
-    is_asked, over = asked_by_systemd(), threading.Event()
-    micros, pid = is_asked.get("WATCHDOG_USEC", ""), is_asked.get("WATCHDOG_PID", str(os.getpid()))
+    variables, over = systemd_variables(), threading.Event()
+    micros, pid = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", str(os.getpid()))
 
     def run() -> None:
         while not over.is_set():

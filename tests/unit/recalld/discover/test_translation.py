@@ -100,7 +100,7 @@ def test_what_is_called_the_same_is_taken_over(key: str, value: Any) -> None:
 def test_what_is_called_or_written_otherwise_is_taken_over(theirs: str, value: Any, ours: dict[str, Any]) -> None:
     done, remarks = translated(nested({theirs: value})), []
     assert (done.values, done.remarks) == (ours, [])
-    assert (dotted(accepted(done.values, remarks), known=ours), remarks) == (ours, [])
+    assert (dotted(accepted(done.values, remarks), whole_keys=ours), remarks) == (ours, [])
 
 
 @pytest.mark.parametrize(
