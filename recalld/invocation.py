@@ -199,11 +199,11 @@ def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunct
 def pass_invocation(command: AnyFunction) -> AnyFunction:
     """Call a command with its `Invocation`, once the settings file that was named is known to be there."""
 
-    def checked(invocation: Invocation, *arguments: Any, **named: Any) -> Any:
+    def with_config_check(invocation: Invocation, *arguments: Any, **options: Any) -> Any:
         invocation.check_config()
-        return command(invocation, *arguments, **named)
+        return command(invocation, *arguments, **options)
 
-    return pass_unchecked_invocation(update_wrapper(checked, command))  # type: ignore[return-value] # as click's own
+    return pass_unchecked_invocation(update_wrapper(with_config_check, command))  # type: ignore[return-value] # as click's own
 
 
 #: For a command that may write the named settings file.

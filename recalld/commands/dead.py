@@ -70,7 +70,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
 
     Leaves with exit code 3 when nothing failed there.
     """
-    [failure] = _chosen(invocation.settings, invocation.agents(), [path])
+    [failure] = _failures_at(invocation.settings, invocation.agents(), [path])
     if as_json:
         file = failure.file
         refused = [fields(chunk, "start_line", "end_line", "reason") for chunk in failure.refused]
@@ -82,7 +82,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
         click.echo(f"    {name:<9}{printable_name(text)}")
 
 
-def _facts(failure: Failed) -> Iterator[tuple[str, str]]:
+def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
     dropped = "its dead letter was dropped" + ("; it is left out until it changes" if failure.left_out else "")
     yield "reason", failure.letter.reason if failure.letter else dropped
     for chunk in failure.refused:
@@ -97,18 +97,18 @@ def _facts(failure: Failed) -> Iterator[tuple[str, str]]:
 
 @dead.command("retry")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--all", "everything", is_flag=True, help="Retry everything that failed.")
+@click.option("--all", "retries_all", is_flag=True, help="Retry everything that failed.")
 @json_option
 @pass_invocation
-def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_json: bool) -> None:
+def retry(invocation: Invocation, *, paths: Sequence[str], retries_all: bool, as_json: bool) -> None:
     """Try documents again: read those that could not be read, ask for the vectors that were refused.
 
     What fails again is listed again. Leaves with exit code 3 when nothing failed at a PATH; then nothing is retried.
     """
-    if bool(paths) == everything:
+    if bool(paths) == retries_all:
         raise click.UsageError("name what to retry: PATH..., or --all")
     settings, agents = invocation.settings, invocation.agents()
-    failed = _failed_documents(settings, agents) if everything else _chosen(settings, agents, paths)
+    failed = _failed_documents(settings, agents) if retries_all else _failures_at(settings, agents, paths)
     with open_broker(settings) as broker:
         retries, queued = _retry(settings, failed, broker)
     working = queued and daemon_pid(settings.home) is not None
@@ -137,7 +137,7 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     A file that could not be read is left out, and `recalld status` says so, until it changes, the index is made anew,
     or `recalld dead retry PATH`. Leaves with exit code 3 when nothing failed at a PATH; then nothing is dropped.
     """
-    failed = _chosen(invocation.settings, invocation.agents(), paths)
+    failed = _failures_at(invocation.settings, invocation.agents(), paths)
     dropped = _drop(invocation.settings, failed)
     if as_json:
         print_json({"dropped": [_name(failure) | {"leftOut": failure.left_out} for failure in dropped]})
@@ -146,11 +146,11 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
         click.echo(f"{_title(failure)}: dropped{'; the file is left out until it changes' if failure.left_out else ''}")
 
 
-def _title(failure: Failed) -> str:
+def _title(failure: Failure) -> str:
     return f"{click.style(failure.agent.id, bold=True)}: {printable_name(failure.key.path)}"
 
 
-def _history(failure: Failed) -> str:
+def _history(failure: Failure) -> str:
     letter = failure.letter
     if letter is None:
         return ""
@@ -163,11 +163,11 @@ def _when(at: float) -> str:
     return f"{duration(max(0.0, time.time() - at))} ago"
 
 
-def _name(failure: Failed) -> dict[str, Any]:
+def _name(failure: Failure) -> dict[str, Any]:
     return {"agent": failure.agent.id, "source": failure.key.source, "path": failure.key.path}
 
 
-def _body(failure: Failed) -> dict[str, Any]:
+def _body(failure: Failure) -> dict[str, Any]:
     if failure.letter is None:
         return _name(failure)
     return dead_letter(failure.letter).model_dump(by_alias=True) | {"agent": failure.agent.id}
@@ -178,7 +178,7 @@ NOTHING_THERE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failure:
     """Document that failed. Without `letter` it was dropped, and has refused chunks or is `left_out`."""
 
     agent: AgentSettings
@@ -194,22 +194,22 @@ class Failed:
         return self.left_out or (self.letter is not None and self.letter.error_class != EMBEDDING_REFUSED)
 
 
-def _failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
+def _failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failure]:
     """Return the documents of these agents that have a dead letter, newest first within each agent."""
-    failures: list[Failed] = []
+    failures: list[Failure] = []
     for agent in agents:
         with _readers(settings, agent) as readers:
-            failures += [_failed(agent, key, letter, readers) for key, letter in _letters(readers).items()]
+            failures += [_failure(agent, key, letter, readers) for key, letter in _letters(readers).items()]
     return failures
 
 
-def _chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[str]) -> list[Failed]:
+def _failures_at(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[str]) -> list[Failure]:
     """Return the failed documents that these paths name: as they are listed, absolute, or from the current folder.
 
     Raises:
         UserError: nothing failed at one of them (exit code 3), or it is the path of several agents (exit code 2).
     """
-    chosen: dict[tuple[str, DocumentKey], Failed] = {}
+    failures: dict[tuple[str, DocumentKey], Failure] = {}
     for path in paths:
         candidates = [failure for agent in agents if (failure := _find(settings, agent, path)) is not None]
         matches = [candidate for candidate in candidates if candidate.letter is not None] or candidates
@@ -218,11 +218,11 @@ def _chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence
         if len(matches) > 1:
             who = " and ".join(failure.agent.id for failure in matches)
             raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
-        chosen[matches[0].agent.id, matches[0].key] = matches[0]
-    return list(chosen.values())
+        failures[matches[0].agent.id, matches[0].key] = matches[0]
+    return list(failures.values())
 
 
-def _find(settings: Settings, agent: AgentSettings, path: str) -> Failed | None:
+def _find(settings: Settings, agent: AgentSettings, path: str) -> Failure | None:
     """Return the failed document of an agent that a path names; one whose letter was dropped comes last."""
     files = AgentFiles.of(settings, agent)
     # As it is; else as it was shown; else as the file is called whose document it is.
@@ -231,8 +231,9 @@ def _find(settings: Settings, agent: AgentSettings, path: str) -> Failed | None:
     keys = [DocumentKey(source, name) for name in names for source in ("memory", "sessions")]
     keys += [key_of_path] if key_of_path is not None else []
     with _readers(settings, agent) as readers:
-        letters, out = _letters(readers), {key for reader in readers for key in left_out(reader, files)}
-        failures = [replace(_failed(agent, key, letters.get(key), readers), left_out=key in out) for key in keys]
+        letters, excluded = _letters(readers), {key for reader in readers for key in left_out(reader, files)}
+        failures = [_failure(agent, key, letters.get(key), readers) for key in keys]
+        failures = [replace(failure, left_out=failure.key in excluded) for failure in failures]
     dropped = (failure for failure in failures if failure.left_out or failure.refused)
     return next((failure for failure in failures if failure.letter is not None), None) or next(dropped, None)
 
@@ -244,26 +245,28 @@ def _letters(readers: Sequence[StoreReader]) -> dict[DocumentKey, DeadLetterRow]
     return letters
 
 
-def _retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> tuple[list[tuple[Failed, int]], bool]:
+def _retry(settings: Settings, failed: Sequence[Failure], broker: BrokerSide) -> tuple[list[tuple[Failure, int]], bool]:
     """Let documents be tried again; return how many vectors each asks for, and True if they are queued.
 
     While the broker is away the next comparison of files and index finds them: at the start of the daemon or of
     `recalld index`.
     """
-    retries: list[tuple[Failed, int]] = []
+    retries: list[tuple[Failure, int]] = []
     queued = True
-    for agent, mine, stores in _by_agent(settings, failed):
-        keys = {failure.key for failure in mine}
+    for agent, failures, stores in _by_agent(settings, failed):
+        keys = {failure.key for failure in failures}
         for store in stores:
-            left = noted(store)
-            if keys & left.keys():
-                _note(store, {key: state for key, state in left.items() if key not in keys})
+            states = noted(store)
+            if keys & states.keys():
+                _note_left_out(store, {key: state for key, state in states.items() if key not in keys})
         # While a generation is built, the same chunks may be refused in both.
         retries += [
-            (failure, max([store.retry_dead_letter(failure.key) for store in stores], default=0)) for failure in mine
+            (failure, max([store.retry_dead_letter(failure.key) for store in stores], default=0))
+            for failure in failures
         ]
         try:
-            broker.queue.mark_changed(agent.id, [failure.key for failure in mine if failure.is_unread], lane=Lane.LIVE)
+            unread = [failure.key for failure in failures if failure.is_unread]
+            broker.queue.mark_changed(agent.id, unread, lane=Lane.LIVE)
             broker.queue.request_vectors(agent.id)
         except BrokerUnavailable:
             write_event(settings.home, Event(kind="reconcile", agent=agent.id))
@@ -271,49 +274,51 @@ def _retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> 
     return retries, queued
 
 
-def _drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
+def _drop(settings: Settings, failed: Sequence[Failure]) -> list[Failure]:
     """Forget that these documents failed; those that could not be read are left out until they change.
 
     Return them as they are from now on.
     """
-    dropped: list[Failed] = []
-    for agent, mine, stores in _by_agent(settings, failed):
-        files, out = AgentFiles.of(settings, agent), {}
-        for failure in mine:
+    dropped: list[Failure] = []
+    for agent, failures, stores in _by_agent(settings, failed):
+        files, states = AgentFiles.of(settings, agent), {}
+        for failure in failures:
             state = file_state(files, failure.key) if failure.letter is not None and failure.is_unread else None
             # A document that was changed since its last attempt, or has no file, may be readable now.
             letter = failure.letter
             if letter is not None and state is not None and max(state[1], state[2]) / 1e9 <= letter.last_at:
-                out[failure.key] = state
+                states[failure.key] = state
         for store in stores:
-            if out:
-                _note(store, {key: noted(store)[key] for key in left_out(store, files)} | out)
-            for failure in mine:
+            if states:
+                _note_left_out(store, {key: noted(store)[key] for key in left_out(store, files)} | states)
+            for failure in failures:
                 store.drop_dead_letter(failure.key)
-        dropped += [replace(failure, letter=None, left_out=failure.left_out or failure.key in out) for failure in mine]
+        dropped += [
+            replace(failure, letter=None, left_out=failure.left_out or failure.key in states) for failure in failures
+        ]
     return dropped
 
 
-def _note(store: Store, left: Mapping[DocumentKey, list[int]]) -> None:
-    store.set_meta({NOTED: json.dumps([[key.source, key.path, state] for key, state in left.items()])})
+def _note_left_out(store: Store, states: Mapping[DocumentKey, list[int]]) -> None:
+    store.set_meta({NOTED: json.dumps([[key.source, key.path, state] for key, state in states.items()])})
 
 
 def _by_agent(
-    settings: Settings, failed: Sequence[Failed]
-) -> Iterator[tuple[AgentSettings, list[Failed], Sequence[Store]]]:
+    settings: Settings, failed: Sequence[Failure]
+) -> Iterator[tuple[AgentSettings, list[Failure], Sequence[Store]]]:
     """Yield each agent with its failed documents, and its generations opened for writing."""
     for agent in {failure.agent.id: failure.agent for failure in failed}.values():
         with closing(GenerationWriter.at(settings, agent.id)) as writer:
             yield agent, [failure for failure in failed if failure.agent.id == agent.id], writer.open_existing()
 
 
-def _failed(
+def _failure(
     agent: AgentSettings, key: DocumentKey, letter: DeadLetterRow | None, readers: Sequence[StoreReader]
-) -> Failed:
+) -> Failure:
     # A name that is not UTF-8 is listed escaped; no store holds it.
     file = next((file for reader in readers if (file := reader.file(key)) is not None), None)
     refused = next((rows for reader in readers if (rows := reader.refused_chunks(key))), ())
-    return Failed(agent, key, letter, file, refused)
+    return Failure(agent, key, letter, file, refused)
 
 
 @contextmanager

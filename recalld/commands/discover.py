@@ -15,7 +15,7 @@ import click
 
 from memory.status.condition_texts import counted
 from recalld.discover import machine
-from recalld.discover.memories import Counted, Discovery, Found, settings_file
+from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file
 from recalld.invocation import Invocation, json_option, pass_unchecked_invocation, to_type
 from recalld.runs.status import size
 from recalld.settings.load import config_to_write, load, program_folders
@@ -33,7 +33,7 @@ LISTED = 40
 @click.command("discover")
 @json_option
 @click.option("--pick", "picks", multiple=True, metavar="NAME", help="Take this one; may be repeated.")
-@click.option("--all", "everything", is_flag=True, help="Take everything that was found.")
+@click.option("--all", "takes_all", is_flag=True, help="Take everything that was found.")
 @click.option(
     "--write",
     "target",
@@ -50,7 +50,7 @@ def discover(
     *,
     as_json: bool,
     picks: tuple[str, ...],
-    everything: bool,
+    takes_all: bool,
     target: str | None,
     force: bool,
     names: tuple[str, ...],
@@ -65,7 +65,8 @@ def discover(
     if target not in (None, _USUAL_PLACE) and not str(target).endswith(".toml"):
         raise click.UsageError(f"--write takes a FILE that ends in .toml, not {target!r}; names go after --pick")
     discovery = machine.discover(program_folders(), Path.cwd())
-    picked = _picked(discovery, [name for text in (*picks, *names) for name in text.split(",") if name], everything)
+    picked_names = [name for text in (*picks, *names) for name in text.split(",") if name]
+    picked = _picked(discovery, picked_names, takes_all=takes_all)
     if target is not None:
         if not picked:
             raise UserError(f"--write: say what to take, with --pick NAME or --all ({_names(discovery)})", exit_code=2)
@@ -88,15 +89,15 @@ def discover(
             click.echo(line)
 
 
-def _picked(discovery: Discovery, names: list[str], everything: bool) -> list[Found]:  # noqa: FBT001 - a flag
-    unknown = [name for name in names if name not in {memory.name for memory in discovery.found}]
+def _picked(discovery: Discovery, names: list[str], *, takes_all: bool) -> list[DiscoveredMemory]:
+    unknown = [name for name in names if name not in {memory.name for memory in discovery.memories}]
     if unknown:
         raise UserError(f"nothing that was found is called {', '.join(unknown)} ({_names(discovery)})", exit_code=2)
-    return [memory for memory in discovery.found if everything or memory.name in names]
+    return [memory for memory in discovery.memories if takes_all or memory.name in names]
 
 
 def _names(discovery: Discovery) -> str:
-    return f"found: {', '.join(memory.name for memory in discovery.found) or 'nothing'}"
+    return f"found: {', '.join(memory.name for memory in discovery.memories) or 'nothing'}"
 
 
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
@@ -123,11 +124,11 @@ def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tu
 
 def discovery_lines(discovery: Discovery) -> Iterator[str]:
     """Yield the lines of a terminal. A remark on several memories appears at the first one."""
-    width = max((len(memory.name) for memory in discovery.found), default=0)
+    width = max((len(memory.name) for memory in discovery.memories), default=0)
     indent = " " * (width + 2)
     printed_remarks: set[str] = set()
     shown_counts: Counter[str] = Counter()
-    for memory in discovery.found:
+    for memory in discovery.memories:
         shown_counts[memory.program] += 1
         if shown_counts[memory.program] > LISTED:
             continue
@@ -146,10 +147,10 @@ def discovery_lines(discovery: Discovery) -> Iterator[str]:
             yield f"and {number - LISTED} more of {program} (--json lists all of them)"
     for problem in discovery.problems:
         yield click.style(printable_name(problem), fg="yellow")
-    if not discovery.found:
+    if not discovery.memories:
         yield to_type("Nothing was found. `recalld up --workspace DIR` starts with any folder of Markdown notes.")
         return
-    example = discovery.found[0].name
+    example = discovery.memories[0].name
     how = f"`recalld discover --pick {example} --write` writes settings for {example}"
     yield to_type(f"{how}; --all takes everything.")
 
@@ -164,12 +165,12 @@ def discovery_json(discovery: Discovery) -> dict[str, Any]:
             "transcripts": asdict(memory.transcripts),
             "settings": {**memory.shared, **memory.settings},
         }
-        for memory in discovery.found
+        for memory in discovery.memories
     ]
     return {"found": memories, "problems": discovery.problems}
 
 
-def _count(figures: Counted, noun: str) -> str:
+def _count(figures: FileCount, noun: str) -> str:
     number = counted(figures.files, noun)
     number = number if figures.complete else f"at least {number}"
     return f"{number} ({size(figures.bytes)})" if figures.files else number

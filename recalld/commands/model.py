@@ -69,17 +69,17 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     if not model.folder(cache).is_dir():
         first = model.files[0]
         click.echo(f"{name}: {size / 1e6:,.0f} MB, {model.licence}, {first.repository} at {first.revision}", err=True)
-    terminal, came = sys.stderr.isatty(), 0
+    terminal, received = sys.stderr.isatty(), 0
     line = ProgressLine(partial(click.echo, err=True), terminal=terminal)
 
-    def told(count: int) -> None:
-        nonlocal came
-        came += count
+    def show(count: int) -> None:
+        nonlocal received
+        received += count
         if terminal and line.due:
-            line.draw(f"{came / 1e6:,.0f}/{size / 1e6:,.0f} MB", share=came / size)
+            line.draw(f"{received / 1e6:,.0f}/{size / 1e6:,.0f} MB", share=received / size)
 
     try:
-        folder = fetch(model, cache, hub=hub or HUB, told=told)
+        folder = fetch(model, cache, hub=hub or HUB, told=show)
     finally:
         line.end()
     settings = invocation.settings

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
-from recalld.discover.memories import Discovery, Found, absolute_path, with_unique_names
+from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
 from recalld.settings.program_folders import ProgramFolders
 
@@ -31,15 +31,15 @@ _CWD = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 _MAX_INSIDE = 1000
 
 
-def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
-    """Return every memory of the machine, named by agents' ids. `here` is the current folder.
+def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
+    """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
 
     Folders and vaults that are the workspace of an agent are left out. Claude Code works in all of a vault, so its
     workspace gets all notes of that vault; OpenClaw's settings name the notes of its own workspaces.
     """
     until = time.monotonic() + seconds
     problems: list[str] = []
-    memories = [memory for find in _FINDERS.values() for memory in find(folders, here, problems)]
+    memories = [memory for find in _FINDERS.values() for memory in find(folders, current_folder, problems)]
     vaults = {os.path.realpath(memory.workspace) for memory in memories if memory.program == "obsidian"}
     workspaces: set[str] = set()
     listed = []
@@ -57,7 +57,7 @@ def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_S
             listed.append(counted)
     order = list(_FINDERS)
 
-    def place(memory: Found) -> tuple[int, float]:
+    def place(memory: DiscoveredMemory) -> tuple[int, float]:
         # Claude Code's projects, the latest first.
         return order.index(memory.program), -memory.newest if memory.program == "claude-code" else 0.0
 
@@ -70,12 +70,12 @@ def discover(folders: ProgramFolders, here: Path, *, seconds: float = COUNTING_S
 # project lie in `memory/` of its folder (code.claude.com/docs/en/memory).
 
 
-def _claude_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
+def _claude_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
     for project in sorted(filter(Path.is_dir, folders.claude_code.glob("projects/*"))):
         notes, cwd = project / "memory", working_folder(project)
         exists = cwd is not None and cwd.is_dir()
         why = "the folder it worked in is not known" if cwd is None else f"{cwd}, where it worked, is gone"
-        yield Found(
+        yield DiscoveredMemory(
             name=(cwd or project).name,
             program="claude-code",
             title=f"Claude Code in {cwd or project}",
@@ -101,9 +101,9 @@ def working_folder(project: Path) -> Path | None:
 # Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes
 
 
-def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
+def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
     home, notes = folders.codex, folders.codex / "memories"
-    yield Found(
+    yield DiscoveredMemory(
         name="codex",
         program="codex",
         title=f"Codex in {home}",
@@ -116,14 +116,14 @@ def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[Found]:
 # Obsidian: all Markdown files of a vault are notes; its settings and its trash are in hidden folders
 
 
-def _obsidian(folders: ProgramFolders, here: Path, _: list[str]) -> Iterator[Found]:
+def _obsidian(folders: ProgramFolders, current_folder: Path, _: list[str]) -> Iterator[DiscoveredMemory]:
     """Yield the vaults of Obsidian's own lists, those around the current folder and those in the usual places."""
     listed = (path for file in folders.obsidian for path in _listed(file))
     usual = (path for place in folders.vault_places for path in (place, *_inside(place)))
-    for folder in chain(listed, _around(here), usual):
+    for folder in chain(listed, _around(current_folder), usual):
         if (folder / ".obsidian").is_dir():
             title = f"Obsidian's vault {folder}"
-            yield Found(folder.name, "obsidian", title, workspace=folder, settings=_extra_paths("."))
+            yield DiscoveredMemory(folder.name, "obsidian", title, workspace=folder, settings=_extra_paths("."))
 
 
 def _listed(file: Path) -> list[Path]:
@@ -137,15 +137,15 @@ def _listed(file: Path) -> list[Path]:
 # Folders of notes
 
 
-def _folders_of_notes(_: ProgramFolders, here: Path, __: list[str]) -> Iterator[Found]:
+def _folders_of_notes(_: ProgramFolders, current_folder: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
     """Yield the current folder, its parents and its folders that have MEMORY.md or Markdown files in memory/."""
-    for folder in _around(here):
+    for folder in _around(current_folder):
         if any((folder / name).exists() for name in ("memory", *LONG_TERM_NAMES)):
-            yield Found(folder.name, "folder", f"Notes in {folder}", workspace=folder)
+            yield DiscoveredMemory(folder.name, "folder", f"Notes in {folder}", workspace=folder)
 
 
-def _around(here: Path) -> list[Path]:
-    return [here, *here.parents, *_inside(here)]
+def _around(current_folder: Path) -> list[Path]:
+    return [current_folder, *current_folder.parents, *_inside(current_folder)]
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -160,7 +160,7 @@ def _extra_paths(*folders: str | Path) -> dict[str, Any]:
 
 
 #: Program -> its finder, in the order of the list. What several find, the first one has.
-_FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[Found]]] = {
+_FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[DiscoveredMemory]]] = {
     "openclaw": find_openclaw,
     "claude-code": _claude_code,
     "codex": _codex,

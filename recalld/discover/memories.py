@@ -25,7 +25,7 @@ _TITLE = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class FileCount:
     """Number of files, their bytes, and the Unix time of the newest. Unless `complete`, there may be more."""
 
     files: int = 0
@@ -34,14 +34,14 @@ class Counted:
     complete: bool = True
 
     @classmethod
-    def of(cls, files: Collection[FileStat]) -> Counted:
+    def of(cls, files: Collection[FileStat]) -> FileCount:
         """Return the figures of these files."""
         newest = max((file.mtime_ns / 1e9 for file in files), default=None)
         return cls(len(files), sum(file.size for file in files), newest)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredMemory:
     """One memory that recalld could keep.
 
     `name` becomes the agent's id; a user picks the memory by it. `settings` are the agent's own and `shared` those of
@@ -53,8 +53,8 @@ class Found:
     title: str
     workspace: Path
     sessions: tuple[str, ...] = ()
-    notes: Counted = Counted()
-    transcripts: Counted = Counted()
+    notes: FileCount = FileCount()
+    transcripts: FileCount = FileCount()
     settings: Mapping[str, Any] = field(default_factory=dict)
     shared: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Found:
         """Return True if all files were counted and there is none."""
         return not any(counted.files or not counted.complete for counted in (self.notes, self.transcripts))
 
-    def counted(self, until: float) -> Found:
+    def counted(self, until: float) -> DiscoveredMemory:
         """Return the memory with its documents counted, if that ends before that moment of the monotonic clock."""
 
         def check(_: str) -> None:
@@ -80,10 +80,10 @@ class Found:
         try:
             documents = AgentFiles(AgentSettings.model_validate(settings)).scan(entering=check).documents
         except _Late:
-            return replace(self, notes=Counted(complete=False), transcripts=Counted(complete=False))
+            return replace(self, notes=FileCount(complete=False), transcripts=FileCount(complete=False))
         notes = [stat for key, stat in documents.items() if not key.is_transcript]
         transcripts = [stat for key, stat in documents.items() if key.is_transcript]
-        return replace(self, notes=Counted.of(notes), transcripts=Counted.of(transcripts))
+        return replace(self, notes=FileCount.of(notes), transcripts=FileCount.of(transcripts))
 
 
 class _Late(Exception):
@@ -94,13 +94,13 @@ class _Late(Exception):
 class Discovery:
     """All memories of a machine, and sentences about places that could not be searched."""
 
-    found: tuple[Found, ...] = ()
+    memories: tuple[DiscoveredMemory, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def with_unique_names(memories: Iterable[Found]) -> tuple[Found, ...]:
+def with_unique_names(memories: Iterable[DiscoveredMemory]) -> tuple[DiscoveredMemory, ...]:
     """Return the memories, each with a name that is an agent's id. Of equal names the first stays as it is."""
-    by_name: dict[str, Found] = {}
+    by_name: dict[str, DiscoveredMemory] = {}
     for memory in memories:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", memory.name).strip("-._")[:_MAX_NAME_CHARS].rstrip("-._")
         plain = plain or memory.program
@@ -119,7 +119,7 @@ def absolute_path(value: object) -> Path | None:
 # Settings for the memories that a user picked
 
 
-def settings_file(picked: Iterable[Found]) -> str:
+def settings_file(picked: Iterable[DiscoveredMemory]) -> str:
     """Return the text of a `recalld.toml`. Where memories differ in a setting for all agents, the first one counts."""
     agents = list(picked)
     shared: dict[str, Any] = {}

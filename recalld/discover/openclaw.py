@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recalld.discover.memories import Found, absolute_path
+from recalld.discover.memories import DiscoveredMemory, absolute_path
 from recalld.discover.translation import WHOLE, Translation, accepted, at, table
 from recalld.settings.keys import dotted
 from recalld.settings.program_folders import ProgramFolders
@@ -35,7 +35,7 @@ class NotJson5(ValueError):
     """Raised for a text that is not JSON5; the message says where, and repeats nothing of the text."""
 
 
-def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[Found]:
+def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[DiscoveredMemory]:
     """Yield all agents of all state folders that exist: the configured ones, then those that only have a folder."""
     for state in filter(Path.is_dir, folders.openclaw):
         # A settings file that was moved is that of the folder which OpenClaw uses now.
@@ -45,7 +45,7 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         names = [folder.parent.name for folder in sorted(state.glob("agents/[!.]*/sessions"))]
         agents |= {name: {"id": name} for name in names if _folder_name(name) not in agents}
         for settings in agents.values():
-            if (memory := _found(state, tree, settings)) is not None:
+            if (memory := _memory_of(state, tree, settings)) is not None:
                 yield memory
             elif configured:
                 name = settings["id"]
@@ -74,7 +74,7 @@ def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str,
     return {key: {**settings, "default": key == default} for key, settings in agents.items()}
 
 
-def _found(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]) -> Found | None:
+def _memory_of(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]) -> DiscoveredMemory | None:
     """Return the agent of these settings; None if it has neither a workspace nor sessions."""
     name, remarks = settings["id"], list[str]()
     # Folders may have the id, or what newer versions of OpenClaw make of it.
@@ -102,16 +102,16 @@ def _found(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]) ->
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    done = Translation(leaves_of(tree, settings), is_current=is_current, has_transcripts=bool(sessions))
-    remarks += done.remarks
-    shared = {key: value for key, value in done.values.items() if key.startswith(_SHARED)}
-    return Found(
+    translation = Translation(leaves_of(tree, settings), is_current=is_current, has_transcripts=bool(sessions))
+    remarks += translation.remarks
+    shared = {key: value for key, value in translation.values.items() if key.startswith(_SHARED)}
+    return DiscoveredMemory(
         name=name,
         program="openclaw",
         title=f"OpenClaw agent {name}",
         workspace=workspace,
         sessions=sessions,
-        settings=accepted({key: value for key, value in done.values.items() if key not in shared}, remarks),
+        settings=accepted({key: value for key, value in translation.values.items() if key not in shared}, remarks),
         shared=accepted(shared, remarks),
         remarks=tuple(dict.fromkeys(remarks)),
     )
@@ -119,8 +119,8 @@ def _found(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]) ->
 
 def _existing(places: Iterable[Path]) -> Path:
     """Return the first of these folders that exists, else the first of all."""
-    every = list(places)
-    return next((place for place in every if place.is_dir()), every[0])
+    folders = list(places)
+    return next((place for place in folders if place.is_dir()), folders[0])
 
 
 def _folder_name(agent: Any) -> str:

@@ -163,8 +163,8 @@ class Translation:
         self.values: dict[str, Any] = {}
         self.remarks: list[str] = []
         self._leaves, self._is_current = leaves, is_current
-        both = leaves.get("memory.search.inputType")
-        inputs = dict.fromkeys(("memory.search.queryInputType", "memory.search.documentInputType"), both)
+        input_type = leaves.get("memory.search.inputType")
+        inputs = dict.fromkeys(("memory.search.queryInputType", "memory.search.documentInputType"), input_type)
         for name, value in {**inputs, **leaves}.items():
             self._take(name, value)
         self._take_paths()
@@ -184,15 +184,15 @@ class Translation:
         """Take over one leaf, by the row of its name or of a table around it."""
         parts = name.split(".")
         names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-        above = next((table_name for table_name in names if table_name in TABLE), None)
-        if above is None or value in (None, {}):
+        row_name = next((table_name for table_name in names if table_name in TABLE), None)
+        if row_name is None or value in (None, {}):
             return  # not about memory
-        row, short_name = TABLE[above], name.removeprefix("memory.search.")
+        row, short_name = TABLE[row_name], name.removeprefix("memory.search.")
         if row.sentence and value is not False:
             self._say(row.sentence, short_name)
         if row.ours is None:
             return
-        keys, ours, convert = top_level_keys(), (row.ours + _snake(name[len(above) :])).lstrip("."), row.convert
+        keys, ours, convert = top_level_keys(), (row.ours + _snake(name[len(row_name) :])).lstrip("."), row.convert
         for end, (unit, conversion) in _UNITS.items():
             if ours not in keys and ours.endswith(end) and (key_in_unit := ours.removesuffix(end) + unit) in keys:
                 ours, convert = key_in_unit, conversion
@@ -254,8 +254,8 @@ class Translation:
 
     def _take_provider(self) -> None:
         """Take over the provider; without one of that name, leave out the keys that mean nothing to another."""
-        values, written, is_current = self.values, self._leaves.get("memory.search.provider"), self._is_current
-        name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
+        values, provider, is_current = self.values, self._leaves.get("memory.search.provider"), self._is_current
+        name = provider.strip().lower() if isinstance(provider, str) else "auto" if provider is None else ""
         providers = table(self._leaves.get("models.providers"))
         configured: Any = next((settings for key, settings in providers.items() if key.lower() == name), {})
         if name not in get_args(ProviderName) and isinstance(api := at(configured, "api"), str):
@@ -263,8 +263,8 @@ class Translation:
             name = "openai-compatible" if api in ("openai-completions", "openai-responses") else api
         if name not in get_args(ProviderName):
             # A short name cannot be a key.
-            is_short = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", str(written))
-            self._say("provider", f" {written}" if is_short else "")
+            is_short = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", str(provider))
+            self._say("provider", f" {provider}" if is_short else "")
             self.values = {key: value for key, value in values.items() if key not in _OF_ONE_PROVIDER}
             return
         if name in _WITH_ADDRESS and "remote.base_url" not in values:
@@ -321,7 +321,7 @@ def table(tree: Any, path: str = "") -> Mapping[str, Any]:
     return subtree if isinstance(subtree, Mapping) else {}
 
 
-class _Written(MemorySettings):
+class _TranslatedSettings(MemorySettings):
     """Settings that are taken over, of one agent and of all."""
 
     store: StoreSettings = StoreSettings()
@@ -333,7 +333,7 @@ def accepted(values: Mapping[str, Any], remarks: list[str]) -> dict[str, Any]:
     while True:
         try:
             # As JSON, so that a list is a list of ours, and true is no number.
-            _Written.model_validate_json(json.dumps(nested(values)), strict=True)
+            _TranslatedSettings.model_validate_json(json.dumps(nested(values)), strict=True)
         except ValidationError as error:
             places = [".".join([*map(str, problem["loc"]), ""]) for problem in error.errors()]
             # An error of a section (overlap against tokens) is about every key of it.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recalld.discover.machine import discover
-from recalld.discover.memories import Discovery, Found, settings_file
+from recalld.discover.memories import DiscoveredMemory, Discovery, settings_file
 from recalld.discover.openclaw import leaves_of, read_json5
 from recalld.discover.translation import Translation
 from recalld.settings.keys import dotted
@@ -57,7 +57,7 @@ def found_with(home: Path, fixture: Path, *folders: str) -> Discovery:
     return discover(ProgramFolders.named_by({}), home / "here", seconds=60)
 
 
-def written(home: Path, *found: Found) -> Settings:
+def written(home: Path, *found: DiscoveredMemory) -> Settings:
     """The settings that recalld loads from what it writes."""
     file = home / "recalld.toml"
     file.write_text(settings_file(found))
@@ -70,7 +70,7 @@ def test_a_file_of_2026_9_6_is_taken_over_agent_by_agent(home: Path) -> None:
         home, CURRENT, "notes", "agents/work", "agents/travel", ".openclaw/agents/main/sessions", "shared", "runbooks"
     )
     assert discovery.problems == ()
-    main, work, travel = discovery.found
+    main, work, travel = discovery.memories
     settings = written(home, main, work, travel)
     assert [agent.id for agent in settings.agents] == ["main", "Work", "travel"]
     one, two, three = settings.agents
@@ -129,7 +129,7 @@ def test_no_leaf_of_memory_search_vanishes(leaf: str) -> None:
 
 
 def test_a_file_of_march_is_taken_over_as_before(home: Path) -> None:
-    main, work = found_with(home, MARCH, "notes", "work", ".openclaw/agents/main/sessions").found
+    main, work = found_with(home, MARCH, "notes", "work", ".openclaw/agents/main/sessions").memories
     one, two = written(home, main, work).agents
     assert (one.workspace, two.workspace) == (home / "notes", home / "work")
     assert (one.provider, one.fallback, two.provider) == ("gemini", "local", "ollama")
@@ -147,7 +147,7 @@ def test_a_half_migrated_file_keeps_both_halves_and_prefers_the_newer(home: Path
     }
     file = home / "mixed.json"
     file.write_text(json.dumps(mixed))
-    main, work = found_with(home, file, "notes", "work").found
+    main, work = found_with(home, file, "notes", "work").memories
     one, two = written(home, main, work).agents
     assert (one.provider, two.provider) == ("voyage", "ollama")
     assert (one.query.max_results, two.query.max_results, one.query.min_score) == (3, 8, 0.3)

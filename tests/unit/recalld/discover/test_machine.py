@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memory.documents.agent_files import AgentFiles
 from recalld.commands.discover import discovery_lines
 from recalld.discover.machine import discover, working_folder
-from recalld.discover.memories import Counted, Discovery, Found, settings_file, with_unique_names
+from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file, with_unique_names
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
@@ -39,7 +39,7 @@ class Machine:
         return discover(ProgramFolders.named_by(variables), self.here, seconds=seconds)
 
     def names(self) -> list[str]:
-        return [one.name for one in self.discover().found]
+        return [one.name for one in self.discover().memories]
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path / "user")
 
 
-def only(discovery: Discovery) -> Found:
-    assert len(discovery.found) == 1, [one.name for one in discovery.found]
-    return discovery.found[0]
+def only(discovery: Discovery) -> DiscoveredMemory:
+    assert len(discovery.memories) == 1, [one.name for one in discovery.memories]
+    return discovery.memories[0]
 
 
 # OpenClaw
@@ -75,7 +75,7 @@ def test_openclaws_agents_have_their_workspaces_and_sessions(machine: Machine) -
     machine.write(".openclaw/workspace-Work/memory/b.md")
     machine.write(".openclaw/agents/work/sessions/deep/b.jsonl")
     machine.write(".openclaw/agents/笔记/sessions/c.jsonl")
-    main, work, alone = machine.discover().found
+    main, work, alone = machine.discover().memories
     assert (main.name, main.workspace) == ("main", machine.home / "notes")
     assert main.sessions == (str(machine.home / ".openclaw/agents/main/sessions"),)
     assert (main.notes.files, main.transcripts.files, main.newest) == (3, 2, 2_000_000_000)
@@ -125,7 +125,7 @@ def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machin
         ".openclaw/openclaw.json", "{agents: {list: [{id: 'ghost', workspace: '/nowhere'}, {id: '../x'}, 3]}}"
     )
     discovery = machine.discover()
-    assert discovery.found == ()
+    assert discovery.memories == ()
     unnamed, ghost, strange = discovery.problems
     assert "1 of its agents" in unnamed
     assert "ghost" in ghost
@@ -157,7 +157,7 @@ def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives
         (machine.home / folder).mkdir(parents=True)
     machine.write(".openclaw/openclaw.json", f"{{agents: {{{agents}}}}}")
     discovery = machine.discover()
-    assert [one.workspace for one in discovery.found] == [machine.home / folder for folder in workspaces]
+    assert [one.workspace for one in discovery.memories] == [machine.home / folder for folder in workspaces]
     assert discovery.problems == ()
 
 
@@ -187,7 +187,7 @@ def test_claude_codes_projects_have_the_folder_that_their_sessions_name(machine:
     machine.write(".claude/projects/-user-none/c.jsonl", "{}\n", at=500)
     (machine.home / ".claude/projects/-user-empty").mkdir()
     machine.write(".claude/projects/-src-app/memory/build.md", at=100)
-    latest, old, none, notes = machine.discover().found
+    latest, old, none, notes = machine.discover().memories
     assert (notes.workspace.name, notes.notes.files, documents(notes, machine)) == ("-src-app", 1, {"memory/build.md"})
     assert (latest.name, latest.workspace, latest.transcripts.files) == ("my-project", project, 2)
     folder = machine.home / ".claude/projects/-user-my-project"
@@ -222,7 +222,7 @@ def test_codex_is_one_memory_with_its_own_notes(machine: Machine) -> None:
 # Obsidian
 
 
-def documents(found: Found, machine: Machine) -> set[str]:
+def documents(found: DiscoveredMemory, machine: Machine) -> set[str]:
     """Return the notes that an agent of these settings indexes, as keys name them."""
     [table] = tomllib.loads(settings_file([found]))["agents"]
     settings = Settings.model_validate({"home": machine.home / "recalld", "agents": [table]})
@@ -293,7 +293,7 @@ def test_a_vault_that_is_a_workspace_already_is_found_once(machine: Machine) -> 
     machine.write("notes/MEMORY.md")
     (machine.here / "link").symlink_to(folder)
     machine.write(".config/obsidian/obsidian.json", json.dumps({"vaults": {"a": {"path": f"{machine.here}/link"}}}))
-    assert len(machine.discover().found) == 1
+    assert len(machine.discover().memories) == 1
     machine.write(".openclaw/openclaw.json", json.dumps({"agents": {"defaults": {"workspace": str(folder)}}}))
     assert only(machine.discover()).program == "openclaw"
 
@@ -328,8 +328,8 @@ def test_folders_of_notes_around_the_current_one_are_found_once(machine: Machine
 
 
 def test_names_are_ids_and_each_is_used_once(tmp_path: Path) -> None:
-    def found(name: str) -> Found:
-        return Found(name=name, program="folder", title=name, workspace=tmp_path)
+    def found(name: str) -> DiscoveredMemory:
+        return DiscoveredMemory(name=name, program="folder", title=name, workspace=tmp_path)
 
     wanted = ["main", "Main", "a b/c", "...", "笔记", "main-2", "x" * 100]
     names = [one.name for one in with_unique_names(map(found, wanted))]
@@ -340,7 +340,7 @@ def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
     machine.write(".claude/projects/-a/a.jsonl", session(machine.here))
     machine.write(".codex/sessions/a.jsonl")
     discovery = machine.discover(seconds=0.0)
-    assert [one.transcripts for one in discovery.found] == [Counted(complete=False)] * 2
+    assert [one.transcripts for one in discovery.memories] == [FileCount(complete=False)] * 2
     assert "at least 0 transcripts" in "\n".join(discovery_lines(discovery))
 
 
@@ -348,7 +348,7 @@ def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
 def test_whatever_folders_are_called_the_settings_say_it(
     title: str, workspace: str, sessions: list[str], remark: str
 ) -> None:
-    one = Found(
+    one = DiscoveredMemory(
         name="a",
         program="folder",
         title=title,
@@ -374,7 +374,7 @@ def test_a_folder_whose_name_is_not_utf8_is_said_and_left_out(machine: Machine) 
     assert machine.discover() == Discovery(), "folders of such names are never looked into"
     machine.write(os.fsdecode(b".claude/projects/\xff/a.jsonl"))
     discovery = machine.discover()
-    assert discovery.found == ()
+    assert discovery.memories == ()
     (problem,) = discovery.problems
     assert "UTF-8" in problem
     assert all(line.encode() for line in discovery_lines(discovery))
