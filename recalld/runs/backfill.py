@@ -75,7 +75,7 @@ def run_backfill(
 def _planned(
     invocation: Invocation, paths: Sequence[Path], *, batch_api: bool, **chosen: Any
 ) -> tuple[Settings, BackfillPlan]:
-    """Find the transcripts, and plan what to do; the reading is shown."""
+    """Find the transcripts and plan the run, with a progress line."""
     from recalld.logs import configure_logs
 
     settings, agent = invocation.settings, invocation.the_agent()
@@ -83,11 +83,11 @@ def _planned(
         raise UserError(f'agent {agent.id} indexes no transcripts: put "sessions" into its sources', exit_code=2)
     if batch_api:
         settings, agent = _with_batches(settings, agent)
-    found = find_transcripts(paths, **chosen)
-    if not found.transcripts and not found.left_out:
+    selection = find_transcripts(paths, **chosen)
+    if not selection.transcripts and not selection.left_out:
         below = f"no transcripts (*.jsonl, *.jsonl.zst) below {', '.join(map(str, paths))}"
-        nothing = f"{below}; `recalld discover` lists what is on this machine"
-        raise UserError("\n".join(found.problems) or nothing, exit_code=1 if found.problems else 3)
+        sentence = f"{below}; `recalld discover` lists what is on this machine"
+        raise UserError("\n".join(selection.problems) or sentence, exit_code=1 if selection.problems else 3)
     configure_logs(level=40)
     line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
 
@@ -95,7 +95,7 @@ def _planned(
         if line.due:
             line.draw(f"reading {number:,} of {count:,} documents", share=number / max(count, 1))
 
-    plan = plan_backfill(settings, agent, found, on_look=show)
+    plan = plan_backfill(settings, agent, selection, on_look=show)
     line.end()
     for problem in plan.problems:
         click.echo(f"recalld: {printable_name(problem)}", err=True)
@@ -161,7 +161,7 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
 
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
-_TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
+_REPORTED = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,34 +187,37 @@ def find_transcripts(
 ) -> Found:
     """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
     files: dict[str, FileStat] = {}
-    whole: dict[str, None] = {}
-    named: dict[str, dict[str, None]] = {}
+    whole_folders: dict[str, None] = {}
+    named_files: dict[str, dict[str, None]] = {}
     problems: list[str] = []
     for given in paths:
-        path, shown = os.path.realpath(given), printable(str(given))
+        path, printable_path = os.path.realpath(given), printable(str(given))
         try:
             result = os.stat(path)  # noqa: PTH116 - a plain string
         except FileNotFoundError:
-            problems.append(f"{shown} is not there")
+            problems.append(f"{printable_path} is not there")
             continue
         except OSError as error:
-            problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
+            problems.append(f"{printable_path} cannot be looked at: {error.strerror or error}; check its permissions")
             continue
         folder, name = os.path.split(path)
         if not is_utf8(path):
-            problems.append(f"{shown} is left out: its name is not UTF-8; rename it")
+            problems.append(f"{printable_path} is left out: its name is not UTF-8; rename it")
         elif stat.S_ISDIR(result.st_mode):
-            whole[path] = None
-            conditions = ScanProblems()
-            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, conditions)
+            whole_folders[path] = None
+            scan_problems = ScanProblems()
+            below = walk(path, path.rstrip(os.sep) + os.sep, is_transcript_name, scan_problems)
             files.update((path, file_stat(result)) for path, result in below)
-            found = conditions.conditions()
-            problems += [text_of(one) for one in found if {one.code, one.params.get("kind")} & _TOLD]
+            problems += [
+                text_of(condition)
+                for condition in scan_problems.conditions()
+                if {condition.code, condition.params.get("kind")} & _REPORTED
+            ]
         elif stat.S_ISREG(result.st_mode) and is_transcript_name(name):
-            named.setdefault(folder, {})[name] = None
+            named_files.setdefault(folder, {})[name] = None
             files[path] = file_stat(result)
         else:
-            problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
+            problems.append(f"{printable_path} is no transcript: those are files named *.jsonl or *.jsonl.zst")
     # A plain file and its compressed twin are one transcript, and the plain one is read.
     transcripts = {
         document_name(path): stat
@@ -222,11 +225,12 @@ def find_transcripts(
         if not (path.endswith(COMPRESSED) and document_name(path) in files)
     }
     first, last = since or 0.0, float("inf") if until is None else until
-    wanted = [path for path, stat in transcripts.items() if first <= stat.mtime_ns / 1e9 < last]
-    wanted.sort(key=lambda path: (-transcripts[path].mtime_ns, path))
-    folders = [ImportedFolder(folder, format, None) for folder in whole]
-    folders += [ImportedFolder(one, format, tuple(names)) for one, names in named.items() if one not in whole]
-    chosen = {path: transcripts[path] for path in wanted[:limit]}
+    selected = [path for path, stat in transcripts.items() if first <= stat.mtime_ns / 1e9 < last]
+    selected.sort(key=lambda path: (-transcripts[path].mtime_ns, path))
+    folders = [ImportedFolder(folder, format, None) for folder in whole_folders]
+    named_files = {folder: names for folder, names in named_files.items() if folder not in whole_folders}
+    folders += [ImportedFolder(folder, format, tuple(names)) for folder, names in named_files.items()]
+    chosen = {path: transcripts[path] for path in selected[:limit]}
     return Found(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
 
 
@@ -312,28 +316,28 @@ def plan_backfill(
     return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, cost)
 
 
-def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+def _documents_of(files: AgentFiles, selection: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
     """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
-    out: Counter[str] = Counter()
-    for path, seen in found.transcripts.items():
+    left_out: Counter[str] = Counter()
+    for path, listed_stat in selection.transcripts.items():
         key = files.key_of(path)
         if key is None and (reason := files.reason_of(path)) is not None:
-            out[reason] += 1
+            left_out[reason] += 1
         elif key is None or key in stats:
             problems.append(f"{printable(path)} is left out: it cannot be told from another transcript; rename it")
         else:
             try:
-                stat = files.stat(key) or seen
+                stat = files.stat(key) or listed_stat
             except (Permanent, Transient):
-                stat = seen  # reading it will say why
-            if stat.inode == seen.inode:
+                stat = listed_stat  # reading it will say why
+            if stat.inode == listed_stat.inode:
                 stats[key] = stat
                 continue
             first = files.path_of(key)
             problems.append(f"{printable(path)} is left out: {first} has the same name ({key.path}); rename one")
-    return stats, problems, out
+    return stats, problems, left_out
 
 
 def _missing(
@@ -343,16 +347,16 @@ def _missing(
     generations = generations_of(settings, agent)
     with closed(generations.target_reader(fingerprint_of(settings, agent).digest)) as target:
         if target is not None:
-            known = {file.key: file.stat for file in target.files()}
+            indexed_stats = {file.key: file.stat for file in target.files()}
             return {
                 key: stat
                 for key, stat in stats.items()
-                if key not in known
-                or not known[key].agrees_with(stat)
+                if key not in indexed_stats
+                or not indexed_stats[key].agrees_with(stat)
                 or is_read_otherwise(key, files=files, store=target)
             }, []
     with closed(generations.open_reader()) as answering:
         before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()
     imported = files.scan(imported=True).documents if before else {}
-    others = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
-    return dict(stats), [key for key in others if key not in stats]
+    other_documents = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])
+    return dict(stats), [key for key in other_documents if key not in stats]

@@ -140,7 +140,7 @@ class Spending:
         self._before = {agent: self._used(agent) for agent in self._agents}
 
     def of(self, agent: str) -> list[tuple[Usage, str]]:
-        """Return the usage of one agent since then, each with a line for people, without what is free of charge."""
+        """Return an agent's usage of paid providers since then, each with a line for people."""
         spent = []
         for (provider, model), now in self._used(agent).items():
             before = self._before[agent].get((provider, model), Usage(provider, model))
@@ -152,4 +152,4 @@ class Spending:
         return spent
 
     def _used(self, agent: str) -> dict[tuple[str, str], Usage]:
-        return {(one.provider, one.model): one for one in self._board.usage(agent, queries=False)}
+        return {(usage.provider, usage.model): usage for usage in self._board.usage(agent, queries=False)}

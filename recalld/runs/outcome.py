@@ -187,18 +187,19 @@ class Report:
     @property
     def exit_code(self) -> int:
         """Exit code: 130 after an interrupt, 1 if something is missing, 4 if only vectors without a provider are."""
-        codes = {one.condition.code for one in self.outcomes if one.condition is not None}
+        codes = {outcome.condition.code for outcome in self.outcomes if outcome.condition is not None}
         if self.interrupted:
             return 130
-        if any(one.failed or one.left for one in self.outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
+        is_partial = any(outcome.failed or outcome.left for outcome in self.outcomes)
+        if is_partial or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
             return 1
         return 4 if codes else 0
 
     def print_lines(self, *, failures_only: bool = False) -> None:
         """Print results on standard output and failures on standard error."""
-        for one in self.outcomes:
-            agent = one.agent if len(self.outcomes) > 1 else None
-            for line, is_result in one.lines(seconds=self.seconds, all_left=not self.interrupted):
+        for outcome in self.outcomes:
+            agent = outcome.agent if len(self.outcomes) > 1 else None
+            for line, is_result in outcome.lines(seconds=self.seconds, all_left=not self.interrupted):
                 if not (is_result and failures_only):
                     click.echo(to_type(printable_name(line), agent=agent), err=not is_result)
         if self.interrupted:
@@ -209,11 +210,11 @@ class Report:
         """Return the report as JSON."""
         agents = [
             {
-                "agent": one.agent,
-                "files": one.counts.files,
-                "failed": [f"{key.path}: {reason}" for key, reason in one.failed.items()],
-                **one.body(),
+                "agent": outcome.agent,
+                "files": outcome.counts.files,
+                "failed": [f"{key.path}: {reason}" for key, reason in outcome.failed.items()],
+                **outcome.body(),
             }
-            for one in self.outcomes
+            for outcome in self.outcomes
         ]
         return {"ok": self.exit_code == 0, "seconds": round(self.seconds, 3), "agents": agents}

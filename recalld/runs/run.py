@@ -68,15 +68,15 @@ def progress_text(
     """
     chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
     expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
-    left = (expected - finished) * seconds / max(finished, 1)
-    parts = {
-        f"documents {documents:,}/{of_documents:,}": True,
-        f"chunks {chunks:,}/{expected:,}": True,
-        f"{counts.vectors_pending:,} wait for vectors (keywords work)": counts.vectors_pending,
-        f"{failed:,} failed": failed,
-        f"about {duration(max(1.0, left))} left": 0 < finished < expected,
-    }
-    return "  ".join(text for text, is_shown in parts.items() if is_shown)
+    remaining_seconds = (expected - finished) * seconds / max(finished, 1)
+    parts = [
+        f"documents {documents:,}/{of_documents:,}",
+        f"chunks {chunks:,}/{expected:,}",
+        f"{counts.vectors_pending:,} wait for vectors (keywords work)" if counts.vectors_pending else "",
+        f"{failed:,} failed" if failed else "",
+        f"about {duration(max(1.0, remaining_seconds))} left" if 0 < finished < expected else "",
+    ]
+    return "  ".join(filter(None, parts))
 
 
 @contextmanager
@@ -110,21 +110,21 @@ class Run:
         self._stop = stop
         self._spending = Spending(broker.board, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum([one.counts() for one in self._agents])
-        for sentence in filter(None, (one.other_format for one in self._agents)):
+        self._start = _sum([agent.counts() for agent in self._agents])
+        for sentence in filter(None, (agent.other_format for agent in self._agents)):
             self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
         self._most_documents = 0
-        self._begun = self._moved_at = time.monotonic()
+        self._began_at = self._moved_at = time.monotonic()
         self._state: object = None
 
     def compare(self) -> None:
-        """Enqueue what differs between files and indexes, and wait for it."""
-        for one in self._agents:
-            compare(self.settings, one.agent, self.broker.queue)
+        """Enqueue the documents that differ between files and indexes, and wait for them."""
+        for agent in self._agents:
+            compare(self.settings, agent.agent, self.broker.queue)
         self.marked()
 
     def marked(self) -> None:
-        """Wait for what the command queued until now."""
+        """Wait for the documents that the command queued until now."""
         for agent in self._agents:
             agent.marked_at = time.time()
 
@@ -145,10 +145,10 @@ class Run:
             with _workers(self.settings) as works:
                 outcomes = self.until_done(works=works)
         # Workers that end write down what they used.
-        outcomes = [replace(one, spent=self._spending.of(one.agent)) for one in outcomes]
+        outcomes = [replace(outcome, spent=self._spending.of(outcome.agent)) for outcome in outcomes]
         interrupted = self._stop.is_set()
         detached = interrupted and daemon_pid(self.settings.home) is not None
-        return Report(outcomes, time.monotonic() - self._begun, interrupted=interrupted, detached=detached)
+        return Report(outcomes, time.monotonic() - self._began_at, interrupted=interrupted, detached=detached)
 
     def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
         """Wait, show progress on standard error, and return the outcomes.
@@ -165,7 +165,7 @@ class Run:
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
             self._look()
             # `recalld status` shows a condition for as long as it lasts.
-            for condition in (one for agent in self._agents for one in agent.conditions):
+            for condition in (condition for agent in self._agents for condition in agent.conditions):
                 text = to_type(printable_name(text_of(condition)))
                 self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
             if self.line.due:
@@ -190,27 +190,28 @@ class Run:
         self._most_documents = max(self._most_documents, sum(agent.documents for agent in self._agents))
 
     def _show(self) -> None:
-        """Draw the progress and what the run waits for, unless there is nothing to do."""
-        waiting = [one.waits_for for one in self._agents if one.waits_for]
+        """Draw the progress and the work to come, unless there is none."""
+        waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
         more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
-        counts, most = _sum([one.seen for one in self._agents]), self._most_documents
-        if not (most or counts.vectors_pending or waiting):
+        counts, of_documents = _sum([agent.seen for agent in self._agents]), self._most_documents
+        if not (of_documents or counts.vectors_pending or waiting):
             return
-        documents = most - sum(one.documents for one in self._agents)
+        documents = of_documents - sum(agent.documents for agent in self._agents)
         figures = progress_text(
             counts,
             self._start,
             documents=documents,
-            of_documents=most,
-            seconds=time.monotonic() - self._begun,
+            of_documents=of_documents,
+            seconds=time.monotonic() - self._began_at,
             expected=self.expected,
-            failed=sum(len(one.failed()) for one in self._agents),
+            failed=sum(len(agent.failed()) for agent in self._agents),
         )
-        jobs = [job for one in self._agents for job in one.jobs]
+        jobs = [job for agent in self._agents for job in agent.jobs]
         done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
         in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
         waits = f"waits for {waiting[0]}{more}" if waiting else ""
-        share = (documents + counts.vectors_ready) / max(most + counts.vectors_ready + counts.vectors_pending, 1)
+        of_vectors = counts.vectors_ready + counts.vectors_pending
+        share = (documents + counts.vectors_ready) / max(of_documents + of_vectors, 1)
         self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
 
     def _still_since(self) -> float | None:
@@ -218,11 +219,12 @@ class Run:
 
         A batch job may take a day.
         """
-        state = [(one.documents, one.oldest_chunk, one.building) for one in self._agents]
-        if any(one.jobs for one in self._agents) or state != self._state:
+        state = [(agent.documents, agent.oldest_chunk, agent.building) for agent in self._agents]
+        if any(agent.jobs for agent in self._agents) or state != self._state:
             self._state, self._moved_at = state, time.monotonic()
         limit = self.settings.workers.stalled_after_seconds
-        if any(one.endpoint and one.endpoint.condition is EndpointCondition.COOLING_DOWN for one in self._agents):
+        endpoints = [agent.endpoint for agent in self._agents if agent.endpoint is not None]
+        if any(endpoint.condition is EndpointCondition.COOLING_DOWN for endpoint in endpoints):
             limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
         still = time.monotonic() - self._moved_at
         return time.time() - still if still >= limit else None
@@ -275,8 +277,8 @@ class _AgentWait(AgentIndex):
     @property
     def is_done(self) -> bool:
         """Return True if no documents, and neither vectors nor a generation are to come."""
-        whole = self.building is None and self.oldest_chunk is None
-        return not self.documents and (whole or self.stopped is not None or self.in_jobs)
+        is_whole = self.building is None and self.oldest_chunk is None
+        return not self.documents and (is_whole or self.stopped is not None or self.in_jobs)
 
     @property
     def waits_for(self) -> str:
@@ -288,7 +290,7 @@ class _AgentWait(AgentIndex):
         return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
-        """Ask the provider now for all that waits, whatever pause an earlier run met."""
+        """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
         provider = self.choice.provider
         if provider is not None and provider.account:
             self._broker.board.take_step(provider.account, provider.model, "forget")
@@ -321,8 +323,8 @@ class _AgentWait(AgentIndex):
     def _was_indexed(self, key: DocumentKey) -> bool:
         """Return True if a waiting document was indexed since: it changes faster than workers index it."""
         reader = self.reader()
-        known = reader.file(key) if reader is not None else None
-        return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
+        file = reader.file(key) if reader is not None else None
+        return file is not None and file.stat.mtime_ns / 1e9 > self.marked_at
 
     def _oldest_chunk(self) -> int | None:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
@@ -368,11 +370,11 @@ class _AgentWait(AgentIndex):
         return time.time() - max(condition.since or 0.0, self._begun)
 
 
-def _sum(counts: Sequence[IndexCounts]) -> IndexCounts:
+def _sum(indexes: Sequence[IndexCounts]) -> IndexCounts:
     return IndexCounts(
-        chunks=sum(one.chunks for one in counts),
-        vectors_ready=sum(one.vectors_ready for one in counts),
-        vectors_pending=sum(one.vectors_pending for one in counts),
+        chunks=sum(counts.chunks for counts in indexes),
+        vectors_ready=sum(counts.vectors_ready for counts in indexes),
+        vectors_pending=sum(counts.vectors_pending for counts in indexes),
     )
 
 

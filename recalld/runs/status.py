@@ -59,8 +59,8 @@ def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
     cache = status["cache"]
     lookups = cache.get("hits", 0) + cache.get("misses", 0)
     rate = f"hit rate {cache['hits'] / lookups:.0%} ({counted(lookups, 'lookup')})" if lookups else ""
-    kept = _joined(counted(cache["entries"], "embedding"), size(cache["diskBytes"])) if cache["enabled"] else "off"
-    yield "cache", _joined(kept, rate)
+    entries = _joined(counted(cache["entries"], "embedding"), size(cache["diskBytes"])) if cache["enabled"] else "off"
+    yield "cache", _joined(entries, rate)
     yield "broker", _broker(status["broker"], resting=resting)
     use: Mapping[str, Any] = status["diskUse"]
     names = [name for name in ("indexes", "cache", "models", "broker", "log", "free") if use.get(name) is not None]
@@ -77,16 +77,16 @@ def _home(status: answers.Status, *, resting: bool) -> Iterator[Fact]:
 
 def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
     model = f"{agent['provider']} ({agent['model']})" if agent.get("model") else agent["provider"]
-    asked = f"asked for {agent['requestedProvider']}" if agent["requestedProvider"] != agent["provider"] else ""
+    requested = f"asked for {agent['requestedProvider']}" if agent["requestedProvider"] != agent["provider"] else ""
     reason = f": {agent['providerReason']}" if agent.get("providerReason") else ""
-    yield "provider", _joined(model, asked) + reason
+    yield "provider", _joined(model, requested) + reason
     yield "endpoint", _yellow(_endpoint(agent.get("endpoint")))
     yield "backend", _backend(agent.get("backend"))
     yield from _spent("spent", agent.get("usage", []))
     yield "files", _files(agent["disk"], agent["index"])
     sources = [
-        f"{one['source']} {counted(one['files'], 'file')}, {counted(one['chunks'], 'chunk')}"
-        for one in agent["index"].get("sourceCounts", ())
+        f"{source['source']} {counted(source['files'], 'file')}, {counted(source['chunks'], 'chunk')}"
+        for source in agent["index"].get("sourceCounts", ())
     ]
     yield "sources", "; ".join(sources)
     yield "index", _index(agent["index"])
@@ -99,8 +99,8 @@ def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[Fact]:
         yield name, f"{state}: {part['reason']}" if part.get("reason") else "" if part["available"] else state
     watching: Mapping[str, Any] = agent.get("watching", {})
     last = {"last event": watching.get("lastEventAt"), "compared with the index": watching.get("lastComparedAt")}
-    seen = [f"{what} {_since(at)} ago" for what, at in last.items() if at]
-    yield "watching", _joined(agent["watch"], *seen) if agent.get("watch") else ""
+    moments = [f"{event} {_since(at)} ago" for event, at in last.items() if at]
+    yield "watching", _joined(agent["watch"], *moments) if agent.get("watch") else ""
 
 
 def _findings(agent: answers.AgentStatus) -> Iterator[Fact]:
@@ -178,7 +178,7 @@ def _files(disk: Mapping[str, Any], index: answers.IndexState) -> str:
     return _joined(
         "not looked at" if disk.get("files") is None else f"{disk['files']} on disk",
         f"{index['files']} indexed",
-        *(f"{disk[name]} {said}" for name, said in words.items() if disk.get(name)),
+        *(f"{disk[name]} {label}" for name, label in words.items() if disk.get(name)),
         *(f"{counted(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()),
     )
 
@@ -190,10 +190,10 @@ def _index(index: answers.IndexState) -> str:
     elif not index.get("identityMatches", True):
         state = "made with other settings; `recalld index` builds it anew"
     if index.get("building") and build is not None:
-        held = f"{build['files']} of {counted(build['ofFiles'], 'document')}"
+        documents = f"{build['files']} of {counted(build['ofFiles'], 'document')}"
         vectors = f"{counted(build['vectorsPending'], 'vector')} to come" if build["vectorsPending"] else ""
         left = f"{duration(build['etaSeconds'])} left" if build.get("etaSeconds") else ""
-        state += f" ({_joined(held, vectors, left)})"
+        state += f" ({_joined(documents, vectors, left)})"
     changed = f"last change {_since(index['lastCommitAt'])} ago" if index.get("lastCommitAt") else ""
     deleted = f"{counted(index['deletedOnDisk'], 'deleted chunk')} to overwrite" if index.get("deletedOnDisk") else ""
     deleted += f" (for {_since(index['deletedSince'])})" if index.get("deletedSince") else ""
