@@ -103,8 +103,8 @@ def _name_library(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 def _describe_exceptions(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Replace `exc_info` by `exception`, and remove foreign words from errors."""
-    given = event.pop("exc_info", None)
-    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    exc_info = event.pop("exc_info", None)
+    error = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     if isinstance(error, BaseException):
         event["exception"] = describe(error)
     for field in _FIELDS:

@@ -1,4 +1,4 @@
-"""Construction of what commands share: the broker and its ports, the readers of indexes, requests of their own."""
+"""Parts that commands share: the ports of the broker, readers of indexes, and coordination of a command's requests."""
 
 from __future__ import annotations
 

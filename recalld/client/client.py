@@ -396,13 +396,13 @@ class Client(Service):
         Raises:
             RequestRefused: the service does not take this client's token, agent or address.
         """
-        given = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        body = {"name": _sendable(name), "arguments": _sendable(given), **self._asker(agent, session_key)}
+        arguments_json = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        body = {"name": _sendable(name), "arguments": _sendable(arguments_json), **self._asker(agent, session_key)}
         try:
             answer = self._call("POST", TOOLS_PATH, body)
         except ClientError as error:
             if not isinstance(error, RequestRefused) or error.status >= 500:
-                answer = _unavailable(name, given, str(error))
+                answer = _unavailable(name, arguments_json, str(error))
             elif error.status in _MODELS_MISTAKES:
                 answer = {"error": str(error)}
             else:

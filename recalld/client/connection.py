@@ -149,14 +149,14 @@ class Call:
         self._cancelled = False
         self._socket: socket.socket | None = None
 
-    def uses(self, used: socket.socket | None) -> None:
+    def uses(self, open_socket: socket.socket | None) -> None:
         """Name the socket that the call waits for, None for no socket.
 
         Raises:
             ConnectionAbortedError: the call was cancelled.
         """
         with self._lock:
-            self._socket = used
+            self._socket = open_socket
             if self._cancelled:
                 raise ConnectionAbortedError("the call was cancelled")
 
@@ -288,7 +288,7 @@ class _Connection(io.RawIOBase):
         self._socket.settimeout(left)
 
 
-def _use(used: socket.socket | None) -> None:
+def _use(open_socket: socket.socket | None) -> None:
     call = CALL.get()
     if call is not None:
-        call.uses(used)
+        call.uses(open_socket)

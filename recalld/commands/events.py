@@ -100,12 +100,12 @@ def _hook_command(invocation: Invocation, program: str) -> str:
 
 
 def _this_program() -> list[str]:
-    from recalld.up.supervisor import own_command
+    from recalld.up.supervisor import module_command
 
     for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
         if script.name == "recalld" and script.is_file():
             return [str(script.absolute())]
-    return own_command("recalld")
+    return module_command("recalld")
 
 
 @click.command("emit")

@@ -63,8 +63,8 @@ def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) ->
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:
     """Return True if the broker does not answer because nothing of this home runs."""
-    from recalld.up.lock import anybody_runs
+    from recalld.up.lock import has_processes
 
     broker = answer.get("broker", {"reachable": True})
     away = not broker["reachable"] and broker["private"] and not answer.get("processes")
-    return away and not anybody_runs(invocation.home_path)
+    return away and not has_processes(invocation.home_path)

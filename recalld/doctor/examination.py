@@ -23,10 +23,10 @@ from memory.status.run_files import frozen_pid, server_pid
 from memory.store.errors import StoreCorrupt
 from memory.transcripts.packing import beginnings
 from recalld.doctor import machine
-from recalld.doctor.finding import Finding, Level, in_common
+from recalld.doctor.finding import Finding, Level, merge_equal
 from recalld.invocation import Invocation
 from recalld.settings.load import program_folders
-from recalld.up.lock import anybody_runs, broker_away, daemon_pid, stale_files
+from recalld.up.lock import broker_away, daemon_pid, has_processes, stale_files
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.errors import RecalldError, Terminal, UserError
@@ -102,18 +102,18 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield from broker_findings(settings, status)
         yield from process_findings(settings, status)
         choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}
-        yield from in_common(
+        yield from merge_equal(
             finding
             for agent in status.agents
             for finding in provider_findings(agent, choices[agent.agent], online=online, now=time.time())
         )
         index = partial(_index, invocation)
-        yield from in_common(finding for agent in status.agents for finding in index_findings(agent, status, index))
-        yield from in_common(condition_findings(settings, side, status, index, online=online))
+        yield from merge_equal(finding for agent in status.agents for finding in index_findings(agent, status, index))
+        yield from merge_equal(condition_findings(settings, side, status, index, online=online))
         for agent in status.agents:
             if (alike := alike_condition(beginnings(_newest_texts(settings, agent.agent)))) is not None:
                 finding = Finding.of("transcripts", alike, agents=(agent.agent,))
-                yield from in_common([replace(finding, level=Level.WARNING)])
+                yield from merge_equal([replace(finding, level=Level.WARNING)])
         yield leftovers(settings)
     if not settings.agents:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
@@ -141,7 +141,7 @@ def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:
 def process_findings(settings: Settings, status: Status) -> Iterator[Finding]:
     """Yield the processes that are well; those that are not are conditions of status."""
     facts, home = status.broker, settings.home
-    away = not facts.reachable and (not facts.private or server_pid(home) is not None or anybody_runs(home))
+    away = not facts.reachable and (not facts.private or server_pid(home) is not None or has_processes(home))
     well = sorted(state.role for state in status.processes if state.code is None)
     if away or (not facts.writable and not status.processes):
         why = "does not answer" if away else "takes no heartbeats"

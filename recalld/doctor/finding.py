@@ -1,4 +1,4 @@
-"""Finding of the doctor: one sentence, and what to do; as JSON and as lines."""
+"""Finding of the doctor: a sentence and its remedy, as JSON and as lines."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBL
 class Finding:
     """Result of one check.
 
-    `message` is one sentence, `action` what to do about it. `agents` are the agents that it is about. `heal` is a
-    remedy that loses nothing; it returns a sentence about what it did. After an attempt to heal, `healed` is what the
-    doctor did, or `failed` why it could not.
+    `message` is one sentence, `action` the remedy for a person. `agents` are the affected agents. `heal` repairs the
+    fault without any loss, and returns a sentence about the repair. After an attempt to heal, `healed` is that
+    sentence, or `failed` the reason of the failure.
     """
 
     check: str
@@ -52,17 +52,17 @@ class Finding:
 
     @classmethod
     def of(cls, check: str, condition: Condition, **more: Any) -> Finding:
-        """Return the problem that a condition is: what happened, and what to do."""
+        """Return a condition as a problem, with its remedy."""
         action = remedy_of(condition) or "`recalld status` says when it is over; the folder log in the home says more"
         return cls(check, what_happened(condition), Level.PROBLEM, action, code=condition.code, **more)
 
     @property
     def is_open(self) -> bool:
-        """Return True if a problem is left."""
+        """Return True for a problem that is not healed."""
         return self.level is Level.PROBLEM and self.healed is None
 
     def after_healing(self) -> Finding:
-        """Repair what can be repaired, and return the outcome."""
+        """Apply `heal`, if there is one, and return the finding with the outcome."""
         if self.heal is None:
             return self
         try:
@@ -71,7 +71,7 @@ class Finding:
             return replace(self, failed=str(error))
 
 
-def in_common(findings: Iterable[Finding]) -> Iterator[Finding]:
+def merge_equal(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings with their agents' names; equal findings of several agents become one."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
@@ -84,7 +84,8 @@ def in_common(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def answer(findings: Sequence[Finding]) -> Mapping[str, Any]:
     """Return the findings as one JSON object."""
-    return {"ok": not any(one.is_open for one in findings), "findings": [_body(finding) for finding in findings]}
+    is_ok = not any(finding.is_open for finding in findings)
+    return {"ok": is_ok, "findings": [_body(finding) for finding in findings]}
 
 
 def _body(finding: Finding) -> dict[str, Any]:
@@ -111,5 +112,5 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
         )
         if below := finding.healed or below:
             yield f"{'':<19}{typed(printable_name(below))}"
-    left = sum(finding.is_open for finding in findings)
-    yield f"{counted(left, 'problem')} left" if left else "nothing is wrong"
+    open_count = sum(finding.is_open for finding in findings)
+    yield f"{counted(open_count, 'problem')} left" if open_count else "nothing is wrong"

@@ -188,13 +188,14 @@ def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
             yield Finding("hooks", f"{file} cannot be read as settings of {program}", Level.WARNING, "mend it")
             continue
         if programs:
-            yield _called(file, program, programs[0], len(programs), f"`recalld hook install {program}` corrects it")
+            action = f"`recalld hook install {program}` corrects it"
+            yield _hook_finding(file, program, programs[0], len(programs), action)
     for state in folders.openclaw:
         if (folder := state / "hooks" / "recalld").is_dir():
             yield _openclaw(folder, enabled=is_hook_enabled(state, folders.openclaw_config, "recalld"))
 
 
-def _called(file: Path, program: str, program_path: str, events: int, action: str) -> Finding:
+def _hook_finding(file: Path, program: str, program_path: str, events: int, action: str) -> Finding:
     if shutil.which(Path(program_path).expanduser()) is not None:
         return Finding("hooks", f"{program} calls recalld at {events} events")
     state = f"{file} calls a recalld that is not there any more: {program_path}"
@@ -216,4 +217,4 @@ def _openclaw(folder: Path, *, enabled: bool) -> Finding:
     if not enabled:
         action = "`openclaw hooks enable recalld`, then restart OpenClaw's gateway"
         return Finding("hooks", f"OpenClaw's settings do not enable the hook in {folder}", Level.WARNING, action)
-    return _called(folder / "handler.ts", "openclaw", command[0], len(OPENCLAW_EVENTS), again)
+    return _hook_finding(folder / "handler.ts", "openclaw", command[0], len(OPENCLAW_EVENTS), again)

@@ -33,7 +33,7 @@ OpenMemory: TypeAlias = "Callable[[], AbstractContextManager[SearchableMemory]]"
 
 
 #: Seconds in which a model of the user's own must load. The bundled one takes less, unless the machine is very busy.
-OWN_MODEL_SECONDS, BUNDLED_MODEL_SECONDS = 2.0, 10.0
+USER_MODEL_SECONDS, BUNDLED_MODEL_SECONDS = 2.0, 10.0
 
 
 class Absence(Enum):
@@ -46,7 +46,7 @@ class Absence(Enum):
 
 
 def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = None, **request: Any) -> Answer:
-    """Search. `request` has the further arguments of `Client.search`. `memory` takes the place of `own_memory`.
+    """Search. `request` has the further arguments of `Client.search`. `memory` takes the place of `local_memory`.
 
     Raises:
         UserError: the service refused, the settings are wrong, or no agent is known.
@@ -54,8 +54,8 @@ def search(invocation: Invocation, query: str, *, memory: OpenMemory | None = No
     return _ask(
         invocation,
         service=lambda client: client.search(query, agent=invocation.agent, **request),
-        otherwise=lambda absence: _search(
-            invocation, {"query": query, **request}, absence, memory or partial(own_memory, invocation)
+        fallback=lambda absence: _search(
+            invocation, {"query": query, **request}, absence, memory or partial(local_memory, invocation)
         ),
     )
 
@@ -65,18 +65,18 @@ def get(invocation: Invocation, path: str, **request: Any) -> Answer:
     return _ask(
         invocation,
         service=lambda client: client.get(path, agent=invocation.agent, **request),
-        otherwise=lambda _: _get(invocation, {"path": path, **request}),
+        fallback=lambda _: _get(invocation, {"path": path, **request}),
     )
 
 
 def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[str], None]) -> Answer:
-    """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
+    """Return the status of the agent of this call, or of all agents, with the queue's. Raise like `search`."""
 
-    def here(absence: Absence) -> Answer:
+    def in_this_process(absence: Absence) -> Answer:
         on_absence(absence.value)
         return _status(invocation, deep=deep)
 
-    return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
+    return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), fallback=in_this_process)
 
 
 def context(invocation: Invocation, **request: Any) -> Answer:
@@ -84,12 +84,12 @@ def context(invocation: Invocation, **request: Any) -> Answer:
     return _ask(
         invocation,
         service=lambda client: client.context(agent=invocation.agent, **request),
-        otherwise=lambda _: _context(invocation, request),
+        fallback=lambda _: _context(invocation, request),
     )
 
 
 def _ask(
-    invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
+    invocation: Invocation, *, service: Callable[[Client], Answer], fallback: Callable[[Absence], Answer]
 ) -> Answer:
     running = running_service(invocation.home_path)
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
@@ -106,29 +106,29 @@ def _ask(
         except ServiceUnavailable:
             pass  # it starts, stops or is gone; the index is there
         except RequestRefused as error:
-            raise _said_no(invocation, error) from None
+            raise _error_of(invocation, error) from None
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
-    return otherwise(absence)
+    return fallback(absence)
 
 
-def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
-    known = agents_with_tokens(invocation.home_path)
-    problem = agent_problem(known, invocation.agent) if error.status == 401 and known else None
+def _error_of(invocation: Invocation, error: RequestRefused) -> UserError:
+    agent_ids = agents_with_tokens(invocation.home_path)
+    problem = agent_problem(agent_ids, invocation.agent) if error.status == 401 and agent_ids else None
     return problem or UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
 
 
 def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
-    """Return the service's status of the asked agent, or of all agents, each asked with its own token."""
-    known = agents_with_tokens(invocation.home_path)
-    if invocation.agent is not None or len(known) < 2:
+    """Return the service's status of the agent of this call, or of all agents, each by a request with its own token."""
+    agent_ids = agents_with_tokens(invocation.home_path)
+    if invocation.agent is not None or len(agent_ids) < 2:
         return client.status(agent=invocation.agent, deep=deep)
     answers = []
-    for agent in known:
-        its_own = Client.at_home(invocation.home_path, agent=agent)
-        if its_own is not None:
+    for agent in agent_ids:
+        agent_client = Client.at_home(invocation.home_path, agent=agent)
+        if agent_client is not None:
             with suppress(RequestRefused):  # a token that outlived its agent
-                answers.append(its_own.status(agent=agent, deep=deep))
+                answers.append(agent_client.status(agent=agent, deep=deep))
     if not answers:
         return client.status(deep=deep)
     agents = [agent for answer in answers for agent in answer["agents"]]
@@ -142,12 +142,12 @@ def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence
     from memory.search.scope import allows, session_of
     from schemas.search import SearchRequest
 
-    asked = SearchRequest.model_validate(request)
+    search_request = SearchRequest.model_validate(request)
     with opened() as memory:
-        answer = memory.search(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+        answer = memory.search(search_request).model_dump(mode="json", by_alias=True, exclude_none=True)
     agent = invocation.the_agent()
     # A session out of scope does not even learn that there is a memory.
-    may_ask = allows(agent.scope, session_of(asked.session_key), agent=agent.id)
+    may_ask = allows(agent.scope, session_of(search_request.session_key), agent=agent.id)
     if may_ask and agent.backend != "builtin":
         replaced = f"{absence.value}, so recalld's own index answers in place of {agent.backend}"
         answer["degraded"] = [replaced, *answer["degraded"]]
@@ -159,11 +159,11 @@ def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence
 def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     from schemas.search import GetRequest
 
-    given = {name: value for name, value in request.items() if value is not None}
-    given["from"] = given.pop("start_line", None)
-    asked = GetRequest.model_validate(given)
-    with own_memory(invocation) as memory:
-        return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+    arguments = {name: value for name, value in request.items() if value is not None}
+    arguments["from"] = arguments.pop("start_line", None)
+    get_request = GetRequest.model_validate(arguments)
+    with local_memory(invocation) as memory:
+        return memory.read_file(get_request).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
@@ -171,7 +171,7 @@ def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     from memory.context.injection import InjectedSessions
     from memory.search.manager import SearchManager
 
-    with own_memory(invocation) as memory:
+    with local_memory(invocation) as memory:
         reading = memory.reading if isinstance(memory, SearchManager) else nullcontext
         agent = invocation.the_agent()
         context = AgentContext(invocation.settings, agent, memory, InjectedSessions(), reading=reading)
@@ -179,7 +179,7 @@ def _context(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
 
 
 @contextmanager
-def own_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
+def local_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
     """Open the agent's memory in this process."""
     from memory.search.manager import UnavailableMemory, get_search_manager
     from memory.search.resources import SearchResources
@@ -189,7 +189,7 @@ def own_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
     configure_logs(level=40)
     agent = invocation.the_agent()
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
-    seconds = BUNDLED_MODEL_SECONDS if agent.local.model_path is None else OWN_MODEL_SECONDS
+    seconds = BUNDLED_MODEL_SECONDS if agent.local.model_path is None else USER_MODEL_SECONDS
     resources = SearchResources(settings, coordinate=OwnRequests(settings), model_wait_seconds=seconds)
     manager, reason = get_search_manager(settings, agent.id, resources=resources)
     with closing(resources), closing(manager) if manager is not None else nullcontext():

@@ -31,8 +31,8 @@ from schemas.settings import Limits
 def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
     """Answer all requests until standard input ends.
 
-    Settings are read at the first call: the asking model learns of a mistake in them, and the program still starts.
-    `session_key` names the asking session; it is stronger than the key of a call.
+    Settings are read at the first call: the calling model learns of a mistake in them, and the program still starts.
+    `session_key` names the calling session; it is stronger than the key of a call.
 
     Raises:
         UserError: there is no standard input or output.
@@ -43,15 +43,15 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
     configure_logs(level=logging.WARNING)
     # Reading standard input blocks a thread that only its end would free; an interrupt is to end the process at once.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gone = False
+    client_is_gone = False
     try:
         with contextlib.ExitStack() as opened:
             asyncio.run(_serve(HomeMemory(invocation, opened), session_key))
     except* BrokenPipeError:
-        gone = True
+        client_is_gone = True
         # The library's writer still holds what has no reader, and Python 3.14 says so when it takes it apart.
         sys.unraisablehook = lambda _: None
-    if gone:
+    if client_is_gone:
         raise BrokenPipeError
 
 
@@ -60,7 +60,7 @@ async def _serve(memory: HomeMemory, session_key: str | None) -> None:
         return await call_tool(memory, name, arguments, session_key=session_key or key)
 
     server = build_server(answer)
-    async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
+    async with stdio_server() as streams, until_all_answered(*streams) as (incoming, outgoing):
         # Standard output belongs to the protocol: nothing may be printed there by mistake.
         with contextlib.redirect_stdout(sys.stderr):
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -78,8 +78,8 @@ class HomeMemory(SearchableMemory):
         self._opened = opened
 
     @cached_property
-    def _own(self) -> SearchableMemory:
-        return self._opened.enter_context(answers.own_memory(self._invocation))
+    def _local_memory(self) -> SearchableMemory:
+        return self._opened.enter_context(answers.local_memory(self._invocation))
 
     @property
     def limits(self) -> Limits:
@@ -91,19 +91,19 @@ class HomeMemory(SearchableMemory):
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer that `recalld search --json` prints."""
-        asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
+        options = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
         try:
-            own = lambda: contextlib.nullcontext(self._own)  # noqa: E731
-            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, memory=own, **asked)
+            memory = lambda: contextlib.nullcontext(self._local_memory)  # noqa: E731
+            answer = await asyncio.to_thread(answers.search, self._invocation, request.query, memory=memory, **options)
         except RecalldError as error:
             return SearchAnswer(**unavailable(str(error)))
         return SearchAnswer.model_validate(answer)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the answer that `recalld get --json` prints."""
-        asked = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
+        options = {"lines": request.lines, "corpus": request.corpus, "session_key": request.session_key}
         try:
-            answer = answers.get(self._invocation, request.path, start_line=request.from_, **asked)
+            answer = answers.get(self._invocation, request.path, start_line=request.from_, **options)
         except RecalldError as error:
             return GetAnswer(path=request.path, status="error", **unavailable(str(error)))
         return GetAnswer.model_validate(answer)
@@ -119,7 +119,7 @@ Messages = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMess
 
 
 @asynccontextmanager
-async def answered_to_the_end(
+async def until_all_answered(
     incoming: ReadStream[SessionMessage | Exception], outgoing: WriteStream[SessionMessage]
 ) -> AsyncIterator[Messages]:
     """Wrap streams for a server that learns of the input's end when its last request is answered.
@@ -128,23 +128,23 @@ async def answered_to_the_end(
     """
     to_server, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     from_server, to_client = anyio.create_memory_object_stream[SessionMessage](0)
-    asked: set[object] = set()
+    open_requests: set[object] = set()
 
     async def read() -> None:
         async with to_server, incoming:
             async for message in incoming:
                 content = message.message if isinstance(message, SessionMessage) else None
                 if isinstance(content, JSONRPCRequest):
-                    asked.add(content.id)
+                    open_requests.add(content.id)
                 elif isinstance(content, JSONRPCNotification) and content.method == "notifications/cancelled":
                     cancelled = (content.params or {}).get("requestId")
-                    asked.difference_update({cancelled} if isinstance(cancelled, str | int) else ())
+                    open_requests.difference_update({cancelled} if isinstance(cancelled, str | int) else ())
                 try:
                     await to_server.send(message)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the server has ended by itself
             with anyio.move_on_after(LAST_ANSWERS_SECONDS):
-                while asked:
+                while open_requests:
                     await anyio.sleep(_LOOK_SECONDS)
 
     async def write() -> None:
@@ -152,7 +152,7 @@ async def answered_to_the_end(
             async for message in to_client:
                 await outgoing.send(message)
                 if isinstance(message.message, JSONRPCResponse | JSONRPCError):
-                    asked.discard(message.message.id)
+                    open_requests.discard(message.message.id)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)

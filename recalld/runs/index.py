@@ -1,4 +1,4 @@
-"""`recalld index` and `recalld rebuild`: compare, index what differs, wait, report.
+"""`recalld index` and `recalld rebuild`: compare, index the differences, wait, report.
 
 `recalld index` needs no broker and no worker while the home is at rest and little differs: this process compares, and
 indexes with the functions that the actors call. It sends a provider one request at most.
@@ -20,7 +20,7 @@ from recalld.invocation import Invocation
 from recalld.runs.outcome import AgentIndex, Report, spent_line
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
-from recalld.up.lock import anybody_runs
+from recalld.up.lock import has_processes
 from recalld.wiring import Differences, OwnRequests, compare, fingerprint_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
@@ -81,7 +81,8 @@ def run_index(
             run.compare()
             report = run.finish(requests.failures)
     spent = {agent.id: [spent_line(agent, usage) for usage in requests.spent_by(agent.id)] for agent in agents}
-    report = replace(report, outcomes=[replace(one, spent=[*spent[one.agent], *one.spent]) for one in report.outcomes])
+    outcomes = [replace(outcome, spent=[*spent[outcome.agent], *outcome.spent]) for outcome in report.outcomes]
+    report = replace(report, outcomes=outcomes)
     if as_json:
         click.echo(printable_json(report.body()))
     else:
@@ -123,7 +124,7 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: O
 
     An error is theirs, too: they meet it again, retry it or report it.
     """
-    begun = time.monotonic()
+    began_at = time.monotonic()
     if not _at_rest(settings):
         return None
     indexes = [AgentIndex(settings, agent) for agent in agents]
@@ -135,9 +136,9 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: O
                 return None
             if documents:
                 work.append((index, documents))
-        if work and not _done(settings, work, requests):
+        if work and not _index_all(settings, work, requests):
             return None
-        return Report([index.outcome() for index in indexes], time.monotonic() - begun)
+        return Report([index.outcome() for index in indexes], time.monotonic() - began_at)
     except (RecalldError, OSError):
         return None
     finally:
@@ -148,7 +149,7 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: O
 def _at_rest(settings: Settings) -> bool:
     """Return True if no process works for this home, and the last run left nothing undone."""
     home = settings.home
-    if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None:
+    if settings.broker.url is not None or has_processes(home) or server_pid(home) is not None:
         return False
     if was_unfinished(home):
         from memory.index.generation_writer import IndexOwner
@@ -175,8 +176,8 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
     return None if found.needs_workers or len(found.documents) > most else found.documents
 
 
-def _done(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
-    """Index what differs. Return False if something is left, or if workers have to do it."""
+def _index_all(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
+    """Index the documents that differ. Return False if some are left, or if workers have to index them."""
     from memory.embedding.cache import EmbeddingCache
     from memory.index.generation_writer import IndexOwner
 
@@ -187,12 +188,13 @@ def _done(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bo
             path.parent.mkdir(parents=True, exist_ok=True)
             cache = opened.enter_context(closing(EmbeddingCache(path, max_entries=settings.cache.max_entries)))
         owner = opened.enter_context(closing(IndexOwner(settings.home)))
-        provider = next((made for index, _ in work if (made := index.choice.provider) and made.account), None)
+        providers = (index.choice.provider for index, _ in work)
+        provider = next((provider for provider in providers if provider is not None and provider.account), None)
         if provider is not None and not (_is_one_request(provider, work, cache) and _is_owned(owner)):
             return False
         # After a crash in here, workers take the documents: they count crashes.
         note_unfinished(settings.home)
-        if not all(_indexed(index, documents, cache, owner, requests) for index, documents in work):
+        if not all(_index_agent(index, documents, cache, owner, requests) for index, documents in work):
             return False
         note_finished(settings.home)
         return True
@@ -227,7 +229,7 @@ def _is_owned(owner: IndexOwner) -> bool:
     return owns
 
 
-def _indexed(
+def _index_agent(
     index: AgentIndex,
     documents: Sequence[DocumentKey],
     cache: EmbeddingCache | None,

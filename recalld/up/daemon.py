@@ -24,7 +24,7 @@ from recalld.settings.load import check_workspace
 from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
 from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
-from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, own_command, stop_all
+from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, module_command, stop_all
 from recalld.wiring import BrokerSide, closed, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -104,7 +104,7 @@ class _Daemon:
         self._children = [
             Child(
                 name,
-                own_command("recalld", name.partition("-")[0], *shared, *arguments, "--supervised"),
+                module_command("recalld", name.partition("-")[0], *shared, *arguments, "--supervised"),
                 log_folder=settings.home / "log",
             )
             for name, arguments in kinds.items()

@@ -89,8 +89,8 @@ def _watch_parent(writer: int) -> None:
 
 def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_seconds: float) -> None:
     """Set the event at the first signal, leave at the second or when the end takes too long."""
-    left: float | None = None
-    while select.select([reader], [], [], left)[0]:
+    timeout_seconds: float | None = None
+    while select.select([reader], [], [], timeout_seconds)[0]:
         numbers = os.read(reader, 64)
         if not numbers:
             os.close(reader)
@@ -104,7 +104,7 @@ def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_
                 _leave(128 + number)
             if not stop.is_set():
                 stop.set()
-                left = overdue_seconds
+                timeout_seconds = overdue_seconds
                 notify("STOPPING=1")
     with suppress(OSError, ValueError):
         click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
@@ -141,22 +141,22 @@ def notify(word: str) -> None:
 
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
-    variables, over = systemd_variables(), threading.Event()
+    """During the block, send systemd a heartbeat twice in its interval, unless the process has `problems`."""
+    variables, finished = systemd_variables(), threading.Event()
     micros, pid = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", str(os.getpid()))
 
     def run() -> None:
-        while not over.is_set():
+        while not finished.is_set():
             if not problems():
                 notify("WATCHDOG=1")
-            over.wait(int(micros) / 2e6)
+            finished.wait(int(micros) / 2e6)
 
     if micros.isdigit() and int(micros) and pid == str(os.getpid()):
         threading.Thread(target=run, name="watchdog", daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
 
 
 @contextmanager

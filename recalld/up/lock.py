@@ -77,7 +77,7 @@ def _pid(handle: IO[str]) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def anybody_runs(home: Path) -> bool:
+def has_processes(home: Path) -> bool:
     """Return True if `up`, a watcher, a query service or producers of this home run on this machine."""
     return daemon_pid(home) is not None or any(map(is_alive, chain(*_run_files(home).values())))
 
@@ -101,7 +101,7 @@ def broker_away(settings: Settings) -> tuple[str, str] | None:
     """Return the fault of a broker that does not answer, and the remedy; None where nothing needs it."""
     if settings.broker.url is not None:
         return "the broker named by REDIS_URL (broker.url) does not answer", "start it, or correct the URL"
-    if anybody_runs(settings.home):
+    if has_processes(settings.home):
         log = settings.home / "broker" / "valkey.log"
         remedy = f"look into {log}; `recalld up` starts it again when it is gone"
         return "recalld runs and its private broker does not answer", remedy

@@ -40,8 +40,8 @@ _MEMORY = {"MALLOC_ARENA_MAX": "2"}
 _OUR_FOLDER = Path(__file__).resolve().parents[2]
 
 
-def own_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours with this Python; in a checkout it needs `own_environment`.
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of ours with this Python; in a checkout it needs `module_environment`.
 
     `python -m` looks for every module in the current folder first, which may be a workspace that strangers write into:
     a `redis.py` there would be run. `-P` leaves that out (https://docs.python.org/3/using/cmdline.html#cmdoption-P).
@@ -49,7 +49,7 @@ def own_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with the place of our packages, where Python would not look by itself.
 
     A checkout is found through the current folder only; the folder of an installation, named like that, would come
@@ -153,7 +153,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=own_environment(environment_for_child(_MEMORY)),
+                env=module_environment(environment_for_child(_MEMORY)),
             )
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)

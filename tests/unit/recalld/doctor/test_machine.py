@@ -17,7 +17,7 @@ from memory.store.errors import NoRoom
 from memory.transcripts.packing import beginnings
 from recalld.doctor import machine
 from recalld.doctor.examination import alike_condition
-from recalld.doctor.finding import Finding, Level, in_common
+from recalld.doctor.finding import Finding, Level, merge_equal
 from recalld.doctor.machine import hook_findings
 from recalld.hooks.installation import openclaw_hook
 from recalld.settings.program_folders import ProgramFolders
@@ -29,11 +29,11 @@ REFUSED = partial(Finding, "provider", "key refused", Level.PROBLEM, "correct it
 def test_what_agents_have_in_common_is_told_once_and_names_them() -> None:
     other = Finding("provider", "no answer", Level.PROBLEM, "wait", ("bob",))
     fine = Finding("disk", "all is well")
-    first, second, third = in_common([REFUSED(agents=("ada",)), other, fine, REFUSED(agents=("cleo",))])
+    first, second, third = merge_equal([REFUSED(agents=("ada",)), other, fine, REFUSED(agents=("cleo",))])
     assert (first.message, first.agents) == ("ada, cleo: key refused", ("ada", "cleo"))
     assert (second.message, second.agents) == ("bob: no answer", ("bob",))
     assert third == fine
-    [found] = in_common(REFUSED(agents=(f"a{number}",)) for number in range(1_000))
+    [found] = merge_equal(REFUSED(agents=(f"a{number}",)) for number in range(1_000))
     assert found.message.startswith("a0, a1, a2, a3, a4 and 995 more: ")
     assert len(found.agents) == 1_000
 

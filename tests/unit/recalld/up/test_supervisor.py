@@ -14,7 +14,7 @@ import pytest
 from memory.embedding.providers.local import unpack_weights
 from recalld.up import supervisor
 from recalld.up.lock import daemon_lock, daemon_pid
-from recalld.up.supervisor import Child, own_command, own_environment, stop_all
+from recalld.up.supervisor import Child, module_command, module_environment, stop_all
 from schemas.errors import UserError
 from tests.waiting import Clock, wait_until
 
@@ -199,7 +199,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("hostile")
 def test_what_we_start_runs_nothing_of_the_current_folder(tmp_path: Path) -> None:
-    child = Child("serve", own_command("recalld", "serve", "--help"), log_folder=tmp_path / "log")
+    child = Child("serve", module_command("recalld", "serve", "--help"), log_folder=tmp_path / "log")
     assert "code 0" in end_of(child)
     assert child.log.read_text("utf-8") == ""
     unpack_weights(tmp_path / "weights")
@@ -211,9 +211,9 @@ def test_what_we_start_runs_nothing_of_the_current_folder(tmp_path: Path) -> Non
     ("value", "folders"), [("/mine:/theirs", ["/mine", "/theirs"]), (f"/mine::{CHECKOUT}:", ["/mine"]), ("", [])]
 )
 def test_a_process_runs_its_supervisors_code_beside_a_developers_own_folders(value: str, folders: list[str]) -> None:
-    environment = own_environment({**os.environ, "PYTHONPATH": value})
+    environment = module_environment({**os.environ, "PYTHONPATH": value})
     assert environment["PYTHONPATH"].split(os.pathsep) == [str(CHECKOUT), *folders]
-    python, safely, *_ = own_command("recalld")
+    python, safely, *_ = module_command("recalld")
     code = "import recalld; print(recalld.__file__, end='')"
     ran = subprocess.run([python, safely, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert Path(ran.stdout).parents[1] == CHECKOUT
