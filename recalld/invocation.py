@@ -197,7 +197,7 @@ def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunct
 
 
 def pass_invocation(command: AnyFunction) -> AnyFunction:
-    """Call a command with its `Invocation`, once the settings file that was named is known to be there."""
+    """Call a command with its `Invocation`, after a check that the named settings file exists."""
 
     def with_config_check(invocation: Invocation, *arguments: Any, **options: Any) -> Any:
         invocation.check_config()

@@ -12,7 +12,7 @@ import click
 
 from recalld.invocation import to_type
 
-#: Control characters except tab and line end, what can turn the direction of a line around, and halves of surrogate
+#: Control characters except tab and line end, characters that change the direction of a line, and halves of surrogate
 #: pairs, which no output takes.
 _COMMANDS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
 _IN_TEXT = re.compile(f"[{_COMMANDS}]")
@@ -33,7 +33,7 @@ def printable_name(name: str) -> str:
 
 
 def typed_name(printed: str) -> str:
-    """Return the name that `printable_name` shows as `shown`; any other text stays as it is."""
+    """Return the name that `printable_name` prints as `printed`; any other text stays as it is."""
     return _ESCAPE.sub(lambda match: match[0].encode().decode("unicode_escape"), printed)
 
 
@@ -83,37 +83,37 @@ class ProgressLine:
     def __init__(self, say: Callable[..., None], *, terminal: bool, at_once: bool = False) -> None:
         self._say = say
         self._terminal = terminal
-        self._begun = time.monotonic()
-        self._said_at = float("-inf") if at_once else self._begun
-        self._shown = ""
-        self._told: set[str] = set()
+        self._began_at = time.monotonic()
+        self._printed_at = float("-inf") if at_once else self._began_at
+        self._drawn_text = ""
+        self._printed_keys: set[str] = set()
 
     @property
     def due(self) -> bool:
         """Return True if it is time for the next state."""
-        return time.monotonic() - self._said_at >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS)
+        return time.monotonic() - self._printed_at >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS)
 
     def draw(self, text: str, *, share: float | None = None, last: bool = False) -> None:
         """Show a text, on a terminal beside a bar of a share between 0 and 1; the `last` one stays."""
         if self._terminal and share is not None:
             filled = int(30 * share)
-            text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {time.monotonic() - self._begun:.0f} s"
-        if text != self._shown:
+            text = f"[{'#' * filled}{'.' * (30 - filled)}] {text}  {time.monotonic() - self._began_at:.0f} s"
+        if text != self._drawn_text:
             self._say(f"\r{text}\x1b[K" if self._terminal else text, nl=last or not self._terminal)
-        self._said_at, self._shown = time.monotonic(), text
+        self._printed_at, self._drawn_text = time.monotonic(), text
 
     def once(self, text: str, *, key: str | None = None) -> None:
         """Print a text above the line, unless it, or a text of the same `key`, was printed before."""
-        if (key or text) not in self._told:
-            self._told.add(key or text)
+        if (key or text) not in self._printed_keys:
+            self._printed_keys.add(key or text)
             self.end()
             self._say(text)
 
     def end(self) -> None:
         """Clear the line for other output."""
-        if self._terminal and self._shown:
+        if self._terminal and self._drawn_text:
             self._say("\r\x1b[K", nl=False)
-            self._shown = ""
+            self._drawn_text = ""
 
 
 def _escaped(match: re.Match[str]) -> str:

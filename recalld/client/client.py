@@ -49,12 +49,12 @@ _SHAPES: dict[str, dict[str, type]] = {
     "/v1/context/prune": {"messages": list},
 }
 
-#: Statuses of a tool call that say what is wrong with the model's arguments: too large, or of no valid form.
+#: Statuses of a tool call whose arguments are the model's mistake: too large, or of no valid form.
 _MODELS_MISTAKES = (413, 422)
 
 
 class Service:
-    """Base of `Client` and `AsyncClient`: a service, and for whom it is asked."""
+    """Base of `Client` and `AsyncClient`: a service, and the agent and session of the calls."""
 
     def __init__(
         self,
@@ -479,7 +479,7 @@ def _sendable(text: str) -> str:
 
 
 def _unavailable(name: str, arguments: str, reason: str) -> dict[str, Any]:
-    """Return the service's own words about a memory that it cannot read."""
+    """Return the service's answer about a memory that it cannot read."""
     try:
         path = json.loads(arguments)["path"]
     except (ValueError, RecursionError, TypeError, KeyError):

@@ -159,7 +159,7 @@ def _extra_paths(*folders: str | Path) -> dict[str, Any]:
     return {"extra_paths": [str(folder) for folder in folders]}
 
 
-#: Program -> its finder, in the order of the list. What several find, the first one has.
+#: Program -> its finder, in the order of the list. The first finder of a memory lists it.
 _FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[DiscoveredMemory]]] = {
     "openclaw": find_openclaw,
     "claude-code": _claude_code,

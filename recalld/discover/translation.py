@@ -99,7 +99,7 @@ _UNITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 _FLUSH, _HOOK = "agents.defaults.compaction.memoryFlush", "hooks.internal.entries.session-memory"
 
-#: OpenClaw's setting, or a table of its settings -> what becomes of it here.
+#: OpenClaw's setting, or a table of its settings -> its translation.
 TABLE: Mapping[str, _Row] = {
     "memory.search": _Row(""),
     "memory.search.local.modelPath": _Row("local.model_path", _model_path, refused="model_path"),
@@ -210,7 +210,7 @@ class Translation:
     # Values that several leaves decide
 
     def _take_paths(self) -> None:
-        """Take over the extra paths, each once. One is left out rather than read whole if its pattern is no glob."""
+        """Take over the extra paths, each once. A path whose pattern is no glob is left out."""
         paths: list[Any] = []
         for item in self._leaves.get("memory.search.extraPaths", ()):
             path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)

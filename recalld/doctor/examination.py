@@ -43,7 +43,7 @@ _NEWEST_CHUNKS, _FEWEST_MESSAGES = 2_000, 40
 _ALIKE_SHARE, _ALIKE_CHARACTERS = 0.25, 40
 
 _OF_ENDPOINTS = {*OF_PROVIDER, ConditionCode.PROVIDER_SILENT}
-#: A word that is answered says nothing of the width.
+#: An answered word proves nothing about the dimensions.
 _ENDED_BY_AN_ANSWER = _OF_ENDPOINTS - {ConditionCode.DIMENSIONS_CHANGED}
 _OF_PROVIDERS = {*_OF_ENDPOINTS, ConditionCode.PROVIDER_MISSING, ConditionCode.VECTORS_UNAVAILABLE}
 _OF_BUILDS = {ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK}
@@ -121,7 +121,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
 
 
 def broker_findings(settings: Settings, status: Status) -> Iterator[Finding]:
-    """Yield whether a broker answers or can be started, and whether it keeps its data."""
+    """Yield a finding on the broker: its answer or a way to start it, and its persistence."""
     facts = status.broker
     if facts.warning is not None and facts.writable:
         yield Finding("broker", facts.warning, Level.WARNING, "do that; it is noticed by itself")
@@ -154,7 +154,7 @@ def process_findings(settings: Settings, status: Status) -> Iterator[Finding]:
 
 
 def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bool, now: float) -> Iterator[Finding]:
-    """Yield whether an agent's provider can be used; only `online` sends one word to it.
+    """Yield findings on an agent's provider; only `online` sends one word to it.
 
     `now`, in Unix seconds, is the same for all agents: equal findings are then equal sentences.
     """
@@ -235,7 +235,7 @@ def condition_findings(
         if daemon_pid(settings.home) is None:
             heals |= dict.fromkeys(_OF_BUILDS, partial(index, agent.agent))
         for condition in map(condition_of, agent.troubles):
-            # Asked just now; and what is set aside is built with the present settings.
+            # The provider answered just now; an index that is set aside is built with the present settings.
             over = (_ENDED_BY_AN_ANSWER if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
             if condition.code in over | _OF_INDEXES:
                 continue

@@ -32,10 +32,10 @@ _EVENTS = {
 def with_hooks(
     settings: Mapping[str, Any], program: str, command: str | None, *, waiting: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return settings whose only hooks of ours are those that call `command`, or without any.
+    """Return the settings with hooks that call `command` in place of all hooks of ours; None removes them.
 
-    The program waits at the events `waiting` for what the command does, and goes on beside it at others if it can.
-    Ours come first. Groups, events and a table that are empty are removed, too.
+    The program waits for the command at the events `waiting`, and goes on beside it at others if it can.
+    Hooks of ours come first. Groups, events and a table that are empty are removed, too.
 
     Raises:
         ValueError: the hooks in it do not have their program's shape.

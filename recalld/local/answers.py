@@ -1,4 +1,4 @@
-"""Answers about one home: of its running service, else of this process, which embeds the query itself."""
+"""Answers about one home, from its running service, else from this process, which embeds the query itself."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
 def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: OwnRequests) -> Report | None:
     """Return the report of a run in this process; None where broker and workers are needed.
 
-    An error is theirs, too: they meet it again, retry it or report it.
+    An error is one reason: broker and workers meet it again, and retry or report it.
     """
     began_at = time.monotonic()
     if not _at_rest(settings):
@@ -221,7 +221,7 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: Em
 def _is_owned(owner: IndexOwner) -> bool:
     """Return True if this process owns the indexes, perhaps after another command that indexes by itself.
 
-    What that one paid for is not paid again.
+    Embeddings that the other command bought are not bought again.
     """
     until = time.monotonic() + COMMAND_SECONDS
     while not (owns := owner.owns()) and time.monotonic() < until:

@@ -34,9 +34,9 @@ _LISTED = 20
 class Outcome:
     """Result of a run for one agent. `condition` is the reason why vectors, or anything, will not come.
 
-    `failed` are documents with their reasons, `left` ones that nothing was indexed of, `spent` usages with a sentence
-    each. `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them. `done` is what a line
-    for people says of the work, by default that of the whole index.
+    `failed` are documents with their reasons, `left` documents without anything in the index, `spent` usages with a
+    sentence each. `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them. `done` is the
+    text about the work in a line for people, by default about the whole index.
     """
 
     agent: str

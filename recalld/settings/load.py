@@ -160,7 +160,7 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
 
 
 def agent_problem(agent_ids: Sequence[str], agent: str | None) -> UserError | None:
-    """Return the error of a command about one agent of these; None if it is clear which."""
+    """Return the error of a command about one of these agents; None if the agent is clear."""
     if not agent_ids:
         problem = (
             "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home; "

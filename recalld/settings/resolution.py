@@ -130,9 +130,9 @@ def _mistakes(
 
 
 def _nearest(place: str, written: Mapping[str, WrittenValue]) -> str | None:
-    """Return the written key that an error is about: the one at its place, around it, or in the section it names.
+    """Return the written key that an error is about: at its place, around it, or in the section that it names.
 
-    Of several the last one: of "overlap is above half of tokens" that is the overlap.
+    Of several keys it is the last: "overlap is above half of tokens" is about the overlap.
     """
     around = [key for key in written if place == key or place.startswith(f"{key}.")]
     below = [key for key in written if key.startswith(f"{place}.")]

@@ -103,13 +103,13 @@ class Draft:
             if written is not None and key == "agents":
                 self._add_agents(written.value, (name, base), name=name)
             elif written is not None:
-                self.keys[key] = WrittenValue(_placed(key, written.value, base), written.origin, written.label)
+                self.keys[key] = WrittenValue(_absolute(key, written.value, base), written.origin, written.label)
 
     def add_flags(self, overrides: Mapping[str, Any], *, base: Path) -> None:
         """Add flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
         for key, value in overrides.items():
             flag = "--" + key.rpartition(".")[2].replace("_", "-")
-            self.keys[key] = WrittenValue(_placed(key, value, base), flag, flag)
+            self.keys[key] = WrittenValue(_absolute(key, value, base), flag, flag)
 
     def set_workspace(self, agent: str, workspace: str) -> None:
         """Replace the workspace of an agent, or add the agent, as --workspace says."""
@@ -152,9 +152,9 @@ class Draft:
             if key in schema_keys:
                 if isinstance(value, bool) and schema_keys[key].is_number:  # the schema would take it as 0 or 1
                     mistake = f"{label} is {brief(value)}; it must be {schema_keys[key].allowed}"
-                keys[key] = WrittenValue(_placed(key, value, base), origin, label)
+                keys[key] = WrittenValue(_absolute(key, value, base), origin, label)
             elif not is_section(schema_keys, key):
-                mistake = f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, schema_keys)}'}"
+                mistake = f"{label}: {_right_place(key) or f'unknown key{did_you_mean(key, schema_keys)}'}"
             elif not isinstance(value, Mapping):
                 example = next(name for name in schema_keys if name.startswith(f"{key}."))
                 mistake = f"{label} must be a table with keys of its own, such as {example}"
@@ -164,7 +164,7 @@ class Draft:
 
 
 def note_mistake(keys: dict[str, WrittenValue], place: str, sentence: str, problems: list[str]) -> None:
-    """Add the sentence on a mistake to the problems. The section [qmd] becomes that sentence: only QMD needs it."""
+    """Add a mistake to the problems. A mistake in [qmd] replaces that section instead: only QMD needs it."""
     if place.partition(".")[0] != "qmd":
         problems.append(sentence)
         return
@@ -173,7 +173,7 @@ def note_mistake(keys: dict[str, WrittenValue], place: str, sentence: str, probl
     keys["qmd.problem"] = WrittenValue(sentence, "", "")
 
 
-def _misplaced(key: str) -> str | None:
+def _right_place(key: str) -> str | None:
     """Return the right place of a key that was written in a wrong one; None for a key that has no place."""
     if key == "home":
         return "the home folder cannot be set here; use --home or RECALLD_HOME"
@@ -219,12 +219,12 @@ def _parsed(text: str, name: str, key: SettingKey | None) -> Any:
     return value
 
 
-def _placed(key: str, value: Any, base: Path) -> Any:
+def _absolute(key: str, value: Any, base: Path) -> Any:
     """Expand `~` and make paths absolute, without following symlinks; any other value stays as it is."""
     if isinstance(value, list | tuple):
-        return [_placed(key, item, base) for item in value]
+        return [_absolute(key, item, base) for item in value]
     if isinstance(value, Mapping) and "path" in value:
-        return {**value, "path": _placed(key, value["path"], base)}
+        return {**value, "path": _absolute(key, value["path"], base)}
     if not isinstance(value, str | Path) or not str(value):
         return value
     if key in _MAY_BE_RELATIVE:

@@ -33,7 +33,7 @@ OVERDUE_SECONDS = 27.0
 #: In place of a signal's number: the supervisor is gone.
 _PARENT_GONE = 0
 
-#: Acts of a process that leaves at once: they end what must not outlive it.
+#: Acts of a process before an immediate exit: they end its children and its broker.
 _last_acts: list[Callable[[], None]] = []
 
 _leaving = threading.Event()
@@ -213,7 +213,7 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
 
 
 class SettingsAge:
-    """Comparison of settings, made before they are first read. A call looks at a few files' times only."""
+    """Check for changed settings, made before they are first read. A call looks only at the times of a few files."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -223,7 +223,7 @@ class SettingsAge:
         self._outdated: OutdatedState | None = None
 
     def __call__(self) -> OutdatedState | None:
-        """Return the change that this process does not know, None while there is none. Never raises."""
+        """Return the change of settings that this process has not read, None without one. Never raises."""
         look = self._look()
         if look != self._seen:
             self._seen, invalid = look, False

@@ -1,4 +1,4 @@
-"""Lock of the daemon of a home, which ends with its holder, and the other signs of running processes."""
+"""Lock of a home's daemon, which ends with its holder, and other signs of running processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemas.settings import Settings
 #: Files of `run` that name the processes that wrote them.
 _RUN_FILES = ("service.json", "watch.json", "hooks.json")
 
-#: Tries to get a taken lock, which a process that only looks holds for a moment, too; and the seconds between two.
+#: Attempts to get the lock, which a process that checks it also holds for a moment; and the seconds between two.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
 

@@ -27,13 +27,13 @@ LONGEST_PAUSE_SECONDS = 10.0
 #: A process that lived this long is healthy; the next pause is the first one again.
 HEALTHY_AFTER_SECONDS = 30.0
 
-#: Seconds without a ready process after which it is missed; a process that died once is back long before.
+#: Seconds without a ready process after which it counts as missing. A process that died once is back long before.
 MISSED_AFTER_SECONDS = 12.0
 
-#: A log larger than this is put aside.
+#: Bytes from which on a log is moved to `.log.1`.
 LOG_BYTES = 10_000_000
 
-#: glibc gives every thread an arena of its own, each with what its busiest moment took; two are enough for us.
+#: glibc gives every thread an arena, which keeps the memory of its busiest moment. Two arenas are enough here.
 _MEMORY = {"MALLOC_ARENA_MAX": "2"}
 
 #: The folder of our packages: of the environment where we are installed, or a checkout.
@@ -84,7 +84,7 @@ class Child:
         return self._process.pid if self._process else None
 
     def look(self) -> str | None:
-        """Start the process if it is due. Return its end in words, None without one."""
+        """Start the process if it is due. Return a sentence about its end, None without one."""
         now, process = self._clock(), self._process
         if process is None:
             if now >= self._due_at:
@@ -107,7 +107,7 @@ class Child:
         return f"{self.name} {self._end}; it is started again (log: {self.log})"
 
     def missed(self) -> str | None:
-        """Return the reason why this process's work is not done for a while now, in words; None while it is done."""
+        """Return the reason why the process is missing, in words; None while it is ready, and shortly after."""
         if self.ready or self._clock() - self._away_since < MISSED_AFTER_SECONDS:
             return None
         words = self.last_words()
