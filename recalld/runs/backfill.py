@@ -53,7 +53,7 @@ def run_backfill(
         code = int(bool(plan.problems))
         if not dry_run:
             invocation.remember()
-            for folder in plan.found.folders:
+            for folder in plan.selection.folders:
                 remember_import(imports_path(settings.home, plan.agent.id), folder)
             report, result = _run(settings, plan)
             report.print_lines(failures_only=as_json)
@@ -109,22 +109,23 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
     """
     with running(settings, [plan.agent]) as run:
         run.expected = plan.estimate.chunks
-        mark_in_calls(run.broker.queue, plan.agent.id, [*plan.wanted, *plan.others], lane=Lane.BACKFILL)
+        mark_in_calls(run.broker.queue, plan.agent.id, [*plan.transcripts, *plan.other_documents], lane=Lane.BACKFILL)
         run.marked()
         report = run.finish()
     [outcome] = report.outcomes
-    failed = {key: reason for key, reason in outcome.failed.items() if key in plan.wanted}
+    failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
     with closed(
         generations_of(settings, plan.agent).target_reader(fingerprint_of(settings, plan.agent).digest)
     ) as reader:
-        known = {file.key for file in reader.files()} if reader is not None else set()
-    left = [key for key in plan.wanted if key not in known and key not in failed]
-    counts, wanted, indexed = outcome.counts, len(plan.wanted), len(plan.wanted) - len(failed) - len(left)
-    done = f"{indexed:,} of {counted(wanted, 'transcript')} indexed in {report.seconds:.1f} s"
+        keys = {file.key for file in reader.files()} if reader is not None else set()
+    left = [key for key in plan.transcripts if key not in keys and key not in failed]
+    counts, total = outcome.counts, len(plan.transcripts)
+    indexed = total - len(failed) - len(left)
+    done = f"{indexed:,} of {counted(total, 'transcript')} indexed in {report.seconds:.1f} s"
     vectors = f", {counts.vectors_ready:,} with vectors" if plan.estimate.provider != "none" else ""
     in_all = f"the index has {counts.chunks:,} chunks{vectors}"
     outcome = replace(
-        outcome, failed=failed, left=left, done=f"{done if wanted else 'no transcript had to be read'}; {in_all}"
+        outcome, failed=failed, left=left, done=f"{done if total else 'no transcript had to be read'}; {in_all}"
     )
     body = {
         "indexed": indexed,
@@ -155,9 +156,9 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
             "again, or stop it for the time of this command"
         )
     remote = agent.remote.model_copy(update={"batch": agent.remote.batch.model_copy(update={"enabled": True})})
-    wanted = agent.model_copy(update={"remote": remote})
-    agents = tuple(wanted if one.id == agent.id else one for one in settings.agents)
-    return settings.model_copy(update={"agents": agents}), wanted
+    changed = agent.model_copy(update={"remote": remote})
+    agents = tuple(changed if entry.id == agent.id else entry for entry in settings.agents)
+    return settings.model_copy(update={"agents": agents}), changed
 
 
 #: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
@@ -165,7 +166,7 @@ _REPORTED = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TranscriptSelection:
     """Transcripts of a backfill, newest first: absolute paths (without `.zst`) with the stat of the file that is read.
 
     `folders` hold them. `left_out` transcripts are excluded by dates or limit. `problems` are sentences for the user.
@@ -184,7 +185,7 @@ def find_transcripts(
     since: float | None = None,
     until: float | None = None,
     limit: int | None = None,
-) -> Found:
+) -> TranscriptSelection:
     """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
     files: dict[str, FileStat] = {}
     whole_folders: dict[str, None] = {}
@@ -231,58 +232,60 @@ def find_transcripts(
     named_files = {folder: names for folder, names in named_files.items() if folder not in whole_folders}
     folders += [ImportedFolder(folder, format, tuple(names)) for folder, names in named_files.items()]
     chosen = {path: transcripts[path] for path in selected[:limit]}
-    return Found(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
+    return TranscriptSelection(chosen, tuple(folders), len(transcripts) - len(chosen), tuple(dict.fromkeys(problems)))
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
     """Plan of a backfill.
 
-    `wanted` are the transcripts to index, newest first, as they are now; the index has the `unchanged` ones already.
-    `others` are the agent's other documents: an index of the present settings that does not exist yet is built with
-    them. `not_wanted` counts the transcripts that the settings leave out, as `Scan.left_out` does. `problems` are
-    sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
+    `transcripts` are those to index, newest first, as they are now; the index has the `unchanged` ones already.
+    `other_documents` are for an index of the present settings that does not exist yet: it is built with them.
+    `left_out_by_settings` counts transcripts, as `Scan.left_out` does. `problems` are sentences for a person, on paths
+    and on transcripts left out. The `estimate` is of transcripts and other documents together.
     """
 
     agent: AgentSettings
-    found: Found
-    wanted: Mapping[DocumentKey, FileStat]
-    others: Sequence[DocumentKey]
+    selection: TranscriptSelection
+    transcripts: Mapping[DocumentKey, FileStat]
+    other_documents: Sequence[DocumentKey]
     unchanged: int
     problems: Sequence[str]
-    not_wanted: Mapping[str, int]
+    left_out_by_settings: Mapping[str, int]
     estimate: Estimate
 
     @property
     def size(self) -> int:
-        """Return the bytes of the wanted transcripts on the disk."""
-        return sum(stat.size for stat in self.wanted.values())
+        """Return the bytes of the transcripts on the disk."""
+        return sum(stat.size for stat in self.transcripts.values())
 
     def sentence(self) -> str:
         """Return the plan in one line."""
-        cost, is_work = self.estimate, bool(self.wanted or self.others or self.estimate.to_embed)
-        parts = {
-            f"{counted(len(self.wanted), 'transcript')} to index ({size(self.size)})": True,
-            f"{self.unchanged:,} indexed already": self.unchanged,
-            f"{self.found.left_out:,} left out": self.found.left_out,
-            **{f"{count:,} {kind} left out by the settings": True for kind, count in sorted(self.not_wanted.items())},
-            f"{counted(len(self.others), 'other document')} as the index is new": self.others,
-            f"{cost.failed:,} cannot be read": cost.failed,
-            f"{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}": is_work,
-        }
-        said = ", ".join(text for text, is_shown in parts.items() if is_shown)
-        return f"{self.agent.id}: {said}" + (f"; {cost_sentence(cost)}" if is_work else "")
+        cost, is_work = self.estimate, bool(self.transcripts or self.other_documents or self.estimate.to_embed)
+        other_count = counted(len(self.other_documents), "other document")
+        by_settings = sorted(self.left_out_by_settings.items())
+        parts = [
+            f"{counted(len(self.transcripts), 'transcript')} to index ({size(self.size)})",
+            f"{self.unchanged:,} indexed already" if self.unchanged else "",
+            f"{self.selection.left_out:,} left out" if self.selection.left_out else "",
+            *(f"{count:,} {kind} left out by the settings" for kind, count in by_settings),
+            f"{other_count} as the index is new" if self.other_documents else "",
+            f"{cost.failed:,} cannot be read" if cost.failed else "",
+            f"{counted(cost.messages, 'message')}, {counted(cost.chunks, 'chunk')}" if is_work else "",
+        ]
+        text = ", ".join(filter(None, parts))
+        return f"{self.agent.id}: {text}" + (f"; {cost_sentence(cost)}" if is_work else "")
 
     def body(self) -> dict[str, Any]:
         """Return the plan as JSON."""
         return {
             "agent": self.agent.id,
             "problems": list(self.problems),
-            "transcripts": len(self.wanted),
+            "transcripts": len(self.transcripts),
             "unchanged": self.unchanged,
-            "leftOut": self.found.left_out,
-            "notWanted": dict(self.not_wanted),
-            "others": len(self.others),
+            "leftOut": self.selection.left_out,
+            "notWanted": dict(self.left_out_by_settings),
+            "others": len(self.other_documents),
             "bytes": self.size,
             **fields(self.estimate, "provider", "model"),
             "estimate": {"messages": self.estimate.messages, **cost_body(self.estimate)},
@@ -290,7 +293,7 @@ class BackfillPlan:
 
 
 def plan_backfill(
-    settings: Settings, agent: AgentSettings, found: Found, *, on_look: Callable[[int, int], None]
+    settings: Settings, agent: AgentSettings, selection: TranscriptSelection, *, on_look: Callable[[int, int], None]
 ) -> BackfillPlan:
     """Compare the transcripts with the index and estimate the cost of the rest. Nothing is written.
 
@@ -301,22 +304,24 @@ def plan_backfill(
         UserError: the list of imports is damaged.
     """
     imported_folders(imports_path(settings.home, agent.id))  # workers ignore a damaged list
-    files = AgentFiles.of(settings, agent, drafted=found.folders)
-    stats, problems, not_wanted = _documents_of(files, found)
-    wanted, others = _missing(settings, agent, files, stats)
+    files = AgentFiles.of(settings, agent, drafted=selection.folders)
+    stats, problems, left_out = _documents_of(files, selection)
+    transcripts, other_documents = _missing(settings, agent, files, stats)
 
     def documents() -> Iterator[DocumentKey]:
-        for number, key in enumerate([*wanted, *others]):
-            on_look(number, len(wanted) + len(others))
+        for number, key in enumerate([*transcripts, *other_documents]):
+            on_look(number, len(transcripts) + len(other_documents))
             yield key
 
     with estimates(settings) as estimate_for:
         cost = estimate_for(agent, files, documents())
-    unchanged = len(stats) - len(wanted)
-    return BackfillPlan(agent, found, wanted, others, unchanged, [*found.problems, *problems], not_wanted, cost)
+    problems, unchanged = [*selection.problems, *problems], len(stats) - len(transcripts)
+    return BackfillPlan(agent, selection, transcripts, other_documents, unchanged, problems, left_out, cost)
 
 
-def _documents_of(files: AgentFiles, selection: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+def _documents_of(
+    files: AgentFiles, selection: TranscriptSelection
+) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
     """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []

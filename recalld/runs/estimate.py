@@ -34,7 +34,7 @@ EstimateFor = Callable[[AgentSettings, AgentFiles, Iterable[DocumentKey]], Estim
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
-    """Print what indexing the agents (with `fresh`: building their indexes anew) would cost. Return the exit code."""
+    """Print the cost of indexing the agents, with `fresh` of building their indexes anew. Return the exit code."""
     settings, agents = invocation.settings, invocation.agents()
     for agent in agents:
         check_workspace(agent)
@@ -43,11 +43,11 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         for agent in agents:
             files, differing = AgentFiles.of(settings, agent), Differences()
             compare(settings, agent, differing, records_folders=False)
-            found = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
-            counts = fields(found, "provider", "model", "documents", "vanished")
-            bodies.append({"agent": agent.id, **counts, **cost_body(found)})
+            cost = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
+            counts = fields(cost, "provider", "model", "documents", "vanished")
+            bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
             if not as_json:
-                click.echo(f"{agent.id}: {_sentence(found)}")
+                click.echo(f"{agent.id}: {_sentence(cost)}")
     if as_json:
         click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
@@ -84,50 +84,50 @@ def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFo
         yield estimate_for
 
 
-def _sentence(found: Estimate) -> str:
+def _sentence(cost: Estimate) -> str:
     parts = [
-        f"{counted(found.documents, 'document')} changed",
-        f"{counted(found.vanished, 'document')} to forget" if found.vanished else "",
-        f"{counted(found.failed, 'document')} cannot be read" if found.failed else "",
-        counted(found.chunks, "chunk"),
+        f"{counted(cost.documents, 'document')} changed",
+        f"{counted(cost.vanished, 'document')} to forget" if cost.vanished else "",
+        f"{counted(cost.failed, 'document')} cannot be read" if cost.failed else "",
+        counted(cost.chunks, "chunk"),
     ]
-    return f"{', '.join(filter(None, parts))}; {cost_sentence(found)}"
+    return f"{', '.join(filter(None, parts))}; {cost_sentence(cost)}"
 
 
-def cost_sentence(found: Estimate) -> str:
+def cost_sentence(cost: Estimate) -> str:
     """Return the texts to embed and their cost, in a sentence."""
-    if found.provider == "none":
-        return f"{found.reason or 'keywords only'}: nothing to pay"
-    cached = [f"{found.cached:,} cached"] if found.texts else []
-    if not found.to_embed:
+    if cost.provider == "none":
+        return f"{cost.reason or 'keywords only'}: nothing to pay"
+    cached = [f"{cost.cached:,} cached"] if cost.texts else []
+    if not cost.to_embed:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
     parts = [
         *cached,
-        f"{counted(found.to_embed, 'text')} to embed",
-        f"{found.tokens / 1e6:.1f} M tokens" if found.tokens >= 1_000_000 else f"{found.tokens:,} tokens",
-        f"about {counted(found.requests, 'request')}",
-        _money(found),
-        "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
+        f"{counted(cost.to_embed, 'text')} to embed",
+        f"{cost.tokens / 1e6:.1f} M tokens" if cost.tokens >= 1_000_000 else f"{cost.tokens:,} tokens",
+        f"about {counted(cost.requests, 'request')}",
+        _money(cost),
+        "within hours" if cost.batch else f"about {duration(max(1.0, cost.seconds))}",
     ]
     return ", ".join(parts)
 
 
-def _money(found: Estimate) -> str:
-    if found.dollars is None or found.price is None:
-        return f"at a price that is not known for {found.model} (remote.price_per_million_tokens says it)"
-    if found.price == 0:
+def _money(cost: Estimate) -> str:
+    if cost.dollars is None or cost.price is None:
+        return f"at a price that is not known for {cost.model} (remote.price_per_million_tokens says it)"
+    if cost.price == 0:
         return "free of charge"
-    how = " through its Batch API" if found.batch else ""
-    return f"{dollars(found.dollars)} ({found.model}{how} at ${found.price:g} a million tokens)"
+    how = " through its Batch API" if cost.batch else ""
+    return f"{dollars(cost.dollars)} ({cost.model}{how} at ${cost.price:g} a million tokens)"
 
 
-def cost_body(found: Estimate) -> dict[str, Any]:
+def cost_body(cost: Estimate) -> dict[str, Any]:
     """Return chunks and texts to embed, and their cost, as JSON."""
     return {
-        **fields(found, "failed", "chunks", "texts", "cached", "to_embed", "tokens", "requests", "batch"),
-        "pricePerMillionTokens": found.price,
-        "dollars": round(found.dollars, 6) if found.dollars is not None else None,
-        "seconds": round(found.seconds, 3),
+        **fields(cost, "failed", "chunks", "texts", "cached", "to_embed", "tokens", "requests", "batch"),
+        "pricePerMillionTokens": cost.price,
+        "dollars": round(cost.dollars, 6) if cost.dollars is not None else None,
+        "seconds": round(cost.seconds, 3),
     }
 
 

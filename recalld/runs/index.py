@@ -162,18 +162,18 @@ def _at_rest(settings: Settings) -> bool:
 def _differences(index: AgentIndex) -> list[DocumentKey] | None:
     """Return the documents that differ; None where workers are needed.
 
-    That is with a generation to build, with missing vectors, with a provider that is away or took over, and with more
-    than a few documents.
+    Workers are needed for a generation to build, missing vectors, a provider that is away or took over, and more than
+    a few documents.
     """
     choice, reader = index.choice, index.reader()
     if index.generations.next() is not None or choice.error is not None or reader is None:
         return None
     if reader.meta("fingerprint") != fingerprint_of(index.settings, index.agent).digest:
         return None
-    found = Differences()
-    compare(index.settings, index.agent, found)
+    differing = Differences()
+    compare(index.settings, index.agent, differing)
     most = 0 if choice.takeover is not None else MOST_DOCUMENTS
-    return None if found.needs_workers or len(found.documents) > most else found.documents
+    return None if differing.needs_workers or len(differing.documents) > most else differing.documents
 
 
 def _index_all(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
@@ -209,9 +209,9 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: Em
     from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
     from memory.index.estimate import estimate
 
-    limits, [(index, documents), *others] = provider.limits, work
+    limits, [(index, documents), *more_work] = provider.limits, work
     is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-    if others or cache is None or is_shared:
+    if more_work or cache is None or is_shared:
         return False
     files = AgentFiles.of(index.settings, index.agent)
     cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)

@@ -136,18 +136,18 @@ class AgentIndex:
         return {letter.key: letter.reason for letter in reader.dead_letters()} if reader is not None else {}
 
     def outcome(self, *, condition: Condition | None = None, in_jobs: bool = False) -> Outcome:
-        """Return the present state; `condition` is a reason that is known already."""
+        """Return the present state; a `condition` that is given is its reason."""
         counts = self.counts()
         return Outcome(
             agent=self.agent.id,
             counts=counts,
             failed=self.failed(),
             in_jobs=in_jobs,
-            condition=condition or self.lack(counts) or self._made_otherwise(),
+            condition=condition or self.lack(counts) or self._difference_from_workers(),
         )
 
     def lack(self, counts: IndexCounts) -> Condition | None:
-        """Return why vectors cannot be had from any provider; None where they can, or are not lacking."""
+        """Return the reason why no provider gives vectors; None if one does, or if none are missing."""
         pending = counts.vectors_pending
         if self.generations.next() is not None or not (pending or not self._wants_vectors()):
             return None
@@ -165,7 +165,7 @@ class AgentIndex:
         identity = reader.meta("identity") if reader is not None else None
         return reader is not None and (identity is None or embedding_of(identity) != NO_VECTORS)
 
-    def _made_otherwise(self) -> Condition | None:
+    def _difference_from_workers(self) -> Condition | None:
         """Return a condition if the workers have other settings or keys than this process, else None."""
         reader, provider = self.reader(), self.choice.provider
         made_with = embedding_of(reader.meta("identity")) if reader is not None else None

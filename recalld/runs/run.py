@@ -182,7 +182,7 @@ class Run:
             agent.close()
 
     def _outcomes(self, still_since: float | None = None) -> list[Outcome]:
-        return [agent.found(still_since) for agent in self._agents]
+        return [agent.final_outcome(still_since) for agent in self._agents]
 
     def _look(self) -> None:
         for agent in self._agents:
@@ -193,7 +193,7 @@ class Run:
         """Draw the progress and the work to come, unless there is none."""
         waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
         more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
-        counts, of_documents = _sum([agent.seen for agent in self._agents]), self._most_documents
+        counts, of_documents = _sum([agent.index_counts for agent in self._agents]), self._most_documents
         if not (of_documents or counts.vectors_pending or waiting):
             return
         documents = of_documents - sum(agent.documents for agent in self._agents)
@@ -242,7 +242,7 @@ class _AgentWait(AgentIndex):
     documents: int
     oldest_chunk: int | None
     building: str | None
-    seen: IndexCounts
+    index_counts: IndexCounts
     endpoint: EndpointStatus | None
     conditions: Sequence[Condition]
     unable: Condition | None
@@ -253,7 +253,7 @@ class _AgentWait(AgentIndex):
     def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide) -> None:
         super().__init__(settings, agent)
         self._broker = broker
-        self._begun = self.marked_at = time.time()
+        self._began_at = self.marked_at = time.time()
         # Generation, and its last chunk when the command's documents were indexed.
         self._last_chunk: tuple[str | None, int] = ("", 0)
 
@@ -261,14 +261,14 @@ class _AgentWait(AgentIndex):
         """Take in the present state."""
         # Before the index is counted: a document loses its mark after its commit.
         self.documents = self._documents()
-        self.seen, board, provider = self.counts(), self._broker.board, self.choice.provider
+        self.index_counts, board, provider = self.counts(), self._broker.board, self.choice.provider
         self.endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
-        self.oldest_chunk = self._oldest_chunk() if self.seen.vectors_pending else None
+        self.oldest_chunk = self._oldest_chunk() if self.index_counts.vectors_pending else None
         self.building = self.generations.next()
         # Conditions of an earlier run may be over.
-        self.conditions = board.conditions(self.agent.id, reported_since=self._begun)
-        unable = (one for one in self.conditions if one.code in _UNABLE and self._lasted(one) > _UNABLE_SECONDS)
-        self.unable = next(unable, None)
+        self.conditions = board.conditions(self.agent.id, reported_since=self._began_at)
+        unable = (condition for condition in self.conditions if condition.code in _UNABLE)
+        self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
         self.stopped = next(filter(self._holds_up, self.conditions), None)
         jobs = batch_jobs_of(self.settings.home) if self.agent.remote.batch.enabled else []
         self.jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
@@ -286,7 +286,7 @@ class _AgentWait(AgentIndex):
         if self.documents:
             return counted(self.documents, "document")
         if self.oldest_chunk is not None:
-            return f"{counted(self.seen.vectors_pending, 'vector')} of {self.choice.name}"
+            return f"{counted(self.index_counts.vectors_pending, 'vector')} of {self.choice.name}"
         return "the new index to be whole" if self.building is not None else ""
 
     def ask_again(self) -> None:
@@ -297,14 +297,14 @@ class _AgentWait(AgentIndex):
         if self.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 
-    def found(self, still_since: float | None) -> Outcome:
+    def final_outcome(self, still_since: float | None) -> Outcome:
         """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
         self.look()
-        lack = self.unable or self.lack(self.seen)
+        lack = self.unable or self.lack(self.index_counts)
         reason = what_happened(self.stopped) if self.stopped is not None else self.choice.error
         params: dict[str, Param]
-        if lack is None and self.seen.vectors_pending and reason is not None:
-            params = {"chunks": self.seen.vectors_pending, "reason": reason}
+        if lack is None and self.index_counts.vectors_pending and reason is not None:
+            params = {"chunks": self.index_counts.vectors_pending, "reason": reason}
             lack = Condition(ConditionCode.VECTORS_WAIT, self.agent.id, params=params)
         elif lack is None and still_since is not None and self.waits_for:
             params = {"what": self.waits_for, "minutes": max(1, round((time.time() - still_since) / 60))}
@@ -346,7 +346,7 @@ class _AgentWait(AgentIndex):
             return False
         mine = [job for job in self.jobs if job.identity == provider.identity]
         if not mine or any(
-            job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._begun for job in mine
+            job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._began_at for job in mine
         ):
             return False
         with BatchLedger(ledger_path(self.settings.home)) as ledger:
@@ -367,7 +367,7 @@ class _AgentWait(AgentIndex):
 
     def _lasted(self, condition: Condition) -> float:
         """Return the seconds since a condition began, or since the command did."""
-        return time.time() - max(condition.since or 0.0, self._begun)
+        return time.time() - max(condition.since or 0.0, self._began_at)
 
 
 def _sum(indexes: Sequence[IndexCounts]) -> IndexCounts:

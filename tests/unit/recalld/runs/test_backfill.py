@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill import Found, find_transcripts
+from recalld.runs.backfill import TranscriptSelection, find_transcripts
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:
@@ -19,7 +19,7 @@ def write(path: Path, *, at: float = 1_000.0) -> Path:
     return path
 
 
-def names(found: Found) -> list[str]:
+def names(found: TranscriptSelection) -> list[str]:
     return [Path(path).name for path in found.transcripts]
 
 
