@@ -75,7 +75,7 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None, read
     )
 
 
-class OwnRequests(UsageRecorder):
+class CommandRequests(UsageRecorder):
     """Coordination of the requests that a command itself sends to providers (a `Coordinate`).
 
     Their usage goes to the spool, from which producers count it. A broker that runs shares the rate limiter; none is

@@ -184,13 +184,13 @@ def local_memory(invocation: Invocation) -> Iterator[SearchableMemory]:
     from memory.search.manager import UnavailableMemory, get_search_manager
     from memory.search.resources import SearchResources
     from recalld.logs import configure_logs
-    from recalld.wiring import OwnRequests
+    from recalld.wiring import CommandRequests
 
     configure_logs(level=40)
     agent = invocation.the_agent()
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
     seconds = BUNDLED_MODEL_SECONDS if agent.local.model_path is None else USER_MODEL_SECONDS
-    resources = SearchResources(settings, coordinate=OwnRequests(settings), model_wait_seconds=seconds)
+    resources = SearchResources(settings, coordinate=CommandRequests(settings), model_wait_seconds=seconds)
     manager, reason = get_search_manager(settings, agent.id, resources=resources)
     with closing(resources), closing(manager) if manager is not None else nullcontext():
         yield manager or UnavailableMemory(agent, reason or "there is no such memory")

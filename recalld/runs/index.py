@@ -21,7 +21,7 @@ from recalld.runs.outcome import AgentIndex, Report, spent_line
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
 from recalld.up.lock import has_processes
-from recalld.wiring import Differences, OwnRequests, compare, fingerprint_of
+from recalld.wiring import CommandRequests, Differences, compare, fingerprint_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -70,7 +70,7 @@ def run_index(
     configure_logs(level=40)
     for agent in agents if forget_missing else ():
         forget_missing_folders(AgentFiles.of(settings, agent))
-    requests = OwnRequests(settings)
+    requests = CommandRequests(settings)
     report = None if fresh else _in_process(settings, agents, requests)
     if report is None:
         from recalld.runs.run import running
@@ -119,7 +119,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
 # Without broker and workers
 
 
-def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: OwnRequests) -> Report | None:
+def _in_process(settings: Settings, agents: Sequence[AgentSettings], requests: CommandRequests) -> Report | None:
     """Return the report of a run in this process; None where broker and workers are needed.
 
     An error is one reason: broker and workers meet it again, and retry or report it.
@@ -176,7 +176,7 @@ def _differences(index: AgentIndex) -> list[DocumentKey] | None:
     return None if differing.needs_workers or len(differing.documents) > most else differing.documents
 
 
-def _index_all(settings: Settings, work: Sequence[Work], requests: OwnRequests) -> bool:
+def _index_all(settings: Settings, work: Sequence[Work], requests: CommandRequests) -> bool:
     """Index the documents that differ. Return False if some are left, or if workers have to index them."""
     from memory.embedding.cache import EmbeddingCache
     from memory.index.generation_writer import IndexOwner
@@ -234,7 +234,7 @@ def _index_agent(
     documents: Sequence[DocumentKey],
     cache: EmbeddingCache | None,
     owner: IndexOwner,
-    requests: OwnRequests,
+    requests: CommandRequests,
 ) -> bool:
     """Index documents and fill in their vectors. Return False if something is left."""
     from memory.documents.agent_files import AgentFiles
