@@ -56,14 +56,7 @@ def user(tmp_path: Path) -> User:
 def test_everything_is_listed_with_how_to_go_on(user: User) -> None:
     listed = user.run("discover")
     assert listed.returncode == 0, listed.stderr
-    for words in (
-        "OpenClaw agent main",
-        "Claude Code in",
-        "Codex in",
-        "1 transcript",
-        "--pick main --write",
-        "multimodal",
-    ):
+    for words in ("OpenClaw", "Claude Code", "Codex", "1 transcript", "--pick main --write", "multimodal"):
         assert words in listed.stdout
     machine = json.loads(user.run("discover", "--json").stdout)
     assert [one["name"] for one in machine["found"]] == ["main", "project", "codex"]

@@ -62,7 +62,7 @@ def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_reads_it(
     assert (job["state"], job["texts"], job["provider"], job["agent"]) == ("running", NOTES, "openai", "main")
     assert answer["queue"] is None, "nothing runs"
     shown = recalld("jobs", home=home, environment=environment).stdout
-    assert f"{job['reference']}  main  openai text-embedding-3-small  running: " in shown
+    assert all(word in shown for word in (job["reference"], "main", job["model"], job["state"]))
     server.open.set()
     second = recalld("index", "--json", home=home, environment=environment | {"RECALLD_REMOTE__BATCH__WAIT": "true"})
     assert second.returncode == 0, second.stderr
@@ -105,9 +105,8 @@ def test_a_batch_job_is_cancelled_by_its_name(
 def test_a_broker_that_is_away_is_reported_and_none_that_is_not_needed(home: Path, workspace: Path) -> None:
     home.mkdir()
     (home / "recalld.toml").write_text(f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")
-    resting = recalld("jobs", home=home)
-    assert (resting.returncode, resting.stderr) == (0, "")
-    assert resting.stdout.startswith("batch jobs: none\nqueue: ")
+    resting = _jobs(home, {})
+    assert (resting["batchJobs"], resting["queue"], resting["queueProblem"]) == ([], None, None)
     told = recalld("jobs", "--json", home=home, environment={"REDIS_URL": "redis://127.0.0.1:1/0"})
     answer = json.loads(told.stdout)
     assert (told.returncode, answer["queue"], told.stderr) == (1, None, f"recalld: {answer['queueProblem']}\n")

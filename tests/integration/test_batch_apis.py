@@ -202,7 +202,7 @@ def test_a_state_that_is_not_known_is_named_and_counts_as_running(api: BatchApi,
     _look(api, job_id)
     job = _look(api, job_id)
     assert (job.stage, len(job.unknown_state)) == (Stage.RUNNING, 40)
-    assert job.unknown_state.startswith("held for review held")
+    assert job.unknown_state.startswith("held for review ")
 
 
 @pytest.mark.parametrize("state", ["queued", "pending", "validating", "in_progress", "finalizing", "cancelling"])

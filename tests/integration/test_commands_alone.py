@@ -131,7 +131,7 @@ def test_searches_one_after_the_other_share_the_record_of_useless_answers(
     server.fail_next(Failure(drop=1), times=4)
     answers = [indexed.json("search", QUESTION) for _ in range(4)]
     assert {answer["mode"] for answer in answers} == {"keyword"}
-    assert "returned 0 vectors for 1 texts" in answers[-1]["degraded"][0]
+    assert "0 vectors" in answers[-1]["degraded"][0]
     assert server.requests == 2, "a first pause takes no time: the second one is a question"
 
 

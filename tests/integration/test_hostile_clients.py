@@ -134,7 +134,7 @@ def test_who_is_late_is_told_so(door: Door):
         head.send(b"GET / HTTP/1.1\r\nHost: local")
         body.send(door.head("Content-Length: 100") + b'{"query": "')
         late = head.read()
-        assert (late.status, late.error) == (408, "the request's head did not arrive within 0.5 seconds")
+        assert (late.status, "0.5 seconds" in late.error) == (408, True)
         assert body.read().status == 408
         assert silent.read() == Answer(0, {}, b"")
 

@@ -58,7 +58,7 @@ def test_a_backend_that_blocks_holds_up_no_other_agent(served: Callable[..., Set
     with running(served(slow=block, quick=None)) as client, ThreadPoolExecutor() as threads:
         blocked = threads.submit(search, client, "gateway", agent="slow")
         assert begun.wait(30)
-        assert search(client, "gateway", agent="quick")["results"][0]["snippet"] == "The gateway of quick."
+        assert search(client, "gateway", agent="quick")["results"][0]["snippet"].endswith("of quick.")
         assert client.post("/v1/get", json={"path": "memory/n.md", "agent": "slow"}).json()["status"] == "ok"
         assert not ended.is_set()
         released.set()
@@ -119,11 +119,8 @@ def test_whatever_a_backend_raises_or_returns_a_search_is_answered(served: Calla
 def test_a_question_without_a_hit_of_the_backend_is_asked_of_the_own_index(served: Callable[..., Settings]) -> None:
     with running(served(main=lambda _: SearchAnswer(provider="other"))) as client:
         found = search(client, "gateway")
-        assert [one["snippet"] for one in found["results"]] == ["The gateway of main."]
-        assert (found["fallback"], found["fallbackReason"]) == (
-            False,
-            "other found nothing; this is recalld's own index",
-        )
+        assert [one["path"] for one in found["results"]] == ["memory/n.md"]
+        assert (found["fallback"], found["fallbackReason"].startswith("other found nothing")) == (False, True)
         assert search(client, "gateway", corpus="sessions")["results"] == []
         assert search(client, "gateway", corpus="all")["corpora"][0]["outcome"] == "ok"
         assert search(client, "gateway", corpus="wiki")["corpora"][0]["outcome"] == "not-registered"

@@ -89,7 +89,7 @@ def test_a_model_is_pulled_set_and_searched_with(
     notes.say("index")
     code, out, err = notes.run("model", "pull", "tiny")
     assert (code, err.count("\r")) == (0, 0), "no bar where there is no terminal"
-    assert 'local.model_path = "tiny"' in out
+    assert 'model_path = "tiny"' in out
     assert "index --dry-run" in out
     assert (home / "cache" / "models" / "tiny-0123456789ab" / "model.onnx").is_file()
     asked = len(hub.ranges)
@@ -146,16 +146,17 @@ def asked(home: Path, server: EmbeddingServer, words: str) -> str:
 def test_a_new_index_has_them_on_both_sides_and_shows_none(
     commands: CommandLine, server: EmbeddingServer, workspace: Path, home: Path
 ) -> None:
-    (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
-    (workspace / "memory" / "otter.md").write_text("The otter swims in the brook.\n", "utf-8")
+    texts = ("The heron stands in the reeds.\n", "The otter swims in the brook.\n")
+    for name, text in zip(("MEMORY.md", "memory/otter.md"), texts, strict=True):
+        (workspace / name).write_text(text, "utf-8")
     (workspace.parent / "recalld.toml").write_text(
         f'provider = "openai-compatible"\nmodel = "nomic-embed-text"\nremote.base_url = "{server.url}"\n'
         f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
     )
     done = commands.agent("index")
     assert done["vectorsReady"] == 2
-    assert server.texts == {f"{DOCUMENT}The heron stands in the reeds.\n", f"{DOCUMENT}The otter swims in the brook.\n"}
-    assert asked(home, server, "a bird in the reeds") == f"{QUERY}a bird in the reeds"
+    assert server.texts == {DOCUMENT + text for text in texts}
+    assert asked(home, server, "a bird in reeds") == f"{QUERY}a bird in reeds"
     found = commands.json("search", "heron")["results"][0]
     assert DOCUMENT not in found["snippet"]
     made = identity(commands.agent("status"))

@@ -167,11 +167,14 @@ def test_status_health_and_metrics(http: httpx.Client):
 
     search(http, "dentist")
     text = http.get("/metrics").text
-    assert 'recalld_build_info{version="' in text
-    assert 'recalld_searches_total{outcome="found"}' in text
-    assert 'recalld_search_seconds_count{mode="hybrid"}' in text
-    assert 'recalld_chunks{agent="main"} 3.0' in text
-    assert 'recalld_pending_documents{agent="main"} 0.0' in text
+    for sample in (
+        'recalld_build_info{version="',
+        'recalld_searches_total{outcome="found"}',
+        'recalld_search_seconds_count{mode="hybrid"}',
+        'recalld_chunks{agent="main"} 3.0',
+        'recalld_pending_documents{agent="main"} 0.0',
+    ):
+        assert sample in text
 
 
 def test_a_damaged_index_is_not_ready_but_alive(settings: Settings, notes: Path):
@@ -202,7 +205,7 @@ def test_with_several_agents_every_door_needs_that_agents_token(two_agents: Sett
         assert client.get("/metrics").status_code == 401
 
         own = client.post("/v1/search", json={"query": "password card"}, headers=ada).json()
-        assert [hit["snippet"] for hit in own["results"]] == ["The password of ada is on the blue card."]
+        assert ["of ada" in hit["snippet"] for hit in own["results"]] == [True]
         refusals = []
         for agent in ("bob", "nobody"):
             foreign = client.post("/v1/search", json={"query": "password", "agent": agent}, headers=ada)

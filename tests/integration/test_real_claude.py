@@ -106,10 +106,10 @@ class Claude:
 
 
 @pytest.mark.long
-def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_it_got(
+def test_a_prompt_gets_memory_and_the_session_leaves_a_note_without_that_memory(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    claude = Claude(tmp_path, pytestconfig, memory="## Rules\n- Never push on Fridays\n")
+    claude = Claude(tmp_path, pytestconfig, memory="## Rules\n- Never push Fridays\n")
     workspace = claude.workspace
     (workspace / "memory" / "2026-03-04.md").write_text("The gateway listens on port 7171.\n", "utf-8")
     with claude.daemon as daemon, model() as (address, requests):
@@ -117,7 +117,7 @@ def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_
         assert claude.say(address, "Which port has the gateway?") == ANSWER
 
         sent = json.dumps(requests)
-        assert "Never push on Fridays" in sent
+        assert "Never push Fridays" in sent
         assert "[memory/2026-03-04.md#L1-L1]" in sent
         assert "no instruction" in sent
 
@@ -138,7 +138,7 @@ def test_a_prompt_gets_memory_and_the_session_leaves_a_note_and_nothing_of_what_
 
 
 @pytest.mark.long
-def test_a_changed_fact_comes_from_memory_md_and_a_resumed_session_gets_nothing_of_its_own(
+def test_a_changed_fact_comes_from_memory_md_and_no_session_gets_itself(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     claude = Claude(tmp_path, pytestconfig, memory="The gateway listens on port 18789.\n")

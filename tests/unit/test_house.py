@@ -32,6 +32,9 @@ FAULTS = {
     "recalld": (0, 0),
 }
 
+#: Characters of a test's name at most.
+LONGEST_TEST_NAME = 80
+
 #: Modules of a folder at most, and the folders that have more.
 WIDEST = 15
 WIDE: dict[str, int] = {}
@@ -81,6 +84,18 @@ def test_sentences_name_who_acts(package: str) -> None:
         for word in VAGUE.finditer(token.string)
     ]
     assert len(found) <= FAULTS[package][1], "\n".join(found)
+
+
+def test_names_of_tests_are_short_and_name_who_acts() -> None:
+    vague = re.compile(r"_(nobody|somebody|anybody|whoever)(_|s_|$)")
+    faults = [
+        f"{file.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
+        for file in sorted((REPOSITORY / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        if len(node.name) > LONGEST_TEST_NAME or vague.search(node.name)
+    ]
+    assert not faults, "\n".join(faults)
 
 
 def test_no_folder_grows_too_wide() -> None:

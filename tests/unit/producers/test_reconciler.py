@@ -323,9 +323,9 @@ def test_after_the_first_one_a_comparison_comes_every_interval() -> None:
 def test_a_request_during_a_comparison_is_not_lost_when_it_is_done() -> None:
     schedule = ReconcileSchedule({"amy": 60.0}, now=0.0)
     drain(schedule, 0.0)
-    schedule.request(["amy"], "file events were lost", now=0.5)
+    schedule.request(["amy"], "overflow", now=0.5)
     schedule.done("amy", now=1.0)
-    assert drain(schedule, 1.0) == [("amy", "file events were lost")]
+    assert drain(schedule, 1.0) == [("amy", "overflow")]
 
 
 def test_a_failed_comparison_is_tried_again_later_each_time() -> None:

@@ -326,7 +326,7 @@ def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
 
 
 @pytest.mark.parametrize(("mode", "step"), [("search", "update"), ("vsearch", "embed"), ("search", "cleanup")])
-def test_an_update_that_fails_is_tried_again_and_a_condition_of_answers_and_processes(
+def test_a_failed_update_is_tried_again_and_a_condition_of_answers_and_processes(
     backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path, mode: str, step: str
 ) -> None:
     folder = tmp_path / "home" / "qmd" / "main"

@@ -124,7 +124,7 @@ TRIGGERED: list[tuple[str, dict[str, float], list[str]]] = [
 
 
 @pytest.mark.parametrize(("prompt", "near", "found"), TRIGGERED)
-def test_a_prompt_gets_at_most_three_lines_by_words_and_meanings_the_most_important_first(
+def test_a_prompt_gets_at_most_three_lines_the_most_important_first(
     prompt: str, near: dict[str, float], found: list[str]
 ) -> None:
     curated = curated_blocks(NOTES, path="MEMORY.md")

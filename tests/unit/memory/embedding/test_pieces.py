@@ -18,6 +18,7 @@ from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces
 from memory.store.writer import Refusal
 from schemas.errors import TooLarge
 
+TOO_LONG = Refusal("too long for the model")
 LONG = " ".join(f"word{number}" for number in range(120))
 
 
@@ -32,7 +33,7 @@ class Short(StubProvider):
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         if any(len(text) > self.most for text in texts):
             self.requests += 1
-            raise TooLarge("HTTP 400", reason="too long for the model")
+            raise TooLarge("HTTP 400", reason=TOO_LONG.reason)
         self.rule(texts)
         return super().embed_documents(texts)
 
@@ -74,5 +75,5 @@ def test_a_text_that_is_refused_in_any_pieces_is_refused_after_a_few_requests() 
     assert not isinstance(outcome.result, Refusal)
     picky = Short(most=10)
     outcomes = sent(picky, "a short", LONG)
-    assert [one.result for one in outcomes if 1 in one.places] == [Refusal("too long for the model")]
+    assert [one.result for one in outcomes if 1 in one.places] == [TOO_LONG]
     assert picky.requests <= 10

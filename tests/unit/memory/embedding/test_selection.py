@@ -104,7 +104,7 @@ FOLDER = {"model_path": "{folder}"}
         ({"provider": "voyage", "remote": {"api_key": "pa"}}, "voyageai", "recalld[voyage]"),
     ],
 )
-def test_what_was_asked_for_and_cannot_be_had_is_an_error_with_its_remedy_and_not_another_provider(
+def test_a_provider_that_cannot_be_had_is_an_error_with_its_remedy(
     without: Any, settings: dict[str, Any], hidden: str, words: str, tmp_path: Path
 ) -> None:
     without(hidden)
@@ -196,7 +196,7 @@ def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any
         {"provider": "ollama", "query_prefix": "", "document_prefix": ""},
     ],
 )
-def test_what_an_index_was_made_with_can_be_had_as_long_as_its_key_and_address_are_there(
+def test_the_provider_of_an_index_can_be_had_while_its_key_and_address_are_there(
     before: dict[str, Any],
 ) -> None:
     first = made(**before)
@@ -207,7 +207,7 @@ def test_what_an_index_was_made_with_can_be_had_as_long_as_its_key_and_address_a
     assert (again.provider.identity, again.provider.account) == (first.identity, first.account)
 
 
-def test_nobodys_key_goes_to_another_address_than_it_was_set_for() -> None:
+def test_no_key_goes_to_another_address_than_it_was_set_for() -> None:
     old = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "k"}}
     new = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:2/v1", "api_key": "k2"}}
     keys = Credentials.model_validate(KEYS)

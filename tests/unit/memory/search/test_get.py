@@ -106,7 +106,7 @@ def test_odd_lines_of_a_transcript():
     hidden = message_texts(None, lambda text: text.replace("sesame", "***"))
     assert hidden(raw_lines(half)[0], True) == "[2026-02-03 09:00] User: open ***"
     too_long = replace(raw_lines(line)[0], data=None, size=5_000_000)
-    assert hidden(too_long, True) == "(5 MB in one line, too long to be shown)"
+    assert "5 MB" in hidden(too_long, True)
 
 
 def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown():

@@ -32,7 +32,7 @@ class Openings:
         return inside[-1]
 
 
-def test_whoever_leases_while_others_rest_has_an_open_reader():
+def test_a_lease_while_others_rest_has_an_open_reader():
     """A walk over more agents than may be open, on several threads."""
     openings = [Openings() for _ in range(9)]
     open_readers = OpenReaders(3)

@@ -65,7 +65,7 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
 
     assert memory.asked == [SearchRequest(query="gateway", max_results=3, min_score=0.2, session_key="agent:main:main")]
     [hit] = answer["results"]
-    assert hit["snippet"] == "what was said\n\nSource: memory/1.md#L1-L2"
+    assert hit["snippet"].endswith(f"\n\nSource: {hit['citation']}")
     assert (hit["path"], hit["startLine"], hit["endLine"]) == ("memory/1.md", 1, 2)
     assert hit["citation"] == "memory/1.md#L1-L2"
     assert "warning" not in answer
@@ -116,7 +116,7 @@ def test_a_memory_that_fails_is_an_answer(name):
     answer = call(memory, name, **{next(iter(TOOLS[name].input_schema["properties"])): "a.md"})
 
     assert (answer["disabled"], answer["unavailable"]) == (True, True)
-    assert answer["error"] == "memory failed: RuntimeError"
+    assert ("RuntimeError" in answer["error"], "secret" in answer["error"]) == (True, False)
     assert answer["warning"]
     assert answer["action"]
     assert answer.get("results", []) == []

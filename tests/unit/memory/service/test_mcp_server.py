@@ -42,5 +42,5 @@ def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():
 def test_a_session_key_that_is_none_is_not_taken_for_the_owners_session(key: object):
     answering = Answering({"results": []})
     result = connected(build_server(answering), calling("memory_search", meta={SESSION_KEY_META: key}, query="x"))
-    assert "recalld/sessionKey in _meta" in refusal(result)
+    assert "recalld/sessionKey in" in refusal(result)
     assert answering.calls == []

@@ -16,7 +16,7 @@ def test_a_step_is_shown_once_it_takes_long_and_stuck_until_its_thread_gets_on()
         now[0] = 100.0 + seconds
         assert (len(pulses.long_steps()), len(pulses.problems())) == (long_steps, problems)
     assert pulses.long_steps() == ["reads for 31 s"]
-    assert pulses.problems() == ["its tail thread has been at the same step (reads) for 31 s"]
+    assert all(word in pulses.problems()[0] for word in ("tail", "(reads)", "31 s"))
     pulse.busy("reads")
     assert pulses.problems() == []
     now[0] += 10

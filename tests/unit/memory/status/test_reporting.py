@@ -133,9 +133,9 @@ def test_settings_that_ask_for_another_index_or_provider_than_there_is_are_a_tro
 
 def test_the_watcher_is_quoted_while_it_lives(settings: Settings, home: Path, look: Look):
     (home / "run").mkdir(parents=True)
-    state = {"mode": "polling", "reason": "no more inotify watches", "overflows": 2, "pid": os.getpid()}
+    state = {"mode": "polling", "reason": "no watches", "overflows": 2, "pid": os.getpid()}
     (home / "run" / "watch.json").write_text(json.dumps({"main": state}))
-    assert str(look().watch).startswith("polling: no more inotify watches (2 ")
+    assert str(look().watch).startswith("polling: no watches (2 ")
 
     (home / "run" / "watch.json").write_text(json.dumps({"main": state | {"pid": 2**22 + 1}}))
     assert look().watch is None

@@ -15,13 +15,14 @@ from tests.storing import document, key, vector
 from tests.without_fts5 import without_fts5
 
 NOTE = key("memory/note.md")
+TEXT = "the gateway is called Basalt"
 
 
 @pytest.fixture
 def written(index_path: Path) -> Path:
     """An index of one note with two chunks; the second one waits for its vector."""
     store = Store(index_path, StoreOptions())
-    store.write([document(NOTE, "the gateway is called Basalt", "tomatoes", vectors=[vector(1)])])
+    store.write([document(NOTE, TEXT, "tomatoes", vectors=[vector(1)])])
     store.close()
     return index_path
 
@@ -31,7 +32,7 @@ def test_vectors_are_searched_and_keywords_say_why_not(written: Path) -> None:
         reader = StoreReader(written, StoreOptions())
         assert "no FTS5" in (reader.text_reason or "")
         [hit] = reader.search_vectors(vector(1), 5)
-        assert reader.chunk_rows([hit.id])[hit.id].text == "the gateway is called Basalt"
+        assert reader.chunk_rows([hit.id])[hit.id].text == TEXT
         assert reader.term_counts("").chunks == 2
         for ask in (lambda: reader.search_text("basalt", 5), lambda: reader.text_scores("basalt", [hit.id])):
             with pytest.raises(KeywordsUnavailable, match="no FTS5; install"):

@@ -74,17 +74,17 @@ def test_redaction_sees_each_message_once_and_nothing_unredacted_is_kept() -> No
 def test_what_was_skipped_is_told_in_sentences() -> None:
     message = message_line("plain", "user", "hi")
     fold, _ = folded(message + b"broken\n" + message + unknown_line("hologram") * 2 + unknown_line("b a d"))
-    assert fold.notes() == (
-        "1 line is not JSON and was skipped (line 2)",
-        "2 lines of unknown type hologram were skipped",
-        "1 line without a type that is known was skipped",
-    )
+    broken, hologram, typeless = fold.notes()
+    assert broken.startswith("1 line ")
+    assert broken.endswith("(line 2)")
+    assert (hologram.split()[0], "hologram" in hologram) == ("2", True)
+    assert (typeless.split()[0], "b a d" in typeless) == ("1", False)
     kinds = b"".join(unknown_line(f"kind{number}") for number in range(500))
     fold, _ = folded(message + kinds)
     assert (len(fold.notes()), len(fold.state()) < 1500) == (21, True)
     assert fold.notes()[-1].startswith("480 lines")
     fold, _ = folded(unknown_line() * 3)
-    assert "(openclaw, claude-code, codex, plain)" in fold.notes()[0]
+    assert f"({', '.join(FORMATS)})" in fold.notes()[0]
     fold, _ = folded(message + b"broken\n" * 12)
     numbers = ", ".join(map(str, range(2, 12)))
     [note] = fold.notes()

@@ -248,35 +248,26 @@ def test_a_vault_is_a_workspace_of_its_own_with_all_its_notes_and_no_copy(machin
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "here",
-        "here/inside",
-        "notes",
-        "Obsidian/a",
-        "Dropbox/a",
-        "Library/Mobile Documents/iCloud~md~obsidian/Documents/a",
-    ],
-)
+ICLOUD = "Library/Mobile Documents/iCloud~md~obsidian/Documents/a"
+
+
+@pytest.mark.parametrize("place", ["here", "here/inside", "notes", "Obsidian/a", "Dropbox/a", ICLOUD])
 def test_vaults_are_found_in_the_usual_places_and_around_the_current_folder(machine: Machine, place: str) -> None:
     folder = vault(machine, place)
     assert only(machine.discover()).workspace == folder
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        ".config/obsidian/obsidian.json",
-        "Library/Application Support/obsidian/obsidian.json",
-        ".var/app/md.obsidian.Obsidian/config/obsidian/obsidian.json",
-        "snap/obsidian/current/.config/obsidian/obsidian.json",
-    ],
-)
-def test_vaults_are_found_wherever_obsidian_says_that_they_are(machine: Machine, file: str) -> None:
+FLATPAK, SNAP = ".var/app/md.obsidian.Obsidian/config", "snap/obsidian/current/.config"
+
+
+@pytest.mark.parametrize("place", [".config", "Library/Application Support", FLATPAK, SNAP])
+def test_vaults_are_found_wherever_obsidian_says_that_they_are(machine: Machine, place: str) -> None:
     folder = vault(machine, "srv/far/away")
     gone = {"path": str(machine.home / "gone"), "ts": 2}
-    machine.write(file, json.dumps({"vaults": {"1f": {"path": str(folder), "ts": 1, "open": True}, "2f": gone}}))
+    machine.write(
+        f"{place}/obsidian/obsidian.json",
+        json.dumps({"vaults": {"1f": {"path": str(folder), "ts": 1, "open": True}, "2f": gone}}),
+    )
     assert only(machine.discover()).workspace == folder
     assert only(machine.discover(XDG_CONFIG_HOME=str(machine.home / ".config"))).workspace == folder
 
@@ -355,8 +346,8 @@ def test_whatever_folders_are_called_the_settings_say_it(
         workspace=Path("/" + workspace.replace("\0", "")),
         sessions=tuple(sessions),
         settings={
-            "query": {"hybrid": {"mmr": {"lambda": 0.5}}},
-            "extra_paths": [*sessions, {"path": remark, "exclude": sessions}],
+            "query": {"max_results": 5},
+            "extra_paths": [{"path": remark, "exclude": sessions}],
             "model": workspace,
         },
         shared={"cache": {"enabled": False}},

@@ -323,7 +323,7 @@ QMD = "[qmd]\ncommand = 'q'\n"
         (QMD, "", "fast", [FAST.replace("qmd.search_mode", "RECALLD_QMD__SEARCH_MODE")] * 2),
     ],
 )
-def test_a_mistake_in_the_section_of_a_backend_refuses_no_command_and_is_kept_for_its_status(
+def test_a_mistake_in_the_section_of_a_backend_refuses_no_command_and_is_in_status(
     case: Case, shared: str, own: str, mode: str | None, problems: list[str]
 ) -> None:
     case.write(f"{shared}[[agents]]\nid = 'a'\nworkspace = '/a'\n[[agents]]\nid = 'b'\nworkspace = '/b'\n{own}")
@@ -336,9 +336,8 @@ def test_a_mistake_in_the_section_of_a_backend_refuses_no_command_and_is_kept_fo
     )
     assert set(effective(loaded.settings)) == set(loaded.origins)
     case.write(f"qmd.search_mode = 'fast'\nqmd.problem = 'x'\ncitations = 'yes'\n{A}")
-    assert [line.partition(" ")[2] for line in case.problems()] == [
-        "citations is 'yes'; it must be one of auto, on, off"
-    ]
+    [problem] = case.problems()
+    assert "citations is 'yes'" in problem
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(case: Case) -> None:

@@ -61,4 +61,4 @@ def test_settings_of_another_machine_are_named_with_it():
     changed = OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)
     [state] = process_states([beat(host=ELSEWHERE, outdated=changed)])
     assert state.outdated is not None
-    assert state.outdated.file == "/etc/recalld.toml on elsewhere"
+    assert state.outdated.file.split() == ["/etc/recalld.toml", "on", ELSEWHERE]
