@@ -580,14 +580,6 @@ def test_a_backend_that_cannot_be_made_is_tried_again_after_a_pause(tmp_path: Pa
     assert asked(slots.memory(agent)) == SEARCHES[HEALTHY]
 
 
-def test_an_unknown_backend_is_the_own_index_with_the_reason(tmp_path: Path) -> None:
-    slots = BackendSlots(Settings.model_validate({"home": tmp_path}))
-    provider, fallback, reason = asked(slots.memory(agent_of(tmp_path, "nonsense"), Own()))
-    assert (provider, fallback) == ("own", True)
-    assert reason is not None
-    assert "'nonsense'" in reason
-
-
 def test_what_is_no_backend_is_the_own_index_with_the_reason(tmp_path: Path) -> None:
     slots = BackendSlots(Settings.model_validate({"home": tmp_path}), maker=lambda _: lambda *_: Own())  # type: ignore[arg-type,return-value]
     assert "'odd'" in str(asked(slots.memory(agent_of(tmp_path, "odd"), Own()))[2])

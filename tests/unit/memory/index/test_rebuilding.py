@@ -70,10 +70,6 @@ def redaction(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"redaction": {"patterns": ["DOVE-[0-9]+"]}}
 
 
-def overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"chunking": {"tokens": 400, "overlap": 40}}
-
-
 def segmenter(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("memory.index.fingerprint.SEGMENTER_VERSION", "another")
     return {}
@@ -84,7 +80,7 @@ def rules(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("change", [redaction, rules, overlap, segmenter])
+@pytest.mark.parametrize("change", [redaction, rules, segmenter])
 def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cache(
     world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
 ) -> None:

@@ -99,17 +99,6 @@ def test_the_same_query_in_flight_is_one_request(warm: Warm):
     assert provider.asked == ["same"]
 
 
-def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
-    provider = Provider()
-    provider.loaded.clear()
-    vectors = made(provider)
-
-    early = got(vectors, "hello")
-    assert "loading" in str(early)
-    provider.loaded.set()
-    wait_until(lambda: not isinstance(got(vectors, "hello"), str))
-
-
 def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     provider = Provider()
     vectors = warm(provider)

@@ -35,9 +35,11 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def lines_of(path: Path, *, offset: int = 0, end: int | None = None, compressed: bool = False) -> list[RawLine]:
+def lines_of(
+    path: Path, *, offset: int = 0, end: int | None = None, compressed: bool = False, longest: int | None = None
+) -> list[RawLine]:
     with opened(path) as descriptor:
-        return list(read_lines(descriptor, offset=offset, end=end, compressed=compressed))
+        return list(read_lines(descriptor, offset=offset, end=end, compressed=compressed, longest=longest))
 
 
 def digest_of(data: bytes) -> bytes:
@@ -92,9 +94,8 @@ def test_a_line_that_is_too_long_is_skipped_and_still_counted(
     write: Callable[[bytes], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(line_reading, "_BLOCK_BYTES", block)
-    monkeypatch.setattr(line_reading, "MAX_LINE_BYTES", 10)
     path, compressed = write(b"x" * 10 + b"\r\n" + b"y" * 11 + b"\n" + b"z\n" + b"t" * 50)
-    read = lines_of(path, compressed=compressed)
+    read = lines_of(path, compressed=compressed, longest=10)
     assert [(line.data, line.size, line.has_line_end) for line in read] == [
         (b"x" * 10, 12, True),
         (None, 12, True),
