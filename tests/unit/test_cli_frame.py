@@ -216,7 +216,17 @@ REMARKS = "recalld: keywords only: no key\nrecalld: 2 changed notes are not inde
 LEFT_OUT = {"unavailable": True, "error": "no index", "action": "run `recalld index`"}
 CUT = {"path": "a.md", "text": "one\n", "truncated": True, "nextFrom": 2, "totalLines": 9}
 CACHE = {"enabled": True, "entries": 1, "diskBytes": 10}
-STATUS = {"ok": False, "version": "1", "home": "/home-folder", "agents": [], "cache": CACHE}
+BROKER = {"reachable": True, "private": True, "writable": True, "server": "valkey 9", "persistence": "none"}
+STATUS = {
+    "ok": False,
+    "version": "1",
+    "home": "/home-folder",
+    "agents": [],
+    "cache": CACHE,
+    "broker": BROKER,
+    "diskUse": {},
+    "versions": {},
+}
 
 
 @pytest.mark.parametrize(
