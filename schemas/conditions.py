@@ -14,6 +14,13 @@ Param = str | int | float
 class ConditionCode(StrEnum):
     """Stable names of conditions. They are part of `--json`, HTTP answers, logs and metrics."""
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> Any:
+        """Accept any text in an answer: a later version of the service may have more codes."""
+        from pydantic_core.core_schema import str_schema
+
+        return str_schema()
+
     # Vectors
     VECTORS_UNAVAILABLE = "vectors_unavailable"
     VECTORS_WAIT = "vectors_wait"

@@ -32,6 +32,10 @@ class Pending:
     oldest_at: float | None = None
     held_back: bool = False
 
+    def oldest_seconds(self, now: float) -> float | None:
+        """Return the age of the oldest change at Unix time `now`, None when there is none."""
+        return round(max(0.0, now - self.oldest_at), 3) if self.oldest_at is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class VectorProgress:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from schemas.conditions import Condition
+
 Mode = Literal["hybrid", "vector", "keyword", "none"]
 
 #: Scope of a search: notes, transcripts, both, or a wiki, which no memory of recalld has.
@@ -101,15 +103,6 @@ class CorpusOutcome(Wire):
     error: str | None = None
 
 
-class ConditionState(Wire):
-    """One condition: `code` (of `schemas.conditions`) holds for `subject` since a Unix time, with `params`."""
-
-    code: str
-    subject: str = ""
-    since: float | None = None
-    params: dict[str, str | int | float] = {}
-
-
 class SearchAnswer(Wire):
     """Results, best first, and the conditions of the search.
 
@@ -126,7 +119,7 @@ class SearchAnswer(Wire):
     fallback_reason: str | None = None
     citations: bool = False
     degraded: tuple[str, ...] = ()
-    conditions: tuple[ConditionState, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     pending: PendingState = PendingState()
     took_ms: float = 0.0
     corpora: tuple[CorpusOutcome, ...] | None = None

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from schemas.search import ConditionState, Mode, Wire
+from schemas.conditions import Condition, ConditionCode
+from schemas.search import Mode, Wire
 
 
 class EndpointCondition(StrEnum):
@@ -136,12 +137,20 @@ class Counts(Wire):
     last_commit_at: float | None = None
 
 
-class IndexState(Counts):
-    """Contents of the answering generation, and progress of the next one (`build`).
+class IndexCounts(Counts):
+    """Counts of a generation, and its bytes on disk.
 
     `deletedOnDisk` counts deleted chunks whose words are not overwritten in its file yet, since Unix time
     `deletedSince`.
     """
+
+    disk_bytes: int = 0
+    deleted_on_disk: int = 0
+    deleted_since: float | None = None
+
+
+class IndexState(IndexCounts):
+    """Contents of the answering generation, and progress of the next one (`build`)."""
 
     source_counts: tuple[SourceCount, ...] = ()
     generation: str | None = None
@@ -149,9 +158,6 @@ class IndexState(Counts):
     build: BuildState | None = None
     identity: str | None = None
     identity_matches: bool = True
-    disk_bytes: int = 0
-    deleted_on_disk: int = 0
-    deleted_since: float | None = None
 
 
 class QueueState(Wire):
@@ -192,7 +198,7 @@ class ProcessState(Wire):
     started_at: float
     heard_at: float
     condition: str
-    code: str | None = None
+    code: ConditionCode | None = None
     problem: str | None = None
     stuck: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()
@@ -262,7 +268,8 @@ class DeadLetter(Wire):
     last_at: float
 
 
-class TroubleState(ConditionState):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleState(Condition):
     """A condition that still holds. `part` names the part with the trouble, `message` holds the remedy."""
 
     part: str
@@ -336,7 +343,7 @@ class AgentStatus(Wire):
     text_search: Availability
     mode: Mode = "none"
     degraded: tuple[str, ...] = ()
-    conditions: tuple[ConditionState, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     watch: str | None = None
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()

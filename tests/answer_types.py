@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from keyword import iskeyword
@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from schemas.conditions import ConditionCode
 from schemas.context import ContextReport, FlushAnswer, PromptAnswer, PruneAnswer
 from schemas.search import GetAnswer, SearchAnswer
 from schemas.status import Status
@@ -82,10 +83,12 @@ def _type_name(kind: Any, classes: dict[str, str]) -> str:
         return f"Literal[{', '.join(json.dumps(value) for value in arguments)}]"
     if origin is tuple:
         return f"list[{_type_name(arguments[0], classes)}]"
-    if origin is dict:
+    if origin in (dict, Mapping):
         return f"dict[{', '.join(_type_name(one, classes) for one in arguments)}]"
     if origin is not None:  # a union
         return " | ".join(_type_name(one, classes) for one in arguments)
+    if kind is ConditionCode:  # more codes may join
+        return "str"
     if issubclass(kind, Enum):
         return _type_name(Literal[tuple(one.value for one in kind)], classes)
     if issubclass(kind, BaseModel) or is_dataclass(kind):

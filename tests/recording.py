@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, TranscriptMark
+from memory.store.reader import DeadLetterRow, IndexedFile, TranscriptMark
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
+from schemas.status import IndexCounts
 
 
 class RecordingQueue:

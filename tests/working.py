@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from memory.store.reader import IndexCounts
 from memory.store.sqlite.reader import StoreReader
 from memory.telemetry.server import readiness
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
+from schemas.status import IndexCounts
 from tests.waiting import wait_until
 from workers.health.health_store import HealthStore
 from workers.queue.connection import connect, namespace

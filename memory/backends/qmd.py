@@ -34,7 +34,7 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError, backoff
 from schemas.ports import Pending
-from schemas.search import ConditionState, SearchAnswer, SearchRequest, SearchResult
+from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Qmd
 from schemas.settings import AgentSettings, ExtraPath, Settings
 from schemas.status import Availability, BackendStatus
@@ -168,7 +168,7 @@ class QmdBackend(Backend):
             model="qmd",
             mode="keyword" if self._qmd.search_mode == "search" else "hybrid",
             degraded=tuple(map(text_of, lacking)),
-            conditions=tuple(ConditionState(**condition.body()) for condition in lacking),
+            conditions=tuple(lacking),
             pending=pending_state(pending, vectors=0),
             stale=True if pending.documents else None,
             took_ms=round((time.monotonic() - started) * 1000, 2),

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import TypeAlias
 
 from memory.backends.backend import BUILTIN, FAILURE, Backend, BackendFailed, reason_of
-from memory.status.agent import trouble_of
+from memory.status.agent import with_conditions
 from schemas.conditions import Condition, ConditionCode
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, BackendStatus, Status
@@ -61,11 +61,11 @@ def absence_of(agent: AgentSettings) -> str | None:
 
 def with_backend(status: AgentStatus, backend: BackendStatus) -> AgentStatus:
     """Return an agent's status with its backend's. A backend with a problem makes the agent not ok."""
-    update: dict[str, object] = {"backend": backend}
-    if backend.problem is not None:
-        failing = Condition(ConditionCode.BACKEND_FAILS, status.agent, params={"reason": backend.problem})
-        update |= {"ok": False, "troubles": (*status.troubles, trouble_of(failing, now=time.time()))}
-    return status.model_copy(update=update)
+    status = status.model_copy(update={"backend": backend})
+    if backend.problem is None:
+        return status
+    failing = Condition(ConditionCode.BACKEND_FAILS, status.agent, params={"reason": backend.problem})
+    return with_conditions(status, [failing], now=time.time())
 
 
 def with_absent_backends(settings: Settings, status: Status) -> Status:

@@ -67,8 +67,8 @@ class Moment:
 
 def pending_state(pending: Pending, *, vectors: int) -> PendingState:
     """Return the backlog as answers show it; `vectors` is the number of chunks without a vector."""
-    oldest = round(max(0.0, time.time() - pending.oldest_at), 3) if pending.oldest_at is not None else None
-    return PendingState(documents=pending.documents, oldest_seconds=oldest, vectors=vectors)
+    oldest_seconds = pending.oldest_seconds(time.time())
+    return PendingState(documents=pending.documents, oldest_seconds=oldest_seconds, vectors=vectors)
 
 
 class Freshness:

@@ -38,7 +38,7 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, RecalldError
 from schemas.ports import Event, EventInbox, Pending, PendingReader
-from schemas.search import ConditionState, GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest
+from schemas.search import GetAnswer, GetRequest, Mode, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Hybrid, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
@@ -478,7 +478,7 @@ class _Search:
             fallback_reason=fallback,
             citations=cited,
             degraded=tuple(map(text_of, lacking)),
-            conditions=tuple(ConditionState(**condition.body()) for condition in lacking),
+            conditions=tuple(lacking),
             pending=pending_state(pending or Pending(), vectors=vectors),
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self.deadline.started) * 1000, 2),

@@ -20,12 +20,11 @@ from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, outdated_conditions, process_conditions
-from memory.store.reader import IndexCounts
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader, refusal_of
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, Status
+from schemas.status import AgentStatus, IndexCounts, Status
 from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)

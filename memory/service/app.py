@@ -35,7 +35,6 @@ from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
-from schemas.conditions import ConditionCode
 from schemas.context import (
     ContextReport,
     FlushAnswer,
@@ -267,7 +266,7 @@ class _CountedMemory(SearchableMemory):
             span.set_attribute("recalld.outcome", outcome)
         self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
         self._metrics.searches.labels(outcome).inc()
-        for missing in dict.fromkeys(TEXTS[ConditionCode(condition.code)].lacks for condition in answer.conditions):
+        for missing in dict.fromkeys(TEXTS[condition.code].lacks for condition in answer.conditions):
             self._metrics.degradations.labels(missing).inc()
         return answer
 

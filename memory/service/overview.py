@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
 from memory.service.agents import Probe, ServedAgent, ServedAgents
-from memory.status.agent import endpoint_conditions, queue_state, trouble_of
+from memory.status.agent import endpoint_conditions, in_words, queue_state
 from memory.status.index import dead_letter
 from memory.status.vectors import no_vectors
-from memory.store.reader import IndexCounts
-from schemas.conditions import ConditionCode
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import MEMORY_SOURCE
 from schemas.errors import RecalldError
 from schemas.service import (
@@ -28,7 +27,7 @@ from schemas.service import (
     TimelineAnswer,
     Year,
 )
-from schemas.status import Counts, TroubleState
+from schemas.status import IndexCounts
 from schemas.version import recalld_version
 
 #: Dead letters that are listed; the others are counted.
@@ -39,7 +38,7 @@ def queue_view(agents: ServedAgents, visible_agents: Sequence[str]) -> QueueAnsw
     """Return the waiting and running work of the visible agents, and the counts of their indexes."""
     probed = agents.probed(visible_agents)
     now = time.time()
-    shared = tuple(trouble_of(condition, now=now) for condition in agents.shared_conditions())
+    shared = agents.shared_conditions()
     queues = tuple(_agent_queue(agents, served, shared, now) for served in probed)
     return QueueAnswer(at=round(now, 3), version=recalld_version(), agents=queues)
 
@@ -101,11 +100,11 @@ def timeline_of(agent: str, chunks: Mapping[str, int], *, year: int | None) -> T
     return TimelineAnswer(agent=agent, years=years, year=chosen_year, days=tuple(of_year))
 
 
-def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
+def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Condition, ...], now: float) -> AgentQueue:
     agent, manager = served.agent, served.manager
     state = queue_state(agents.queue.pending(agent), now=now)
     if manager is None:
-        return AgentQueue(agent=agent, queue=state, troubles=shared, error=served.reason)
+        return AgentQueue(agent=agent, queue=state, troubles=in_words(shared, now=now), error=served.reason)
     choice = manager.chosen
     provider = choice.provider
     probe = served.probe or Probe()
@@ -122,12 +121,12 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Troubl
         agent=agent,
         queue=state,
         looked=served.probe is not None,
-        counts=Counts.model_validate(counts, from_attributes=True) if probe.counts is not None else None,
+        counts=probe.counts,
         dead_letters=probe.dead_letters,
         revision=probe.revision,
         provider=provider.name if provider is not None else None,
         model=provider.model if provider is not None else None,
         endpoint=endpoint,
-        troubles=(*(trouble_of(condition, now=now) for condition in conditions), *shared),
+        troubles=in_words([*conditions, *shared], now=now),
         error=probe.problem,
     )

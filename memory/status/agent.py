@@ -27,7 +27,7 @@ from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, Conditio
 from schemas.documents import MEMORY_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import Pending, PendingReader, Usage, VectorProgress
-from schemas.search import ConditionState, Mode
+from schemas.search import Mode
 from schemas.settings import AgentSettings, MemorySettings, Settings
 from schemas.status import (
     AgentStatus,
@@ -126,13 +126,13 @@ def agent_status(
         text_search=index.text_search,
         mode=mode,
         degraded=tuple(map(text_of, lacks)),
-        conditions=tuple(ConditionState(**one.body()) for one in lacks),
+        conditions=lacks,
         watch=watch.sentence if watch is not None else None,
         watching=watch,
         dead_letters=index.dead_letters,
         notes=index.notes,
-        troubles=tuple(trouble_of(one, now=now) for one in found),
-        advice=tuple(trouble_of(one, now=now) for one in mark_conditions(agent, sources.files)),
+        troubles=in_words(found, now=now),
+        advice=in_words(mark_conditions(agent, sources.files), now=now),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )
@@ -142,8 +142,7 @@ def queue_state(pending: Pending | None, *, now: float) -> QueueState:
     """Return an agent's backlog at Unix time `now`; `pending` is None while the broker does not answer."""
     if pending is None:
         return QueueState(reachable=False)
-    oldest = round(max(0.0, now - pending.oldest_at), 3) if pending.oldest_at is not None else None
-    return QueueState(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
+    return QueueState(pending=pending.documents, running=pending.running, oldest_seconds=pending.oldest_seconds(now))
 
 
 def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
@@ -174,15 +173,25 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
     )
 
 
-def trouble_of(condition: Condition, *, now: float) -> TroubleState:
-    """Return a condition as status shows it; one without a beginning was found just now."""
-    body = condition.body() | {"since": condition.since if condition.since is not None else now}
-    return TroubleState(part=part_of(condition), message=text_of(condition), **body)
+def in_words(conditions: Iterable[Condition], *, now: float) -> tuple[TroubleState, ...]:
+    """Return conditions as answers show them. A condition without a beginning began `now`."""
+    return tuple(
+        TroubleState(
+            code=condition.code,
+            subject=condition.subject,
+            since=condition.since if condition.since is not None else now,
+            params=condition.params,
+            part=part_of(condition),
+            message=text_of(condition),
+        )
+        for condition in conditions
+    )
 
 
-def condition_of(trouble: TroubleState) -> Condition:
-    """Return the condition that status shows."""
-    return Condition(ConditionCode(trouble.code), trouble.subject, trouble.since, trouble.params)
+def with_conditions(agent: AgentStatus, conditions: Iterable[Condition], *, now: float) -> AgentStatus:
+    """Return an agent's status with more conditions. `ok` is True only without any."""
+    troubles = (*agent.troubles, *in_words(conditions, now=now))
+    return agent.model_copy(update={"ok": not troubles, "troubles": troubles})
 
 
 def endpoint_conditions(

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import distributions
@@ -22,16 +21,22 @@ from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
-from memory.status.agent import agent_status, spending, trouble_of
+from memory.status.agent import agent_status, in_words, spending, with_conditions
 from memory.status.index import StatusSources
-from memory.status.processes import known_processes, not_watched, outdated_conditions, process_conditions
+from memory.status.processes import (
+    known_processes,
+    not_watched,
+    outdated_conditions,
+    process_conditions,
+    with_problem,
+)
 from memory.status.run_files import frozen_pid, read_hooks_state
 from memory.store.sqlite_file import bytes_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, Status, TroubleState, Versions
+from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, Status, Versions
 from schemas.version import recalld_version
 
 
@@ -64,12 +69,15 @@ def whole_status(
         shared.append(read_only_broker(broker.warning))
     elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:
         shared.append(Condition(ConditionCode.PROCESS_STOPPED, "broker", params={"pid": pid}))
-    if shared:
-        unwell = [trouble_of(one, now=now) for one in shared]
-        agents = tuple(_with(agent, unwell, watched=not_watched(processes) is None) for agent in agents)
-    if (exposure := open_to_others(settings.home, within=settings.home.parent)) is not None:
-        advice = trouble_of(exposure, now=now)
-        agents = tuple(agent.model_copy(update={"advice": (*agent.advice, advice)}) for agent in agents)
+    unwatched = "" if not_watched(processes) is None else ", but the process that watches is not well"
+    exposure = open_to_others(settings.home, within=settings.home.parent)
+    advice = in_words([exposure] if exposure is not None else [], now=now)
+    agents = tuple(
+        with_conditions(agent, shared, now=now).model_copy(
+            update={"advice": (*agent.advice, *advice), "watch": agent.watch and agent.watch + unwatched}
+        )
+        for agent in agents
+    )
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),
@@ -77,7 +85,7 @@ def whole_status(
         agents=agents,
         usage=spending(pending, "*", settings) if everybody else (),
         cache=sizes.cache,
-        processes=tuple(processes),
+        processes=tuple(map(with_problem, processes)),
         broker=broker,
         disk_use=sizes.disk_use,
         versions=versions(broker),
@@ -88,13 +96,6 @@ def whole_status(
 def read_only_broker(reason: str | None) -> Condition:
     """Return that the broker takes nothing new."""
     return Condition(ConditionCode.BROKER_READ_ONLY, params={"reason": reason or "the broker takes nothing new"})
-
-
-def _with(agent: AgentStatus, unwell: Sequence[TroubleState], *, watched: bool) -> AgentStatus:
-    watch = agent.watch
-    if watch is not None and not watched:
-        watch = f"{watch}, but the process that watches is not well"
-    return agent.model_copy(update={"ok": False, "troubles": (*agent.troubles, *unwell), "watch": watch})
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader, *, deep: bool) -> AgentStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
@@ -12,13 +12,22 @@ from memory.documents.comparison import Difference, difference
 from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import DeadLetterRow, Flaw, IndexCounts, IndexedFile
+from memory.store.reader import DeadLetterRow, Flaw, IndexedFile
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings
-from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, DiskState, IndexState, SourceCount
+from schemas.status import (
+    Availability,
+    BuildState,
+    DeadLetter,
+    DeepFindings,
+    DiskState,
+    IndexCounts,
+    IndexState,
+    SourceCount,
+)
 
 #: Notes of documents that are listed; the rest is counted.
 _MAX_NOTES = 50
@@ -114,7 +123,7 @@ def _look(
 ) -> IndexLook:
     chunks = {source: reader.chunks_by_path(source) for source in (MEMORY_SOURCE, SESSIONS_SOURCE)}
     state = IndexState(
-        **asdict(reader.counts()),
+        **dict(reader.counts()),
         source_counts=tuple(
             SourceCount(source=source, files=len(of_paths), chunks=sum(of_paths.values()))
             for source, of_paths in chunks.items()

@@ -147,24 +147,6 @@ class TermCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexCounts:
-    """Row counts and sizes, for status. `last_commit_at` is Unix time, None before the first commit.
-
-    `deleted_on_disk` counts deleted chunks whose words may still be in the file, the first one since `deleted_since`.
-    """
-
-    files: int = 0
-    chunks: int = 0
-    vectors_ready: int = 0
-    vectors_pending: int = 0
-    vectors_refused: int = 0
-    last_commit_at: float | None = None
-    disk_bytes: int = 0
-    deleted_on_disk: int = 0
-    deleted_since: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DeadLetterRow:
     """Document that could not be indexed, or only in part, with the reason in words.
 

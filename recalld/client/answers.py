@@ -34,7 +34,7 @@ class SearchResult(TypedDict):
     alsoIn: NotRequired[AlsoIn]
 
 
-class ConditionState(TypedDict):
+class Condition(TypedDict):
     code: str
     subject: str
     since: NotRequired[float]
@@ -62,7 +62,7 @@ class SearchAnswer(TypedDict):
     fallbackReason: NotRequired[str]
     citations: bool
     degraded: list[str]
-    conditions: list[ConditionState]
+    conditions: list[Condition]
     pending: PendingState
     tookMs: float
     corpora: NotRequired[list[CorpusOutcome]]
@@ -156,15 +156,15 @@ class IndexState(TypedDict):
     vectorsPending: int
     vectorsRefused: int
     lastCommitAt: NotRequired[float]
+    diskBytes: int
+    deletedOnDisk: int
+    deletedSince: NotRequired[float]
     sourceCounts: list[SourceCount]
     generation: NotRequired[str]
     building: NotRequired[str]
     build: NotRequired[BuildState]
     identity: NotRequired[str]
     identityMatches: bool
-    diskBytes: int
-    deletedOnDisk: int
-    deletedSince: NotRequired[float]
 
 
 class QueueState(TypedDict):
@@ -250,7 +250,7 @@ class AgentStatus(TypedDict):
     textSearch: Availability
     mode: Literal["hybrid", "vector", "keyword", "none"]
     degraded: list[str]
-    conditions: list[ConditionState]
+    conditions: list[Condition]
     watch: NotRequired[str]
     watching: NotRequired[WatchingState]
     deadLetters: list[DeadLetter]

@@ -16,8 +16,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider import provider_of
-from memory.status.agent import condition_of
-from memory.status.condition_texts import counted, duration, part_of
+from memory.status.condition_texts import counted, duration
 from memory.status.home import build_status
 from memory.status.run_files import frozen_pid, server_pid
 from memory.store.errors import StoreCorrupt
@@ -188,7 +187,7 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
 def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]) -> Iterator[Finding]:
     """Yield a deep look's findings on one agent's index, without conditions of status. `index` is the remedy."""
     disk, agents, fix = agent.disk, (agent.agent,), "`recalld doctor --fix` or `recalld index` brings it up to date"
-    unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
+    unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.code is not None]
     if unwell:
         fix = f"first see to {' and '.join(unwell)}, as below; indexing then goes on by itself"
     problem = partial(Finding, "index", level=Level.PROBLEM, agents=agents)
@@ -234,12 +233,12 @@ def condition_findings(
             heals[ConditionCode.INDEX_UNREADABLE] = partial(_set_aside, settings, agent.agent, index)
         if daemon_pid(settings.home) is None:
             heals |= dict.fromkeys(_OF_BUILDS, partial(index, agent.agent))
-        for condition in map(condition_of, agent.troubles):
+        for condition in agent.troubles:
             # The provider answered just now; an index that is set aside is built with the present settings.
             over = (_ENDED_BY_AN_ANSWER if online else set()) | ({ConditionCode.INDEX_OUTDATED} if damaged else set())
             if condition.code in over | _OF_INDEXES:
                 continue
-            check = "provider" if condition.code in _OF_PROVIDERS else part_of(condition)
+            check = "provider" if condition.code in _OF_PROVIDERS else condition.part
             agents = () if condition.code in _SHARED else (agent.agent,)
             finding = Finding.of(check, condition, agents=agents, heal=heals.get(condition.code))
             remedy = "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
@@ -16,7 +16,6 @@ from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat
-from memory.store.reader import IndexCounts
 from memory.store.sqlite.reader import StoreReader
 from recalld.invocation import to_type
 from recalld.runs.status import dollars, spent_text
@@ -25,6 +24,7 @@ from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
+from schemas.status import IndexCounts
 
 #: Documents that are not indexed and listed; the others are counted.
 _LISTED = 20
@@ -128,7 +128,7 @@ class AgentIndex:
         """Return the counts of the index; without missing vectors where only keywords are wanted."""
         reader = self.reader()
         counts = reader.counts() if reader is not None else IndexCounts()
-        return counts if self._wants_vectors() else replace(counts, vectors_pending=0)
+        return counts if self._wants_vectors() else counts.model_copy(update={"vectors_pending": 0})
 
     def failed(self) -> dict[DocumentKey, str]:
         """Return the failed documents with their reasons."""

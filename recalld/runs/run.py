@@ -19,7 +19,6 @@ import click
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
-from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
 from recalld.runs.outcome import AgentIndex, Outcome, Report
@@ -31,7 +30,7 @@ from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, Conditio
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
-from schemas.status import EndpointCondition, EndpointStatus
+from schemas.status import EndpointCondition, EndpointStatus, IndexCounts
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 

@@ -12,7 +12,7 @@ from memory.http.private_folders import check_private
 from memory.http.server import listen
 from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
-from memory.status.processes import Pulses, known_processes
+from memory.status.processes import Pulses, known_processes, process_conditions
 from memory.status.run_files import read_hooks_state
 from memory.status.vectors import no_vectors
 from memory.store.errors import StoreUnreadable
@@ -139,8 +139,8 @@ class _Daemon:
     def _hanging(self) -> list[str]:
         """Return the condition that only a restart of all ends: stalled processes of ours."""
         ours = {child.pid for child in self._children}
-        states = known_processes(self._board)
-        return [*self._pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
+        states = [state for state in known_processes(self._board) if state.pid in ours]
+        return [*self._pulses.problems(), *map(text_of, process_conditions(states))]
 
     def _supervise(self) -> None:
         """Keep broker and children alive until the user stops it; greet when all are ready, then print the progress.

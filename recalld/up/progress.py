@@ -11,13 +11,13 @@ import click
 
 from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, what_happened
-from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
 from recalld.wiring import generations_of
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
+from schemas.status import IndexCounts
 from workers.health.health_store import HealthStore
 
 

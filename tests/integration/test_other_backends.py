@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from schemas.conditions import ConditionCode
-from schemas.search import ConditionState, SearchAnswer, SearchRequest, SearchResult
+from schemas.conditions import Condition, ConditionCode
+from schemas.search import SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Settings
 from tests import other_backend
 from tests.secret_samples import PASSWORD
@@ -80,7 +80,7 @@ def raising(error: BaseException) -> Callable[[SearchRequest], NoReturn]:
 
 
 def with_condition(code: str, subject: str) -> Callable[[SearchRequest], SearchAnswer]:
-    condition = ConditionState(code=code, subject=subject)
+    condition = Condition(code, subject)  # type: ignore[arg-type] # as a backend may do
     return lambda _: SearchAnswer(provider="other", results=(HIT,), conditions=(condition,))
 
 

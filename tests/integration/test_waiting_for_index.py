@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from memory.index.provider import provider_of
-from memory.store.reader import IndexCounts
 from recalld.invocation import Invocation
 from recalld.runs.outcome import Outcome
 from recalld.runs.run import Run, progress_text
@@ -23,6 +22,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import Transient
 from schemas.settings import Settings
+from schemas.status import IndexCounts
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.transcript_files import transcript

@@ -20,7 +20,7 @@ import redis
 import structlog
 
 from memory.embedding.coordination import InFlightRequests
-from memory.status.processes import Pulses, with_problem
+from memory.status.processes import Pulses
 from memory.status.run_files import born, is_stopped, is_the_same
 from schemas.conditions import ConditionCode
 from schemas.ports import Unanswered
@@ -195,7 +195,7 @@ def _seen(beat: Beat, condition: str) -> ProcessState:
     if outdated is not None and not beat.is_here:
         outdated = replace(outdated, file=f"{outdated.file} on {state.host}")
     doing = {} if condition in {"well", "stuck"} else {"doing": (), "stuck": ()}
-    return with_problem(state.model_copy(update={"condition": condition, "code": code, **doing, "outdated": outdated}))
+    return state.model_copy(update={"condition": condition, "code": code, **doing, "outdated": outdated})
 
 
 def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:

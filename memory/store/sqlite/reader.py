@@ -20,7 +20,6 @@ from memory.store.reader import (
     DeadLetterRow,
     Flaw,
     Hit,
-    IndexCounts,
     IndexedFile,
     PendingChunk,
     RefusedChunk,
@@ -55,6 +54,7 @@ from memory.store.sqlite.schema import FILE_NAME
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
 from memory.store.sqlite_file import bytes_of
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.status import IndexCounts
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant

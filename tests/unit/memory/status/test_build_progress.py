@@ -12,9 +12,9 @@ from memory.index.generation_writer import GenerationWriter
 from memory.status.home import build_status
 from memory.status.index import build_progress, seconds_left
 from memory.store.options import StoreOptions
-from memory.store.reader import IndexCounts
 from recalld.runs.status import status_lines
 from schemas.settings import Settings
+from schemas.status import IndexCounts
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key, vector
 from tests.written_index import write_index
