@@ -187,10 +187,9 @@ class PendingReader:
         return None
 
 
-def refusal_of(queue: PendingReader) -> str | None:
-    """Return the reason why an answering queue accepts no messages; None if it does, or does not answer."""
-    facts = queue.broker()
-    return None if facts is None or facts.writable else facts.warning or "the broker takes nothing new"
+def refusal_of(broker: BrokerState | None) -> str | None:
+    """Return the reason why an answering broker takes nothing new; None if it does, or does not answer."""
+    return None if broker is None or broker.writable else broker.warning or "the broker takes nothing new"
 
 
 @dataclass(frozen=True, slots=True)

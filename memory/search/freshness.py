@@ -123,7 +123,7 @@ class Freshness:
     def _unwatched_reason(self, queue: PendingReader) -> Condition | None:
         """Return the reason why changes of files are missed, cached for some seconds."""
         if time.monotonic() >= self._unwatched[0]:
-            if (refusal := refusal_of(queue)) is not None:
+            if (refusal := refusal_of(queue.broker())) is not None:
                 reason: Condition | None = Condition(ConditionCode.CHANGES_UNSEEN, params={"reason": refusal})
             else:
                 reason = not_watched(known_processes(queue, wait=None))

@@ -19,13 +19,12 @@ from memory.search.manager import SearchManager, UnavailableMemory, get_search_m
 from memory.search.resources import SearchResources
 from memory.search.tools import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
-from memory.status.processes import known_processes, outdated_conditions, process_conditions
+from memory.status.processes import known_processes, shared_conditions
 from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader, refusal_of
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, IndexCounts, Status
-from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
@@ -215,11 +214,10 @@ class ServedAgents:
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of the queue and of the processes that work for all agents."""
-        refusal = refusal_of(self.queue)
+        refusal = refusal_of(self.queue.broker())
         if refusal is not None:
             return (read_only_broker(refusal),)
-        states = known_processes(self.queue, wait=None)
-        return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=time.time()))
+        return tuple(shared_conditions(known_processes(self.queue, wait=None), now=time.time()))
 
     def close(self) -> None:
         """Close all managers and their shared resources."""

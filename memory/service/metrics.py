@@ -76,7 +76,7 @@ def _of_process(agents: ServedAgents) -> Iterator[Metric]:
     yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
     yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
     yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_readers)})
-    is_writable = fleet is not None and refusal_of(agents.queue) is None
+    is_writable = fleet is not None and refusal_of(agents.queue.broker()) is None
     yield prometheus.family(metrics.BROKER_UP, {(): float(is_writable)})
     if fleet is not None:
         yield from _fleet(fleet)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from memory.chunking.curated import CURATED_FILES, unreadable_marks
@@ -153,13 +153,8 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
 
     def spent(usage: Usage) -> Spent:
         price = price_of(memory, usage.provider, usage.model)
-        return Spent(
-            requests=usage.requests,
-            failed=usage.failed,
-            inputs=usage.inputs,
-            tokens=usage.tokens,
-            dollars=round(usage.tokens / 1_000_000 * price, 6) if price is not None else None,
-        )
+        dollars = round(usage.tokens / 1_000_000 * price, 6) if price is not None else None
+        return Spent.model_validate(usage, from_attributes=True).model_copy(update={"dollars": dollars})
 
     today = {(one.provider, one.model): one for one in reader.usage(agent, day=datetime.now(UTC).date())}
     return tuple(
@@ -175,17 +170,8 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
 
 def in_words(conditions: Iterable[Condition], *, now: float) -> tuple[TroubleState, ...]:
     """Return conditions as answers show them. A condition without a beginning began `now`."""
-    return tuple(
-        TroubleState(
-            code=condition.code,
-            subject=condition.subject,
-            since=condition.since if condition.since is not None else now,
-            params=condition.params,
-            part=part_of(condition),
-            message=text_of(condition),
-        )
-        for condition in conditions
-    )
+    begun = (condition if condition.since is not None else replace(condition, since=now) for condition in conditions)
+    return tuple(TroubleState(**asdict(one), part=part_of(one), message=text_of(one)) for one in begun)
 
 
 def with_conditions(agent: AgentStatus, conditions: Iterable[Condition], *, now: float) -> AgentStatus:

@@ -23,18 +23,12 @@ from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, in_words, spending, with_conditions
 from memory.status.index import StatusSources
-from memory.status.processes import (
-    known_processes,
-    not_watched,
-    outdated_conditions,
-    process_conditions,
-    with_problem,
-)
+from memory.status.processes import known_processes, not_watched, shared_conditions, with_problem
 from memory.status.run_files import frozen_pid, read_hooks_state
 from memory.store.sqlite_file import bytes_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.metrics import EMBEDDING_CACHE
-from schemas.ports import PendingReader
+from schemas.ports import PendingReader, refusal_of
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, BrokerState, CacheState, DiskUse, Status, Versions
 from schemas.version import recalld_version
@@ -64,9 +58,9 @@ def whole_status(
     broker = broker or broker_state(settings, pending)
     processes = known_processes(pending)
     now = time.time()
-    shared = [*process_conditions(processes), *outdated_conditions(processes, version=recalld_version(), now=now)]
-    if not broker.writable:
-        shared.append(read_only_broker(broker.warning))
+    shared = list(shared_conditions(processes, now=now))
+    if (refusal := refusal_of(broker)) is not None:
+        shared.append(read_only_broker(refusal))
     elif not broker.reachable and broker.private and (pid := frozen_pid(settings.home)) is not None:
         shared.append(Condition(ConditionCode.PROCESS_STOPPED, "broker", params={"pid": pid}))
     unwatched = "" if not_watched(processes) is None else ", but the process that watches is not well"
@@ -93,9 +87,9 @@ def whole_status(
     )
 
 
-def read_only_broker(reason: str | None) -> Condition:
-    """Return that the broker takes nothing new."""
-    return Condition(ConditionCode.BROKER_READ_ONLY, params={"reason": reason or "the broker takes nothing new"})
+def read_only_broker(refusal: str) -> Condition:
+    """Return the condition of a broker that takes nothing new."""
+    return Condition(ConditionCode.BROKER_READ_ONLY, params={"reason": refusal})
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader, *, deep: bool) -> AgentStatus:

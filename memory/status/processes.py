@@ -12,6 +12,7 @@ from memory.status.condition_texts import text_of
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import PendingReader
 from schemas.status import ProcessState
+from schemas.version import recalld_version
 
 #: Seconds from which a step is long enough to be shown.
 LONG_SECONDS = 10.0
@@ -144,6 +145,12 @@ def process_conditions(states: Sequence[ProcessState]) -> Iterator[Condition]:
             if state.stuck:
                 params["threads"] = "; ".join(state.stuck)
             yield Condition(ConditionCode(state.code), state.role, state.heard_at, params)
+
+
+def shared_conditions(states: Sequence[ProcessState], *, now: float) -> Iterator[Condition]:
+    """Yield a condition for each process that is not well, and for older settings and other versions."""
+    yield from process_conditions(states)
+    yield from outdated_conditions(states, version=recalld_version(), now=now)
 
 
 def with_problem(state: ProcessState) -> ProcessState:

@@ -185,40 +185,32 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
 
 
 def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]) -> Iterator[Finding]:
-    """Yield a deep look's findings on one agent's index, without conditions of status. `index` is the remedy."""
-    disk, agents, fix = agent.disk, (agent.agent,), "`recalld doctor --fix` or `recalld index` brings it up to date"
+    """Yield a deep look's findings on one agent's index. `index` is the remedy."""
+    agents, conditions = (agent.agent,), {condition.code: condition for condition in agent.troubles}
+    fix = "`recalld doctor --fix` or `recalld index` brings it up to date"
     unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.code is not None]
     if unwell:
         fix = f"first see to {' and '.join(unwell)}, as below; indexing then goes on by itself"
-    problem = partial(Finding, "index", level=Level.PROBLEM, agents=agents)
     if agent.integrity is None:
         yield Finding(
             "index",
             "the check of the index did not end in time",
             *(Level.WARNING, "try again when the machine has less to do", agents),
         )
-    elif any(trouble.code == ConditionCode.INDEX_UNREADABLE for trouble in agent.troubles):
+    elif ConditionCode.INDEX_UNREADABLE in conditions:
         return
-    elif agent.integrity:
-        yield problem(
-            f"the index does not hold together ({'; '.join(agent.integrity)})",
-            action="`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
-            heal=partial(index, agent.agent, fresh=True),
-        )
-    elif any(trouble.code == ConditionCode.DOCUMENTS_UNQUEUED for trouble in agent.troubles):
-        missing = f"{counted(disk.missing, 'document')} {'is' if disk.missing == 1 else 'are'} missing in the index"
-        lacks = f"{missing}, {disk.stale} stale, {disk.vanished} vanished"
-        yield problem(
-            lacks if unwell else f"{lacks}, and nothing is queued for them",
-            action=fix,
-            heal=None if unwell else partial(index, agent.agent),
-        )
-    elif not agent.troubles:
+    elif (inconsistent := conditions.get(ConditionCode.INDEX_INCONSISTENT)) is not None:
+        finding = Finding.of("index", inconsistent, agents=agents, heal=partial(index, agent.agent, fresh=True))
+        action = "`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds"
+        yield replace(finding, action=action)
+    elif (unqueued := conditions.get(ConditionCode.DOCUMENTS_UNQUEUED)) is not None:
+        heal = None if unwell else partial(index, agent.agent)
+        yield replace(Finding.of("index", unqueued, agents=agents, heal=heal), action=fix)
+    elif not conditions:
         text = f"{agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
         yield Finding("index", text, agents=agents)
-    if agent.dead_letters:
-        action = "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`"
-        yield problem(f"{counted(len(agent.dead_letters), 'document')} failed", action=action)
+    if (failed := conditions.get(ConditionCode.DOCUMENTS_FAILED)) is not None:
+        yield Finding.of("index", failed, agents=agents)
 
 
 def condition_findings(

@@ -201,7 +201,7 @@ def linked(workspace: Path) -> None:
         ),
         pytest.param(
             lambda workspace: (workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
-            "1 document is missing in the index",
+            "1 document missing in the index",
             id="a note that is not indexed",
         ),
     ],
