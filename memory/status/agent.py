@@ -1,4 +1,4 @@
-"""Status of one agent: disk, index and queue, compared.
+"""Status of one agent: its disk, index and queue, compared.
 
 `agent_status` looks once. The service keeps its result for a second (`memory.service.agents`).
 """
@@ -65,12 +65,12 @@ def agent_status(
     watch = read_watch_state(settings.home, agent.id)
     watched = watch is not None and watch.mode != "off" and pending is not None
     held_back = pending is not None and pending.held_back
-    wanted = fingerprint(agent, choice.identity).digest
+    wanted_digest = fingerprint(agent, choice.identity).digest
     index = look_into_index(
-        agent, sources, fingerprint=wanted, watched=watched, held_back=held_back, now=now, deep=deep
+        agent, sources, fingerprint=wanted_digest, watched=watched, held_back=held_back, now=now, deep=deep
     )
     vector_search = _vector_search(settings, choice, index, sources.provider_failure)
-    state, disk, waiting = index.state, index.disk, queue_state(pending, now=now)
+    state, disk, backlog = index.state, index.disk, queue_state(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
             # Imported transcripts are not in the scan, but in the generation that answers.
@@ -89,28 +89,28 @@ def agent_status(
         # Nothing runs, as far as one can see, or nothing may leave.
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
-    found = _conditions(agent, choice, sources, index, now)
-    found += endpoint_conditions(endpoint, progress, found, provider=choice.name, now=now)
+    conditions = _conditions(agent, choice, sources, index, now)
+    conditions += endpoint_conditions(endpoint, progress, conditions, provider=choice.name, now=now)
     useless = useless_answers(settings.home, agent, choice, chunks=state.chunks)
-    if useless is not None and not any(one.code in OF_PROVIDER and one.subject == useless.subject for one in found):
-        found.append(useless)
-    if stuck_since is not None and not any(one.code in EXPLAIN_VECTORS for one in found):
+    if useless is not None and not _is_explained(conditions, useless.subject):
+        conditions.append(useless)
+    if stuck_since is not None and not any(condition.code in EXPLAIN_VECTORS for condition in conditions):
         params: dict[str, Param] = {"chunks": state.vectors_pending, "minutes": round((now - stuck_since) / 60)}
-        found.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))
-    found += figure_conditions(
-        agent.id, state, waiting, in_batch_jobs=in_jobs, embeds=choice.provider is not None, now=now
+        conditions.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))
+    conditions += figure_conditions(
+        agent.id, state, backlog, in_batch_jobs=in_jobs, embeds=choice.provider is not None, now=now
     )
-    mode, lacks = _answering(
+    mode, limits = _answering(
         state,
         provider_for_queries(settings, agent),
         vectors=vector_search,
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,
     )
-    found += _look_conditions(agent.id, index, waiting, queue_expected=sources.queue_expected)
+    conditions += _look_conditions(agent.id, index, backlog, queue_expected=sources.queue_expected)
     return AgentStatus(
         agent=agent.id,
-        ok=not found,
+        ok=not conditions,
         workspace=str(agent.workspace),
         provider=choice.name,
         requested_provider=choice.requested,
@@ -120,18 +120,18 @@ def agent_status(
         usage=spending(queue, agent.id, agent),
         disk=disk,
         index=state,
-        queue=waiting,
+        queue=backlog,
         vectors=vectors,
         vector_search=vector_search,
         text_search=index.text_search,
         mode=mode,
-        degraded=tuple(map(text_of, lacks)),
-        conditions=lacks,
+        degraded=tuple(map(text_of, limits)),
+        conditions=limits,
         watch=watch.sentence if watch is not None else None,
         watching=watch,
         dead_letters=index.dead_letters,
         notes=index.notes,
-        troubles=in_words(found, now=now),
+        troubles=in_words(conditions, now=now),
         advice=in_words(mark_conditions(agent, sources.files), now=now),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
@@ -156,22 +156,24 @@ def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple
         dollars = round(usage.tokens / 1_000_000 * price, 6) if price is not None else None
         return Spent.model_validate(usage, from_attributes=True).model_copy(update={"dollars": dollars})
 
-    today = {(one.provider, one.model): one for one in reader.usage(agent, day=datetime.now(UTC).date())}
+    today = {(usage.provider, usage.model): usage for usage in reader.usage(agent, day=datetime.now(UTC).date())}
     return tuple(
         UsageState(
-            provider=one.provider,
-            model=one.model,
-            total=spent(one),
-            today=spent(today.get((one.provider, one.model), Usage(one.provider, one.model))),
+            provider=usage.provider,
+            model=usage.model,
+            total=spent(usage),
+            today=spent(today.get((usage.provider, usage.model), Usage(usage.provider, usage.model))),
         )
-        for one in reader.usage(agent)
+        for usage in reader.usage(agent)
     )
 
 
 def in_words(conditions: Iterable[Condition], *, now: float) -> tuple[TroubleState, ...]:
     """Return conditions as answers show them. A condition without a beginning began `now`."""
-    begun = (condition if condition.since is not None else replace(condition, since=now) for condition in conditions)
-    return tuple(TroubleState(**asdict(one), part=part_of(one), message=text_of(one)) for one in begun)
+    dated = (condition if condition.since is not None else replace(condition, since=now) for condition in conditions)
+    return tuple(
+        TroubleState(**asdict(condition), part=part_of(condition), message=text_of(condition)) for condition in dated
+    )
 
 
 def with_conditions(agent: AgentStatus, conditions: Iterable[Condition], *, now: float) -> AgentStatus:
@@ -183,16 +185,16 @@ def with_conditions(agent: AgentStatus, conditions: Iterable[Condition], *, now:
 def endpoint_conditions(
     endpoint: EndpointStatus | None,
     progress: VectorProgress | None,
-    found: Iterable[Condition],
+    conditions: Iterable[Condition],
     *,
     provider: str,
     now: float,
 ) -> Iterator[Condition]:
-    """Yield that the endpoint refuses, or leaves requests without an answer; nothing where the reason was `found`.
+    """Yield that the endpoint refuses, or leaves requests without an answer; nothing if `conditions` explain it.
 
     A slow endpoint is no condition as long as vectors come in.
     """
-    if endpoint is None or any(one.code in OF_PROVIDER and one.subject == provider for one in found):
+    if endpoint is None or _is_explained(conditions, provider):
         return
     if endpoint.condition is EndpointCondition.STOPPED:
         # A query may have found out while no worker has anything to embed.
@@ -204,10 +206,14 @@ def endpoint_conditions(
             yield Condition(ConditionCode.PROVIDER_SILENT, provider, endpoint.since, params)
 
 
+def _is_explained(conditions: Iterable[Condition], provider: str) -> bool:
+    return any(condition.code in OF_PROVIDER and condition.subject == provider for condition in conditions)
+
+
 def figure_conditions(
     agent: str, index: IndexState, queue: QueueState, *, in_batch_jobs: int, embeds: bool, now: float
 ) -> Iterator[Condition]:
-    """Yield what only the figures show: documents wait for long, vectors never come, a build gets no further.
+    """Yield the conditions of figures: documents wait for long, vectors never come, a build gets no further.
 
     Until the new generation is whole, the old one answers.
     """
@@ -273,40 +279,47 @@ def _conditions(
 ) -> list[Condition]:
     reported = sources.pending.conditions(agent.id)
     # Files were looked at just now; their conditions began when a comparison reported them first.
-    since = {(one.code, one.subject): one.since for one in reported}
-    found = [replace(one, since=since.get((one.code, redact(one.subject)), now)) for one in index.scan.problems]
+    since = {(condition.code, condition.subject): condition.since for condition in reported}
+    conditions = [
+        replace(problem, since=since.get((problem.code, redact(problem.subject)), now))
+        for problem in index.scan.problems
+    ]
     if index.trouble is not None:
-        found.append(Condition(ConditionCode.INDEX_UNREADABLE, agent.id, params={"error": index.trouble}))
+        conditions.append(Condition(ConditionCode.INDEX_UNREADABLE, agent.id, params={"error": index.trouble}))
     elif not index.text_search.available:
-        found.append(Condition(ConditionCode.KEYWORDS_UNAVAILABLE, params={"error": str(index.text_search.reason)}))
+        conditions.append(
+            Condition(ConditionCode.KEYWORDS_UNAVAILABLE, params={"error": str(index.text_search.reason)})
+        )
     state = index.state
     lacking = no_vectors(agent.id, choice, files=state.files, ready=state.vectors_ready, pending=state.vectors_pending)
-    found += [lacking] if lacking is not None else []
-    known = {(one.code, one.subject) for one in found} | {(one.code, redact(one.subject)) for one in found}
-    return found + [one for one in reported if (one.code, one.subject) not in known]
+    conditions += [lacking] if lacking is not None else []
+    names = {
+        (condition.code, name) for condition in conditions for name in (condition.subject, redact(condition.subject))
+    }
+    return conditions + [condition for condition in reported if (condition.code, condition.subject) not in names]
 
 
 def _answering(
     index: IndexState, choice: ProviderChoice, *, vectors: Availability, text: Availability, by_text: bool
 ) -> tuple[Mode, tuple[Condition, ...]]:
-    """Return the `mode` of a search now, and what it lacks.
+    """Return the `mode` of a search now, and the conditions that limit it.
 
     `vectors` and `text` tell whether either side can be searched; `by_text` whether keywords are wanted
     (`query.hybrid.enabled`).
     """
     if index.generation is None:
         return "none", ()
-    lacks: list[Condition] = []
+    limits: list[Condition] = []
     near = vectors.available and choice.provider is not None
     made_by = embedding_of(index.identity)
     if near and choice.provider is not None and made_by not in {choice.provider.identity, NO_VECTORS}:
         near = False
-        lacks.append(Condition(ConditionCode.OTHER_MODEL))
+        limits.append(Condition(ConditionCode.OTHER_MODEL))
     elif not vectors.available and choice.requested != "none":
-        lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(vectors.reason)}))
+        limits.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(vectors.reason)}))
     if not text.available:
-        lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(text.reason)}))
-        return ("vector" if near else "none"), tuple(lacks)
+        limits.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(text.reason)}))
+        return ("vector" if near else "none"), tuple(limits)
     if not near or not index.vectors_ready:
-        return "keyword", tuple(lacks)
-    return ("hybrid" if by_text else "vector"), tuple(lacks)
+        return "keyword", tuple(limits)
+    return ("hybrid" if by_text else "vector"), tuple(limits)

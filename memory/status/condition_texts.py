@@ -1,4 +1,4 @@
-"""Sentences for conditions: what happened; what to do. The only module that turns a code into words."""
+"""Sentences for conditions: the event, and the remedy. Only this module turns a code into words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemas.conditions import Condition, ConditionCode, StopReason
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words of one code: what `happened` and the `remedy`, as templates of the condition's subject and params.
+    """Words of one code: the event (`happened`) and the `remedy`, as templates of the condition's subject and params.
 
     `part` names the faulty part, in status. `lacks` is the metric's label of an answer with this condition.
     """
@@ -315,7 +315,7 @@ _MEANS: Mapping[str, str] = {
 
 
 def text_of(condition: Condition) -> str:
-    """Return the condition's sentence in English: what happened; what to do.
+    """Return the condition's sentence in English: the event; the remedy.
 
     Raises:
         KeyError: a param that the sentence shows is missing, which is an error of the code that raised it.
@@ -324,12 +324,12 @@ def text_of(condition: Condition) -> str:
 
 
 def what_happened(condition: Condition) -> str:
-    """Return the first half of the sentence."""
+    """Return the event, which is the first half of the sentence."""
     return _filled(TEXTS[condition.code].happened, condition)
 
 
 def remedy_of(condition: Condition) -> str:
-    """Return the remedy; "" when the first half says it."""
+    """Return the remedy; "" when the event implies it."""
     return _filled(TEXTS[condition.code].remedy, condition)
 
 
@@ -355,14 +355,14 @@ def waiting_chunks(number: int) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds for people: 95 is "1 min 35 s"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s" if rounded % 60 else f"{rounded // 60} min"
+    if rounded < 86_400:
+        return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+    return f"{rounded // 86_400} d {rounded % 86_400 // 3600} h"
 
 
 class _Words(string.Formatter):

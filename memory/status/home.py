@@ -1,4 +1,4 @@
-"""Honest status of all agents of a home, and of what they share: processes, broker, cache, disk, versions.
+"""Status of all agents of a home, and of their shared parts: processes, broker, cache, disk, versions.
 
 One agent's: `memory.status.agent`.
 """
@@ -39,7 +39,7 @@ def build_status(settings: Settings, pending: PendingReader, *, deep: bool = Fal
 
     Nothing needs to run for it to be ok: a queue that does not answer is shown, and no trouble by itself.
     """
-    # First: what cannot be read of a broker that takes nothing new would make it look as if it were away.
+    # First: after a failed read, a broker that takes nothing new looks as if it were away.
     broker = broker_state(settings, pending)
     agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
     return whole_status(settings, agents, pending, sizes=home_sizes(settings, pending), broker=broker)
@@ -53,8 +53,8 @@ def whole_status(
     sizes: HomeSizes,
     broker: BrokerState | None = None,
 ) -> Status:
-    """Join the agents' statuses and what they share: a process that is not well makes none of them ok."""
-    everybody = len(agents) == len(settings.agents) > 1
+    """Join the agents' statuses and the shared parts. A process that is not well makes no agent ok."""
+    sees_all = len(agents) == len(settings.agents) > 1
     broker = broker or broker_state(settings, pending)
     processes = known_processes(pending)
     now = time.time()
@@ -77,7 +77,7 @@ def whole_status(
         version=recalld_version(),
         home=str(settings.home),
         agents=agents,
-        usage=spending(pending, "*", settings) if everybody else (),
+        usage=spending(pending, "*", settings) if sees_all else (),
         cache=sizes.cache,
         processes=tuple(map(with_problem, processes)),
         broker=broker,
@@ -154,13 +154,13 @@ def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
 
 def broker_state(settings: Settings, pending: PendingReader) -> BrokerState:
     """Return the state of the queue's server."""
-    found = pending.broker() or BrokerState(reachable=False, private=False)
-    return found.model_copy(update={"private": settings.broker.url is None})
+    broker = pending.broker() or BrokerState(reachable=False, private=False)
+    return broker.model_copy(update={"private": settings.broker.url is None})
 
 
 @cache
 def _sqlite_vec_version() -> str | None:
-    return next((one.version for one in distributions(name="sqlite-vec")), None)
+    return next((distribution.version for distribution in distributions(name="sqlite-vec")), None)
 
 
 def versions(broker: BrokerState) -> Versions:

@@ -101,11 +101,11 @@ def look_into_index(
                 return _look(sources, reader, state, counted, fingerprint=fingerprint, deep=deep)
     except RecalldError as error:
         trouble = error
-    found = difference(sources.files, None)
+    comparison = difference(sources.files, None)
     return IndexLook(
         state=state,
-        scan=found.scan,
-        disk=counted(found),
+        scan=comparison.scan,
+        disk=counted(comparison),
         text_search=Availability(available=trouble is None, reason=None if trouble is None else UNREADABLE),
         integrity=(*([Flaw(trouble)] if trouble is not None else []),) if deep else None,
         trouble=None if trouble is None else str(trouble),
@@ -141,16 +141,16 @@ def _look(
             notes.append(str(error))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
     remarks: list[str] = []
-    found = difference(sources.files, reader, known=KnownFiles(_telling(reader.files(), remarks)))
+    comparison = difference(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks)))
     failed = {(letter.source, letter.path) for letter in dead_letters}
-    dropped = sorted(key.path for key in found.left_out if (key.source, key.path) not in failed)
+    dropped = sorted(key.path for key in comparison.left_out if (key.source, key.path) not in failed)
     remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *sorted(remarks)]
     if len(remarks) > _MAX_NOTES:
         remarks[_MAX_NOTES:] = [f"... and {len(remarks) - _MAX_NOTES} more"]
     return IndexLook(
         state=state,
-        scan=found.scan,
-        disk=counted(found),
+        scan=comparison.scan,
+        disk=counted(comparison),
         text_search=Availability(available=reader.text_reason is None, reason=reader.text_reason),
         dead_letters=dead_letters,
         notes=(*remarks, *notes),
@@ -179,8 +179,8 @@ def dead_letter(row: DeadLetterRow) -> DeadLetter:
     )
 
 
-def _telling(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:
-    """Yield the same files, and put remarks on them down."""
+def _with_remarks(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:
+    """Yield the same files, and add the remarks on them to `remarks`."""
     for file in files:
         remarks += [f"{file.key.path}: {note}" for note in file.notes]
         yield file
@@ -198,8 +198,7 @@ def deep_findings(sources: StatusSources, integrity: Sequence[Flaw] | None) -> D
 def build_progress(generations: Generations, *, documents: int, rate: float) -> BuildState | None:
     """Look at the generation under construction; None when there is none.
 
-    `documents` is how many it will hold, about; `rate` how many vectors a second come in at the moment, 0 when that is
-    not known.
+    `documents` is the estimated number it will hold, `rate` the present number of new vectors a second (0: unknown).
 
     Raises:
         StoreUnreadable, StoreCorrupt: it cannot be read.
@@ -229,15 +228,15 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
 def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, rate: float) -> float | None:
     """Return the seconds until it may answer; None without an estimate.
 
-    The documents that are left take as long as those that are there did, from the beginning to the last commit (a pause
-    in between counts as work); then the vectors that wait come in at their rate.
+    Remaining documents take as long as the indexed ones did, from the beginning to the last commit (a pause counts as
+    work). Then the waiting vectors come in at `rate`.
     """
     seconds = 0.0
-    left = max(0, documents - counts.files)
-    if left:
+    remaining = max(0, documents - counts.files)
+    if remaining:
         if not counts.files or counts.last_commit_at is None or began is None:
             return None
-        seconds += max(0.0, counts.last_commit_at - began) * left / counts.files
+        seconds += max(0.0, counts.last_commit_at - began) * remaining / counts.files
     if counts.vectors_pending:
         if rate <= 0:
             return None

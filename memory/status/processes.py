@@ -74,12 +74,12 @@ class Pulses:
 
     def problems(self) -> list[str]:
         """Return the stuck and the ended threads, in words."""
-        ended = [
+        ended_threads = [
             f"its {pulse.name} thread has ended"
             for pulse in self._open()
             if pulse.thread is not None and pulse.thread.ident is not None and not pulse.thread.is_alive()
         ]
-        return ended + [
+        return ended_threads + [
             f"its {name} thread has been at the same step ({step}) for {seconds:.0f} s"
             for name, step, seconds in self._steps(longer_than=self._stalled_after_seconds)
         ]
@@ -128,7 +128,7 @@ def known_processes(
 
 
 def not_watched(states: Sequence[ProcessState]) -> Condition | None:
-    """Return why changed files are not noticed, when no process that watches is well; None when one is."""
+    """Return the condition for which no process notices changed files; None if a process does."""
     watching = [state for state in states if state.role == "watch"]
     if any(state.code is None for state in watching):
         return None
@@ -173,16 +173,15 @@ def outdated_conditions(states: Sequence[ProcessState], *, version: str, now: fl
             "commands": _commands([state for state, _ in those]),
         }
         yield Condition(code, file, min(last.changed_at, now), params)
-    for other in dict.fromkeys(state.version for state in staying if state.version not in (None, version)):
-        of_other = [state for state in staying if state.version == other]
+    for other_version in dict.fromkeys(state.version for state in staying if state.version not in (None, version)):
+        of_other = [state for state in staying if state.version == other_version]
         since = min(state.started_at for state in of_other)
-        yield Condition(
-            ConditionCode.VERSION_DIFFERS, str(other), since, {"version": version, "commands": _commands(of_other)}
-        )
+        params = {"version": version, "commands": _commands(of_other)}
+        yield Condition(ConditionCode.VERSION_DIFFERS, str(other_version), since, params)
 
 
 def _commands(states: Sequence[ProcessState]) -> str:
     roles = list(dict.fromkeys(state.role for state in states))
     # It starts the others.
-    named = ["up"] if "up" in roles else roles
-    return " and ".join(f"`recalld {role}`" for role in named)
+    named_roles = ["up"] if "up" in roles else roles
+    return " and ".join(f"`recalld {role}`" for role in named_roles)

@@ -1,4 +1,4 @@
-"""Vectors of an index: time until all are there, why there are none, what a rebuild would cost."""
+"""Vectors of an index: time until all are there, reasons for their absence, price of a rebuild."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG_SECONDS = 600.0
 #: Batch jobs that no worker looked at for so long are no reason to wait.
 LOOKED_AFTER_SECONDS = 900.0
 
-#: Seconds without a new vector or text after which what was measured before says nothing of now. A round is shorter.
+#: Seconds without a new vector or text after which a measured rate is out of date. A round is shorter.
 LATELY_SECONDS = 30.0
 
 #: Seconds that the next vectors may take though there is less to do: one request and its round.
@@ -60,7 +60,7 @@ def vector_progress(
     overdue = rate is not None and now - fresh > max(index.vectors_pending / rate, ROUND_SECONDS)
     if held_back or overdue:
         measured = eta = None
-    # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
+    # Without a provider nothing waits: keywords only was chosen, or status gives the reason.
     stuck = choice.provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
     return (
         VectorState(
@@ -85,7 +85,7 @@ def _advice(agent: AgentSettings, choice: ProviderChoice) -> str:
 def no_vectors(
     agent: str, choice: ProviderChoice, *, files: int = 0, ready: int = 0, pending: int = 0
 ) -> Condition | None:
-    """Return why an agent's documents are found by keyword only; None when they are embedded, or keywords were chosen.
+    """Return the condition of keywords only; None when documents are embedded, or keywords were chosen.
 
     `files`, and the vectors that are `ready` and `pending`, are those of its index.
     """

@@ -212,11 +212,13 @@ def test_what_makes_status_not_ok_is_a_problem_of_the_doctor_with_what_to_do(
     commands.say("index")
     assert commands.run("doctor")[0] == commands.run("status")[0] == 0
     breakage(workspace)
-    assert commands.run("status")[0] == 4
+    red, shown, _ = commands.run("status", "--json")
+    [trouble] = json.loads(shown)["agents"][0]["troubles"]
     code, out, _ = commands.run("doctor", "--json")
     problems: list[dict[str, Any]] = [one for one in json.loads(out)["findings"] if one["level"] == "problem"]
     assert (code, [said in one["message"] for one in problems]) == (4, [True]), problems
     assert problems[0]["action"]
+    assert (red, problems[0]["code"]) == (4, trouble["code"])
 
 
 def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(

@@ -9,9 +9,11 @@ from memory.status.agent import (
     SILENCE_SECONDS,
     endpoint_conditions,
     figure_conditions,
+    in_words,
 )
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import VectorProgress
+from schemas.search import SearchAnswer
 from schemas.status import BuildState, EndpointCondition, EndpointStatus, IndexState, QueueState
 
 NOW = 1_000_000.0
@@ -91,3 +93,17 @@ def test_an_endpoint_is_silent(seconds: float | None, vectors_ago: float | None,
     found = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
     codes = [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
     assert codes == [ConditionCode.PROVIDER_SILENT] * silent
+
+
+def test_a_condition_in_words_is_the_same_condition_for_the_doctor():
+    condition = Condition(ConditionCode.PROVIDER_REFUSES, "openai", params={"error": "bad key"})
+    [trouble] = in_words([condition], now=NOW)
+    assert isinstance(trouble, Condition)
+    assert (trouble.code, trouble.subject, trouble.params) == (condition.code, "openai", condition.params)
+    assert (trouble.since, trouble.part) == (NOW, "provider openai"), "it was found just now"
+
+
+def test_an_answer_with_a_code_of_a_later_version_is_understood():
+    answer = SearchAnswer.model_validate_json('{"conditions": [{"code": "of_tomorrow", "subject": "main"}]}')
+    assert [condition.code for condition in answer.conditions] == ["of_tomorrow"]
+    assert answer.model_dump(exclude_none=True)["conditions"][0]["code"] == "of_tomorrow"
