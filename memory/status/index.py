@@ -211,7 +211,7 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         counts = reader.counts()
     finally:
         reader.close()
-    began = begun_at(name)
+    began_at = begun_at(name)
     return BuildState(
         generation=name,
         files=counts.files,
@@ -219,13 +219,13 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         chunks=counts.chunks,
         vectors_ready=counts.vectors_ready,
         vectors_pending=counts.vectors_pending,
-        begun_at=began,
-        last_change_at=counts.last_commit_at or began,
-        eta_seconds=seconds_left(counts, began=began, documents=documents, rate=rate),
+        begun_at=began_at,
+        last_change_at=counts.last_commit_at or began_at,
+        eta_seconds=seconds_left(counts, began_at=began_at, documents=documents, rate=rate),
     )
 
 
-def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, rate: float) -> float | None:
+def seconds_left(counts: IndexCounts, *, began_at: float | None, documents: int, rate: float) -> float | None:
     """Return the seconds until it may answer; None without an estimate.
 
     Remaining documents take as long as the indexed ones did, from the beginning to the last commit (a pause counts as
@@ -234,9 +234,9 @@ def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, ra
     seconds = 0.0
     remaining = max(0, documents - counts.files)
     if remaining:
-        if not counts.files or counts.last_commit_at is None or began is None:
+        if not counts.files or counts.last_commit_at is None or began_at is None:
             return None
-        seconds += max(0.0, counts.last_commit_at - began) * remaining / counts.files
+        seconds += max(0.0, counts.last_commit_at - began_at) * remaining / counts.files
     if counts.vectors_pending:
         if rate <= 0:
             return None

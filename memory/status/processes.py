@@ -164,15 +164,15 @@ def outdated_conditions(states: Sequence[ProcessState], *, version: str, now: fl
     staying = [state for state in states if state.role != _PASSING]
     changed = [(state, state.outdated) for state in staying if state.outdated is not None]
     for file in dict.fromkeys(outdated.file for _, outdated in changed):
-        those = [(state, outdated) for state, outdated in changed if outdated.file == file]
-        last = max((outdated for _, outdated in those), key=lambda outdated: outdated.changed_at)
-        code = ConditionCode.SETTINGS_INVALID if last.invalid else ConditionCode.SETTINGS_CHANGED
+        readers = [(state, outdated) for state, outdated in changed if outdated.file == file]
+        newest = max((outdated for _, outdated in readers), key=lambda outdated: outdated.changed_at)
+        code = ConditionCode.SETTINGS_INVALID if newest.invalid else ConditionCode.SETTINGS_CHANGED
         params: dict[str, Param] = {
-            "changed_at": last.changed_at,
-            "read_at": min(outdated.read_at for _, outdated in those),
-            "commands": _commands([state for state, _ in those]),
+            "changed_at": newest.changed_at,
+            "read_at": min(outdated.read_at for _, outdated in readers),
+            "commands": _commands([state for state, _ in readers]),
         }
-        yield Condition(code, file, min(last.changed_at, now), params)
+        yield Condition(code, file, min(newest.changed_at, now), params)
     for other_version in dict.fromkeys(state.version for state in staying if state.version not in (None, version)):
         of_other = [state for state in staying if state.version == other_version]
         since = min(state.started_at for state in of_other)

@@ -1,7 +1,7 @@
-"""Processes of this machine, and the files of a home by which they find each other and status sees them.
+"""Processes of this machine, and the files of a home by which they find each other and status finds them.
 
-A file is derived: where it is gone, damaged or unreadable, its writer makes it again. It names
-its writer by number and time of birth, so that another process of the same number is not taken for it.
+The files are derived: the writer of a file makes it again if it is gone, damaged or unreadable. A file names its writer
+by process id and time of birth, so that a later process with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from schemas.status import WatchingState
 
 #: Record of the process started as a home's broker: its id, the folder's inode, the process's time of birth.
-_NOTED = Path("broker") / "server"
+_SERVER_RECORD = Path("broker") / "server"
 
-#: There from the start of work to its orderly end with nothing left: marks, messages, a document that kills processes.
+#: Present from the start of work until its orderly end, without remaining marks, messages or quarantined documents.
 _UNFINISHED = Path("run") / "unfinished"
 
 #: A unix socket's path may hold 107 bytes on Linux and 103 on macOS.
@@ -47,24 +47,24 @@ def is_alive(pid: object) -> bool:
 
 
 def born(pid: int) -> str | None:
-    """Return a word that no other process of the same number has; None where the system has none."""
+    """Return the time of birth of a process, as its system writes it; None on a system without."""
     fields = _stat(pid)
     return fields[_BORN] if len(fields) > _BORN else None
 
 
 def is_the_same(pid: int, when_born: str | None) -> bool:
-    """Return True if the process of that number still is the one born then."""
+    """Return True if the process with that id runs, and was born at `when_born` (None: at any time)."""
     if not is_alive(pid):
         return False
     fields = _stat(pid)
     if fields and fields[_STATE] == "Z":
-        return False  # it ended; its parent has not looked yet
+        return False  # it ended; its parent has not waited for it yet
     now = fields[_BORN] if len(fields) > _BORN else None
     return when_born is None or now is None or now == when_born
 
 
 def is_stopped(pid: int) -> bool:
-    """Return True if a signal or a debugger stopped the process; False where the system does not tell."""
+    """Return True if a signal or a debugger stopped the process; False on a system without /proc."""
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
@@ -86,14 +86,14 @@ def socket_path(home: Path) -> Path:
 
 
 def note_server(home: Path, pid: int) -> None:
-    """Record the process started as this home's broker: it cannot be asked when it does not answer."""
-    (home / _NOTED).write_text(f"{pid} {_inode(home)} {born(pid) or ''}", encoding="ascii")
+    """Record the process started as this home's broker, to be found even while it does not answer."""
+    (home / _SERVER_RECORD).write_text(f"{pid} {_inode(home)} {born(pid) or ''}", encoding="ascii")
 
 
 def server_pid(home: Path) -> int | None:
     """Return the living private broker of this home, even if it does not answer; None without one."""
     try:
-        pid, inode, when_born = (home / _NOTED).read_text(encoding="ascii").split(" ")
+        pid, inode, when_born = (home / _SERVER_RECORD).read_text(encoding="ascii").split(" ")
         # A copied home names the server of its original.
         return int(pid) if inode == _inode(home) and is_the_same(int(pid), when_born or None) else None
     except (OSError, ValueError):
@@ -101,11 +101,11 @@ def server_pid(home: Path) -> int | None:
 
 
 def _inode(home: Path) -> str:
-    return str((home / _NOTED).parent.stat().st_ino)
+    return str((home / _SERVER_RECORD).parent.stat().st_ino)
 
 
 def frozen_pid(home: Path) -> int | None:
-    """Return the private broker of this home if a signal stopped it: it takes calls and answers none."""
+    """Return the private broker of this home if a signal stopped it: connections open, and no answer comes."""
     pid = server_pid(home)
     return pid if pid is not None and is_stopped(pid) else None
 
@@ -117,7 +117,7 @@ def note_unfinished(home: Path) -> None:
 
 
 def note_finished(home: Path) -> None:
-    """Record that work of this home ended with nothing left."""
+    """Record that work of this home ended, and none remains."""
     (home / _UNFINISHED).unlink(missing_ok=True)
 
 
@@ -176,7 +176,7 @@ def this_process() -> dict[str, int | str | None]:
 
 
 def write_hooks_state(home: Path, url: str) -> None:
-    """Record where this process takes hooks; `url` ends where the program's name belongs.
+    """Record the URL at which this process takes hooks; the program's name belongs at its end.
 
     Raises:
         OSError: the home folder cannot be written.
@@ -185,10 +185,10 @@ def write_hooks_state(home: Path, url: str) -> None:
 
 
 def read_hooks_state(home: Path) -> str | None:
-    """Return where hooks may be sent, None while no process takes them."""
+    """Return the URL for hooks, None while no process takes them."""
     state = _object(read_derived(home / HOOKS_STATE_PATH))
     url = state.get("url")
-    return url if isinstance(url, str) and _lives(state) else None
+    return url if isinstance(url, str) and _is_writer_alive(state) else None
 
 
 def remove_hooks_state(home: Path) -> None:
@@ -203,7 +203,7 @@ def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     from schemas.status import WatchingState
 
     state = _object(_object(read_derived(home / WATCH_STATE_PATH)).get(agent_id))
-    if not _lives(state):
+    if not _is_writer_alive(state):
         return None
     reason, overflows = state.get("reason"), state.get("overflows")
     event_at, compared_at = (
@@ -219,8 +219,8 @@ def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     )
 
 
-def _lives(state: Mapping[str, Any]) -> bool:
-    """Return True if the process that wrote these entries runs, and is not another one of its number."""
+def _is_writer_alive(state: Mapping[str, Any]) -> bool:
+    """Return True if the process that wrote these entries still runs."""
     pid, when_born = state.get("pid"), state.get("born")
     return isinstance(pid, int) and is_the_same(pid, when_born if isinstance(when_born, str) else None)
 

@@ -45,8 +45,8 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
 
 def test_the_rest_takes_as_long_as_the_work_before_and_vectors_come_at_their_rate() -> None:
     counts = IndexCounts(files=20, vectors_pending=50, last_commit_at=1_060.0)
-    assert seconds_left(counts, began=1_000.0, documents=60, rate=5.0) == 60 * 40 / 20 + 10
-    assert seconds_left(counts, began=1_000.0, documents=20, rate=5.0) == 10
-    assert seconds_left(counts, began=1_000.0, documents=20, rate=0.0) is None
-    assert seconds_left(IndexCounts(), began=1_000.0, documents=20, rate=5.0) is None
-    assert seconds_left(IndexCounts(), began=None, documents=0, rate=0.0) == 0
+    assert seconds_left(counts, began_at=1_000.0, documents=60, rate=5.0) == 60 * 40 / 20 + 10
+    assert seconds_left(counts, began_at=1_000.0, documents=20, rate=5.0) == 10
+    assert seconds_left(counts, began_at=1_000.0, documents=20, rate=0.0) is None
+    assert seconds_left(IndexCounts(), began_at=1_000.0, documents=20, rate=5.0) is None
+    assert seconds_left(IndexCounts(), began_at=None, documents=0, rate=0.0) == 0
