@@ -166,7 +166,7 @@ def test_status_is_not_ok_exactly_if_a_condition_says_why(
         assert status.ok is not bool(status.troubles)
         lost = status.disk.missing + status.disk.stale + status.disk.vanished
         failed = bool(status.dead_letters or status.integrity or reported)
-        stuck = lost > status.queue.pending_set + len(status.dead_letters) or (pending is None and queue_expected)
+        stuck = lost > status.queue.pending + len(status.dead_letters) or (pending is None and queue_expected)
         assert not (status.ok and (failed or stuck or index == "damaged"))
         if index == "damaged":
             assert ConditionCode.INDEX_UNREADABLE in {trouble.code for trouble in status.troubles}
