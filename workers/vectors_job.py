@@ -69,7 +69,7 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 indexer.supply,
                 agent=agent,
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
-                held=indexer.held_vectors,
+                stored_vectors=indexer.held_vectors,
                 only=turn.inline,
                 stopping=runtime.stopping.is_set,
                 rounds=rounds,

@@ -1,4 +1,4 @@
-"""Changes of documents on their way into the index: their difference from it, and what is committed together."""
+"""Changes of documents on their way into the index: their difference from it, and the batches of one commit."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class StoredChunks:
         for chunk in stored:
             self._rows[chunk.text_hash].append(chunk)
 
-    def taken_over(self, cut: Iterable[CutChunk]) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...]]:
+    def take_over(self, cut: Iterable[CutChunk]) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...]]:
         """Take over chunks with the texts of the new version; return the chunks to add, and those that move."""
         added: list[CutChunk] = []
         moved: list[KeptChunk] = []
-        for new in cut:
-            if not (same := self._rows[new.text_hash]):
-                added.append(new)
+        for chunk in cut:
+            if not (old_chunks := self._rows[chunk.text_hash]):
+                added.append(chunk)
                 continue
-            old = same.popleft()
-            place = (new.ordinal, new.start_line, new.end_line)
+            old = old_chunks.popleft()
+            place = (chunk.ordinal, chunk.start_line, chunk.end_line)
             if self._stale or (old.ordinal, old.start_line, old.end_line) != place:
-                moved.append(KeptChunk(old.id, *place, new.said_at))
+                moved.append(KeptChunk(old.id, *place, chunk.said_at))
         return tuple(added), tuple(moved)
 
-    def left(self) -> tuple[int, ...]:
-        """Return the ids of the chunks that were not taken over."""
+    def remaining_ids(self) -> tuple[int, ...]:
+        """Return the ids of the chunks that the new version does not hold."""
         return tuple(chunk.id for rows in self._rows.values() for chunk in rows)
 
 
@@ -61,10 +61,10 @@ def byte_limit(provider: EmbeddingProvider | None) -> int:
 def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
     """Return the chunks that hold more than white space, each short enough for the provider."""
     chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, max_bytes=byte_limit(provider))
-    kept = (chunk for chunk in chunks if chunk.text.strip())
+    filled = (chunk for chunk in chunks if chunk.text.strip())
     return [
         CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
-        for ordinal, chunk in enumerate(kept)
+        for ordinal, chunk in enumerate(filled)
     ]
 
 
@@ -79,8 +79,8 @@ MAX_DOCUMENTS_PER_COMMIT = 128
 class IndexReport:
     """Counts of an indexing run, in documents and chunks.
 
-    `again` is the reason why some documents need another attempt, None without any. `left` counts documents that the
-    run did not finish in time. `commits` is the number of transactions.
+    `again` is the reason why some documents need another attempt, None without any. `unfinished` counts documents for
+    which the time was too short. `commits` is the number of transactions.
     """
 
     documents: int = 0
@@ -90,7 +90,7 @@ class IndexReport:
     added: int = 0
     removed: int = 0
     vectors_missing: int = 0
-    left: int = 0
+    unfinished: int = 0
     commits: int = 0
     again: Transient | None = None
 
@@ -110,7 +110,7 @@ class Plan:
     resumable: bool = False
     meanings: tuple[str, ...] = ()
 
-    def finished(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite:
+    def with_vectors(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite:
         """Return the write with its new chunks and their vectors or refusals, looked up by text hash."""
         added = []
         for chunk in self.added:
@@ -132,10 +132,10 @@ class Plan:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """Documents that are committed together: `plans`, `others` without new chunks, and `done` ones with no change."""
+    """Documents of one commit: `plans`, `other_changes` without new chunks, and `done` documents without a change."""
 
     plans: list[Plan] = field(default_factory=list)
-    others: list[DocumentChange] = field(default_factory=list)
+    other_changes: list[DocumentChange] = field(default_factory=list)
     done: list[DocumentKey] = field(default_factory=list)
     chunks: int = 0
     vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class CommitBatch:
     deadline: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.plans) + len(self.others) + len(self.done)
+        return len(self.plans) + len(self.other_changes) + len(self.done)
 
     @property
     def full(self) -> bool:

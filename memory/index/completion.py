@@ -39,16 +39,16 @@ _COMPARED = "compared"
 def differences(indexer: Indexer) -> list[DocumentKey]:
     """Return the documents in which the disk and the written index differ, without failed and ignored ones."""
     store, files = indexer.target(), indexer.files
-    found = difference(files, store)
-    changed = [*found.scan.documents, *found.gone]
+    comparison = difference(files, store)
+    changed = [*comparison.scan.documents, *comparison.gone]
     # A scan finds transcripts of imported folders only on request.
-    others = {*(key for key in found.absent if key.is_transcript), *missing_transcripts(indexer)}.difference(changed)
-    if others:
+    absent = {key for key in comparison.absent if key.is_transcript}
+    if transcripts := absent.union(missing_transcripts(indexer)).difference(changed):
         imported = files.scan(imported=True, but=KnownFiles(store.files())).documents
-        changed += sorted(others & imported.keys())
+        changed += sorted(transcripts & imported.keys())
     # A document with refused chunks was read, so its next version is read as well.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
-    return [key for key in changed if key not in failed and key not in found.left_out]
+    return [key for key in changed if key not in failed and key not in comparison.left_out]
 
 
 def is_unasked(indexer: Indexer) -> bool:
@@ -59,8 +59,8 @@ def is_unasked(indexer: Indexer) -> bool:
 def note_asked(indexer: Indexer) -> None:
     """Record that the documents missing from the generation were requested, and the account that receives its texts."""
     store, account = indexer.target(), _account(indexer)
-    known = not account or store.meta(_ASKED) is not None
-    store.set_meta({_COMPARED: "1"} if known else {_COMPARED: "1", _ASKED: account})
+    is_recorded = not account or store.meta(_ASKED) is not None
+    store.set_meta({_COMPARED: "1"} if is_recorded else {_COMPARED: "1", _ASKED: account})
 
 
 def release_refused(indexer: Indexer) -> int:
@@ -89,12 +89,12 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     They lie in folders that are not mounted or cannot be listed. CURRENT keeps answering while there are any.
     """
     with _answering(indexer) as reader:
-        found = difference(indexer.files, reader)
-    if found.scan.complete:
+        comparison = difference(indexer.files, reader)
+    if comparison.scan.complete:
         return []
     store = indexer.target()
-    lacking = [key for key in found.absent if not key.is_transcript and store.file(key) is None]
-    return [key for key in lacking if found.hides(indexer.files, key)]
+    lacking = [key for key in comparison.absent if not key.is_transcript and store.file(key) is None]
+    return [key for key in lacking if comparison.hides(indexer.files, key)]
 
 
 def complete_generation(indexer: Indexer) -> bool:
@@ -108,11 +108,11 @@ def complete_generation(indexer: Indexer) -> bool:
         return False
     indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))
-    wanted = indexer.fingerprint()
-    if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
+    fingerprint = indexer.fingerprint()
+    if embedding_of(fingerprint.description) != NO_VECTORS and store.pending_chunks(1):
         return False  # even in a process without a key: CURRENT has vectors
     note_asked(indexer)
-    done = indexer.generations.complete(wanted.digest)
+    done = indexer.generations.complete(fingerprint.digest)
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
     return done
@@ -130,12 +130,12 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         if reader is None:
             return []
         transcripts = [file.key for file in reader.files() if file.key.is_transcript]
-        lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
-        out = indexer.files.left_out(lacking)
+        lacking = [key for key in transcripts if (copied := target.file(key)) is None or copied.stat == FORGOTTEN]
+        ignored = indexer.files.left_out(lacking)
         # Few have archives, and looking for those of one lists its folder.
         archived = {archived_path(file.key.path) for file in target.files() if file.key.is_transcript}
-        held = {key for key in lacking if key.path in archived and is_archived(indexer.files, key, target, reader)}
-        return [key for key in lacking if key not in out and key not in held]
+        rest = [key for key in lacking if key not in ignored]
+        return [key for key in rest if key.path not in archived or not is_archived(indexer.files, key, target, reader)]
 
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
@@ -145,8 +145,8 @@ def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
         if reader is None:
             return
         for key in keys:
-            if (known := reader.file(key)) is not None:
-                _copy(indexer, reader, target, known)
+            if (file := reader.file(key)) is not None:
+                _copy(indexer, reader, target, file)
 
 
 @contextmanager
@@ -157,31 +157,31 @@ def _answering(indexer: Indexer) -> Iterator[StoreReader | None]:
         yield reader
 
 
-def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:
-    ids = [chunk.id for chunk in reader.chunks_of(known.key)]
+def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFile) -> None:
+    ids = [chunk.id for chunk in reader.chunks_of(file.key)]
     # After a crash the copy starts again, with the chunks that the target has by then.
-    rows = target.chunks_of(known.key)
+    rows = target.chunks_of(file.key)
     stored = StoredChunks(rows, stale=True)
-    expected = target.transcript(known.key) or target.revision(known.key)
+    expected = target.transcript(file.key) or target.revision(file.key)
     starts = range(0, max(1, len(ids)), MAX_CHUNKS_PER_COMMIT)
     for start in starts:
-        added, moved = stored.taken_over(_cut(indexer, reader, ids[start : start + MAX_CHUNKS_PER_COMMIT], first=start))
+        added, moved = stored.take_over(_cut(indexer, reader, ids[start : start + MAX_CHUNKS_PER_COMMIT], first=start))
         last = start == starts[-1]
         write = DocumentWrite(
-            known.key,
+            file.key,
             expected,
-            known.stat if last else FORGOTTEN,
+            file.stat if last else FORGOTTEN,
             NOWHERE.digest,
             moved=moved,
-            removed=stored.left() if last else (),
-            notes=known.notes,
+            removed=stored.remaining_ids() if last else (),
+            notes=file.notes,
             mark=NOWHERE,  # if the file returns, the indexer reads it from its start
             stale_from=0 if rows and start == 0 else None,
             complete=last,
         )
         identity = embedding_of(target.meta("identity"))
         vectors = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
-        target.write([Plan(write, added).finished(vectors, identity)])
+        target.write([Plan(write, added).with_vectors(vectors, identity)])
         expected = NOWHERE
 
 

@@ -85,7 +85,7 @@ class _Work:
                 self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
             for meaning in plan.meanings:
                 self.texts.setdefault(text_hash(meaning), estimate_tokens(meaning))
-        for change in batch.others:
+        for change in batch.other_changes:
             if isinstance(change, DocumentDelete) and self.target is not None:
                 self.removed.update(chunk.id for chunk in self.target.chunks_of(change.key))
         return bool(batch.plans)
@@ -145,14 +145,14 @@ def estimate(
             return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=why)
         if target is not None:
             work.add_pending(target)
-        known = set() if cache is None else cache.holds(identity, list(work.texts))
+        paid = set() if cache is None else cache.holds(identity, list(work.texts))
         for reader in (target, answering):
             if reader is not None and (reader is target or embedding_of(reader.meta("identity")) == identity):
-                known |= _held(reader, [text_hash for text_hash in work.texts if text_hash not in known])
+                paid |= _held(reader, [text_hash for text_hash in work.texts if text_hash not in paid])
     if bought is not None:
-        known |= {text_hash for text_hash in work.texts if (identity, text_hash) in bought}
+        paid |= {text_hash for text_hash in work.texts if (identity, text_hash) in bought}
         bought |= {(identity, text_hash) for text_hash in work.texts}
-    sizes = [tokens for text_hash, tokens in work.texts.items() if text_hash not in known]
+    sizes = [tokens for text_hash, tokens in work.texts.items() if text_hash not in paid]
     batch = (
         batch_from is not None
         and len(sizes) >= batch_from

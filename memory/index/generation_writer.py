@@ -91,15 +91,15 @@ def require_room(current: Path, *, free: Callable[[Path], int | None] = free_byt
     Raises:
         NoRoom: too few bytes are free.
     """
-    left = free(current.parent)
+    available = free(current.parent)
     present = sum(
         part.stat().st_size for end in ("", "-wal") if (part := current.with_name(current.name + end)).exists()
     )
     needed = int(present * GROWTH) + RESERVE_BYTES
-    if left is not None and left < needed:
+    if available is not None and available < needed:
         raise NoRoom(
-            f"a new index beside the present one needs about {needed / 1e6:,.0f} MB, and {left / 1e6:,.0f} MB are free "
-            f"in {current.parent}; free some and it is built (the present one answers meanwhile)"
+            f"a new index beside the present one needs about {needed / 1e6:,.0f} MB, and {available / 1e6:,.0f} MB are "
+            f"free in {current.parent}; free some and it is built (the present one answers meanwhile)"
         )
 
 
@@ -155,7 +155,7 @@ class GenerationWriter(Generations):
                 "for long, their settings or keys differ: start both again with the same ones"
             )
 
-    def open_writer(self, wanted: Fingerprint) -> list[Store]:
+    def open_writer(self, fingerprint: Fingerprint) -> list[Store]:
         """Return the generations that a worker writes to, the target first. The caller must not close them.
 
         Without a generation, a new one is made and answers at once. If NEXT has this identity: NEXT, then CURRENT,
@@ -167,16 +167,16 @@ class GenerationWriter(Generations):
             NoRoom: a new NEXT does not fit on the disk; CURRENT keeps answering.
             NotOwner: CURRENT and NEXT have other fingerprints, and another process owns them.
         """
-        names = self._obeyed(wanted)
+        names = self._names_to_write(fingerprint)
         if names is None:
             with self._locked():
-                names = self._obeyed(wanted) or self._begun(wanted)
+                names = self._names_to_write(fingerprint) or self._make_missing(fingerprint)
         try:
             return [self._store(names[0]), *self._readable(names[1:])]
         except (StoreUnreadable, StoreCorrupt):
             if all((self.folder / name).exists() for name in names):
                 raise
-            return self.open_writer(wanted)  # one was replaced and deleted meanwhile
+            return self.open_writer(fingerprint)  # one was replaced and deleted meanwhile
 
     def is_first(self, store: Store) -> bool:
         """Return True if a store is still the target. Changes written to another store alone may be lost."""
@@ -197,37 +197,37 @@ class GenerationWriter(Generations):
         names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
         return list(self._readable([name for name in names if name is not None]))
 
-    def _obeyed(self, wanted: Fingerprint) -> list[str] | None:
+    def _names_to_write(self, fingerprint: Fingerprint) -> list[str] | None:
         """Return the names of the generations to write; None if they have to be made first."""
         current, target = self._existing(CURRENT), self._existing(NEXT)
-        if current is None or current == target or not self._has(target or current, wanted.digest):
+        if current is None or current == target or not self._has(target or current, fingerprint.digest):
             return None
         return [current] if target is None else [target, current]
 
-    def _begun(self, wanted: Fingerprint) -> list[str]:
+    def _make_missing(self, fingerprint: Fingerprint) -> list[str]:
         """Make the missing generations; return the names to write. The caller holds the folder's lock."""
         current, target = self._existing(CURRENT), self._existing(NEXT)
         if target == current:
             target = None  # a crash right after a flip
         if current is None:
-            current = self._left_behind(wanted.digest, but=target)
-            if current is None and target is not None and self._has(target, wanted.digest):
+            current = self._lost_current(fingerprint.digest, but=target)
+            if current is None and target is not None and self._has(target, fingerprint.digest):
                 current, target = target, None  # half an index is better than none
-            current = current or self._create(wanted)
+            current = current or self._create(fingerprint)
             self._point(CURRENT, current)
-        if target is not None and self._has(target, wanted.digest):
+        if target is not None and self._has(target, fingerprint.digest):
             return [target, current]
-        if target is not None or not self._has(current, wanted.digest):
+        if target is not None or not self._has(current, fingerprint.digest):
             self.require_owner()
         self._point(NEXT, None)  # the settings went back before it was finished, or its space may be needed
-        if self._has(current, wanted.digest):
+        if self._has(current, fingerprint.digest):
             return [current]
         self._require_room(current)
-        target = self._create(wanted)
+        target = self._create(fingerprint)
         self._point(NEXT, target)
         return [target, current]
 
-    def _left_behind(self, fingerprint: str, *, but: str | None) -> str | None:
+    def _lost_current(self, fingerprint: str, *, but: str | None) -> str | None:
         """Return the name of the unreferenced generation that a lost CURRENT most probably named, None without any.
 
         Generations with this fingerprint come first, then those with the most files. The result may hold documents that
@@ -240,10 +240,10 @@ class GenerationWriter(Generations):
                 if reader is not None:
                     with closing(reader):
                         ranked.append((reader.meta("fingerprint") == fingerprint, reader.counts().files, path.name))
-        ranked = [one for one in ranked if one[1]]
+        ranked = [entry for entry in ranked if entry[1]]
         return max(ranked)[2] if ranked else None
 
-    def begin(self, wanted: Fingerprint, *, force: bool = False, instead_of: Fingerprint | None = None) -> None:
+    def begin(self, fingerprint: Fingerprint, *, force: bool = False, instead_of: Fingerprint | None = None) -> None:
         """Begin a NEXT with this identity unless there is one; with `force` in any case, even with little free space.
 
         `instead_of` is the identity that the same settings have without a rebuild.
@@ -254,15 +254,16 @@ class GenerationWriter(Generations):
         """
         with self._locked():
             current, target = self._existing(CURRENT), self._existing(NEXT)
-            there = target is not None and target != current and self._has(target, wanted.digest)
-            if there and not force:
+            exists = target is not None and target != current and self._has(target, fingerprint.digest)
+            if exists and not force:
                 return
             if current is not None:
-                if not (there or any(self._has(current, one.digest) for one in (wanted, instead_of or wanted))):
+                identities = (fingerprint, instead_of or fingerprint)
+                if not exists and not any(self._has(current, identity.digest) for identity in identities):
                     self.require_owner()
                 if not force:
                     self._require_room(current)
-            self._point(NEXT, self._create(wanted))
+            self._point(NEXT, self._create(fingerprint))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
@@ -290,8 +291,8 @@ class GenerationWriter(Generations):
 
         `suspect` is `StoreCorrupt.generation`.
         """
-        named = dict.fromkeys(name for name in (self._existing(CURRENT), self._existing(NEXT)) if name is not None)
-        damaged = {name: None for name in named if name == suspect or not self._is_sound(name)}
+        names = dict.fromkeys(name for name in (self._existing(CURRENT), self._existing(NEXT)) if name is not None)
+        damaged = {name: None for name in names if name == suspect or not self._is_sound(name)}
         return [self.set_aside(name) for name in damaged]
 
     def set_aside(self, name: str) -> Path:
@@ -318,8 +319,8 @@ class GenerationWriter(Generations):
     def _sweep(self, older_than_seconds: float, kept_corrupt: int | None) -> None:
         unused, corrupt = self.leftovers()
         # Without CURRENT, one of the unreferenced generations was the live one: keep them all.
-        kept = self._existing(CURRENT) is None
-        surplus = [path for path in unused if not kept and time.time() - path.stat().st_mtime >= older_than_seconds]
+        is_lost = self._existing(CURRENT) is None
+        surplus = [path for path in unused if not is_lost and time.time() - path.stat().st_mtime >= older_than_seconds]
         if kept_corrupt is not None:
             times = {path: int(path.name.rpartition("-")[2]) for path in corrupt}
             corrupt.sort(key=times.__getitem__, reverse=True)
@@ -354,16 +355,16 @@ class GenerationWriter(Generations):
         name = self.pointer(pointer)
         return name if name is not None and (self.folder / name).exists() else None
 
-    def _create(self, wanted: Fingerprint) -> str:
+    def _create(self, fingerprint: Fingerprint) -> str:
         """Make an empty generation; return its name."""
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', wanted.digest)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
+        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
         create_generation(
             self.folder / name,
             self._options,
-            fingerprint=wanted.digest,
-            description=wanted.description,
-            takeover=wanted.takeover,
+            fingerprint=fingerprint.digest,
+            description=fingerprint.description,
+            takeover=fingerprint.takeover,
         )
         return name
 

@@ -143,10 +143,10 @@ class Generations:
             return [], []
         damaged = [path for path in paths if _CORRUPT.match(path.name)]
         try:
-            named = {self.pointer(CURRENT), self.pointer(NEXT)}
+            referenced = {self.pointer(CURRENT), self.pointer(NEXT)}
         except StoreUnreadable:
             return [], damaged
-        return [path for path in paths if path.name.endswith(".sqlite") and path.name not in named], damaged
+        return [path for path in paths if path.name.endswith(".sqlite") and path.name not in referenced], damaged
 
     def open_named(self, name: str, *, any_format: bool = False) -> StoreReader | None:
         """Open a generation by its name, None if it is gone. `any_format`: see `StoreReader`.

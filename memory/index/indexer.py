@@ -51,7 +51,7 @@ class _Run:
     """Values that all steps of one run share. Without a `lane`, the run buys nothing and mirrors another one."""
 
     target: Store
-    others: Sequence[Store] = ()
+    mirrors: Sequence[Store] = ()
     lane: Lane | None = None
     on_done: Callable[[Sequence[DocumentKey]], None] = lambda _keys: None
     out_of_time: Callable[[], bool] = lambda: False
@@ -95,7 +95,7 @@ class Indexer:
         """Bring documents up to date. `on_done` receives documents after their contents are committed.
 
         `keys` are taken one by one while there is time. A transcript that is `out_of_time` before its end counts as
-        `left` in the report; the next run continues there.
+        `unfinished` in the report; the next run continues there.
 
         Raises:
             NoRoom: a new generation does not fit on the disk. CURRENT has the documents as far as it can hold them;
@@ -105,7 +105,7 @@ class Indexer:
             NotOwner: the documents are left to the owner of the indexes.
         """
         try:
-            target, *others = self.generations.open_writer(self.fingerprint())
+            target, *mirrors = self.generations.open_writer(self.fingerprint())
         except NoRoom:
             # Changes reach the answering generation nevertheless.
             for answering in self.generations.open_existing()[-1:]:
@@ -114,7 +114,7 @@ class Indexer:
         if target.text_reason is not None:
             # Stop before anything is paid for that cannot be written.
             raise KeywordsUnavailable(f"nothing is indexed by this process: {target.text_reason}")
-        run = _Run(target, others, lane, on_done, out_of_time)
+        run = _Run(target, mirrors, lane, on_done, out_of_time)
         self._run(run, keys, attempt=0)
         return run.report
 
@@ -136,14 +136,14 @@ class Indexer:
 
         `identity` is the embedding's identity, by default that of this process's provider.
         """
-        found: dict[str, Vector] = {}
+        vectors: dict[str, Vector] = {}
         if not hashes:
-            return found
+            return vectors
         for store in self.generations.open_stores():
             if embedding_of(store.meta("identity")) == (identity or self.supply.identity):
-                left = [digest for digest in hashes if digest not in found]
-                found |= store.vectors_by_hash(left)
-        return found
+                missing = [digest for digest in hashes if digest not in vectors]
+                vectors |= store.vectors_by_hash(missing)
+        return vectors
 
     # The steps of a document -----------------------------------------------------------------------
 
@@ -165,9 +165,9 @@ class Indexer:
                     while len(flight) > in_flight or (flight and flight[0].ticket is None):
                         self._commit(run, flight.popleft(), attempt)
                     if planner.resumable and run.out_of_time():
-                        run.report.left += 1
+                        run.report.unfinished += 1
                         break
-            if run.report.left:
+            if run.report.unfinished:
                 break
         if len(planner.batch):
             send()
@@ -229,13 +229,13 @@ class Indexer:
         # A document larger than a transaction gets its keywords now and its vectors in slices.
         identity = embedding_of(run.target.meta("identity"))
         changes = [
-            plan.finished(
+            plan.with_vectors(
                 batch.vectors if run.lane is None or len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity
             )
             for plan in batch.plans
         ]
         conflicts: dict[DocumentKey, None] = {}
-        for change, outcome in self._write(run.target, [*changes, *batch.others], run.report):
+        for change, outcome in self._write(run.target, [*changes, *batch.other_changes], run.report):
             if outcome is WriteOutcome.CONFLICT:
                 conflicts[change.key] = None
                 continue
@@ -251,7 +251,7 @@ class Indexer:
                 run.report.removed += len(change.removed)
                 run.report.vectors_missing += sum(new.vector is None and new.refused is None for new in change.added)
         done = [key for key in dict.fromkeys(batch.done) if key not in conflicts]
-        for store in run.others:
+        for store in run.mirrors:
             self._run(_Run(store), done, attempt=0)
         if run.lane is not None and not self.generations.is_first(run.target):
             raise Superseded("the generation to write has changed; these documents are read again")

@@ -13,7 +13,7 @@ from memory.documents.comparison import forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
-from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of
+from memory.index.transcript_slices import has_other_format, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import TranscriptMark
@@ -67,28 +67,28 @@ class Planner:
         except Exception as error:
             if isinstance(error, RecalldError | MemoryError) and not isinstance(error, Permanent):
                 raise
-            self.batch.others.append(failure_of(self._agent.id, key, error))
+            self.batch.other_changes.append(failure_of(self._agent.id, key, error))
             self._report.failed += 1
 
     def _steps(self, key: DocumentKey) -> Iterator[None]:
         store = self._store
         # Taken before the source is read: if another process commits in between, the indexer reads again.
         revision = store.revision(key) if store is not None else 0
-        known = store.file(key) if store is not None else None
+        indexed = store.file(key) if store is not None else None
         try:
             stat = self._files.stat(key)
             if stat is None:
                 yield from self._forget(key, revision)
-            elif known is not None and known.stat.agrees_with(stat) and not self._is_read_otherwise(key):
+            elif indexed is not None and indexed.stat.agrees_with(stat) and not self._has_other_format(key):
                 self.batch.done.append(key)
                 self._report.unchanged += 1
             elif key.is_transcript:
-                yield from self._transcript(key, stat, is_new=known is None)
+                yield from self._transcript(key, stat, is_new=indexed is None)
             else:
                 source = self._files.read(key)
-                if known is not None and (known.content_hash, known.notes) == (source.content_hash, source.notes):
-                    stat = known.stat_when_the_same(source.stat)
-                    self.batch.others.append(DocumentTouch(key, stat, known.content_hash))
+                if indexed is not None and (indexed.content_hash, indexed.notes) == (source.content_hash, source.notes):
+                    stat = indexed.stat_when_the_same(source.stat)
+                    self.batch.other_changes.append(DocumentTouch(key, stat, indexed.content_hash))
                     self._report.unchanged += 1
                 else:
                     self.batch.add(self._note(key, source, revision))
@@ -96,27 +96,28 @@ class Planner:
             yield from self._forget(key, revision)
         yield
 
-    def _is_read_otherwise(self, key: DocumentKey) -> bool:
-        return self._store is not None and is_read_otherwise(key, files=self._files, store=self._store)
+    def _has_other_format(self, key: DocumentKey) -> bool:
+        return self._store is not None and has_other_format(key, files=self._files, store=self._store)
 
     def _note(self, key: DocumentKey, source: SourceText, revision: int) -> Plan:
         text = redactor_for(self._agent, key.source)(source.text)
         stored = StoredChunks(self._store.chunks_of(key) if self._store is not None else ())
-        added, moved = stored.taken_over(cut_document(text, self._agent.chunking, self._provider))
+        added, moved = stored.take_over(cut_document(text, self._agent.chunking, self._provider))
         write = DocumentWrite(
             key=key,
             expected=revision,
             stat=source.stat,
             content_hash=source.content_hash,
             moved=moved,
-            removed=stored.left(),
+            removed=stored.remaining_ids(),
             notes=source.notes,
         )
         meanings: tuple[str, ...] = ()
         is_injected = key.path in CURATED_FILES and self._agent.context.injection.enabled
         # Prompts are compared with them. Cosines of models on this machine tell too little for that.
         if is_injected and self._provider is not None and self._provider.account:
-            meanings = tuple(one.meaning for one in curated_blocks(text, path=key.path) if one.meaning is not None)
+            blocks = curated_blocks(text, path=key.path)
+            meanings = tuple(block.meaning for block in blocks if block.meaning is not None)
         return Plan(write, added, meanings=meanings)
 
     def _transcript(self, key: DocumentKey, stat: FileStat, *, is_new: bool) -> Iterator[None]:
@@ -140,13 +141,13 @@ class Planner:
         """
         names = [
             *self._files.earlier_names(key),
-            *(name for one in first for name in store.begun_by(one.text_hash)),
+            *(name for chunk in first for name in store.begun_by(chunk.text_hash)),
         ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
-        was = longest_beginning(key, marks, files=self._files) if marks else None
-        if was is None or not store.rename_document(was, key):
+        old_key = longest_beginning(key, marks, files=self._files) if marks else None
+        if old_key is None or not store.rename_document(old_key, key):
             return False
-        log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=was.path)
+        log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=old_key.path)
         return True
 
     def _left_mark(self, store: Store, name: DocumentKey, stat: FileStat) -> TranscriptMark | None:
@@ -154,16 +155,16 @@ class Planner:
 
         `stat` describes the possible new file. Its inode proves a rename only if another file has the old name.
         """
-        known, mark = store.file(name), store.transcript(name)
-        if known is None or mark is None or known.stat.size > mark.offset:
+        indexed, mark = store.file(name), store.transcript(name)
+        if indexed is None or mark is None or indexed.stat.size > mark.offset:
             return None
         try:
-            now = self._files.stat(name)
+            present = self._files.stat(name)
         except RecalldError:
             return None
-        if now is None:
+        if present is None:
             return mark if self._files.root_is_there(name) else None
-        return mark if now.inode != known.stat.inode == stat.inode else None
+        return mark if present.inode != indexed.stat.inode == stat.inode else None
 
     def _forget(self, key: DocumentKey, revision: int) -> Iterator[None]:
         store = self._store
@@ -175,11 +176,11 @@ class Planner:
             yield
             self.commits_first = False
         if revision > 0 and forgets(self._files, key, store):
-            self.batch.others.append(DocumentDelete(key, revision))
+            self.batch.other_changes.append(DocumentDelete(key, revision))
             self._report.deleted += 1
-        elif revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
+        elif revision <= 0 and self._files.root_is_there(key) and any(row.key == key for row in store.dead_letters()):
             # The document was never indexed and cannot be repaired any more: its letter goes.
-            self.batch.others.append(DocumentDelete(key, revision))
+            self.batch.other_changes.append(DocumentDelete(key, revision))
         else:
             self.batch.done.append(key)
 

@@ -64,7 +64,7 @@ def provider_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = Fal
     With `rebuild`, return that of an index that is built anew on purpose. While the provider is stopped for vectors of
     another width, it has that width.
     """
-    choice = _decided(settings, agent, _generations(settings, agent, NEXT, CURRENT))
+    choice = _decide(settings, agent, _generations(settings, agent, NEXT, CURRENT))
     provider = choice.provider
     # With a width in the settings, another one is a fault of that setting.
     if rebuild and isinstance(provider, RemoteProvider) and provider.endpoint.dimensions is None:
@@ -75,12 +75,12 @@ def provider_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = Fal
 
 
 def provider_for_queries(settings: Settings, agent: AgentSettings) -> ProviderChoice:
-    """Return the provider whose vectors the answering generation holds, whatever is under construction.
+    """Return the provider whose vectors the answering generation holds; NEXT does not count.
 
-    Without it, return that of the settings, with whose vectors nothing is found yet.
+    Without such vectors, return the provider of the settings.
     """
     generations = _generations(settings, agent, CURRENT)
-    choice = _decided(settings, agent, generations)
+    choice = _decide(settings, agent, generations)
     if choice.provider is None or not generations or generations[0].identity in {NO_VECTORS, choice.identity}:
         return choice
     return made_like(generations[0].identity, agent, settings.credentials) or choice
@@ -92,7 +92,7 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> Provi
     Return None if it is unavailable or has taken over already, or if this process merely lacks the index's key.
     """
     generations, wish = _generations(settings, agent, NEXT, CURRENT), _wish(settings, agent)
-    first, fallback = _decided(settings, agent, generations), _fallback(settings, agent, generations)
+    first, fallback = _decide(settings, agent, generations), _fallback(settings, agent, generations)
     if first.takeover is not None or fallback is None or fallback.provider is None or not settings.store.vector.enabled:
         return None
     if first.provider is None and (
@@ -101,8 +101,8 @@ def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> Provi
         # Other processes have the key that this one lacks: the provider works, and so does their index.
         return None
     takeover = Takeover(reason, agent.provider, None, None)
-    if (lost := wish.provider) is not None:
-        takeover = Takeover(reason, lost.name, lost.identity, lost.account)
+    if (lost_provider := wish.provider) is not None:
+        takeover = Takeover(reason, lost_provider.name, lost_provider.identity, lost_provider.account)
     return replace(fallback, takeover=json.dumps(asdict(takeover)))
 
 
@@ -149,7 +149,7 @@ def _wish(settings: Settings, agent: AgentSettings) -> ProviderChoice:
     return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
 
 
-def _decided(settings: Settings, agent: AgentSettings, generations: Sequence[_Generation]) -> ProviderChoice:
+def _decide(settings: Settings, agent: AgentSettings, generations: Sequence[_Generation]) -> ProviderChoice:
     """Return the provider that the settings name, or that of the generations, the written one first."""
     indexed = generations[0] if generations else _Generation(NO_VECTORS)
     in_use, takeover = [name_in(generation.identity) for generation in generations], None

@@ -97,12 +97,12 @@ class SharedReader:
             StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
             RuntimeError: this reader is closed.
         """
-        lent = self._take(passing=passing)
+        opened = self._take(passing=passing)
         try:
-            yield lent.reader if lent is not None else None
+            yield opened.reader if opened is not None else None
         finally:
             with self._lock:
-                _release(lent)
+                _release(opened)
 
     def close(self) -> None:
         """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
@@ -127,24 +127,24 @@ class SharedReader:
             if self._closed:
                 raise RuntimeError("this search manager is closed")
             token = self._generations.token()
-            lent = self._open
+            opened = self._open
             # Without an index, the next call looks for the pointer again.
-            if lent is None or token != self._token:
+            if opened is None or token != self._token:
                 reader = self._generations.open_reader()
                 self._retire()
                 if reader is None:
                     return None
-                lent = _Open(reader)
+                opened = _Open(reader)
                 if not passing:
-                    self._open, self._token = lent, token
-                    lent.users += 1
-            lent.users += 1
+                    self._open, self._token = opened, token
+                    opened.users += 1
+            opened.users += 1
             if self._open_readers is not None and not passing:
                 resting = self._open_readers.used(self)
         # This reader's lock is free by now: each of the others has its own.
-        for other in resting:
-            other.rest()
-        return lent
+        for other_reader in resting:
+            other_reader.rest()
+        return opened
 
     def _retire(self) -> None:
         """Take the reader out of service; its last user closes it."""

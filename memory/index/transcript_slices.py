@@ -60,8 +60,8 @@ class _Position:
     @property
     def format(self) -> str | None:
         """Return the name of the file's format, None if no line had one."""
-        kept: dict[str, str | None] = json.loads(self.fold)
-        return kept.get("format")
+        fold: dict[str, str | None] = json.loads(self.fold)
+        return fold.get("format")
 
     @classmethod
     def decode(cls, state: str) -> _Position | None:
@@ -98,23 +98,23 @@ def longest_beginning(
     """
     names = {mark.digest: name for name, mark in marks.items() if mark.lines}
     most = max((mark.lines for mark in marks.values()), default=0)
-    found: DocumentKey | None = None
+    longest: DocumentKey | None = None
     digest = NO_LINES_DIGEST
     with files.opened(key) as opened, suppress(TranscriptDamaged):
         for line in islice(opened.lines(), most):
             if not line.has_line_end:
                 break
             digest = digest_with(digest, line)
-            found = names.get(digest, found)
-    return found
+            longest = names.get(digest, longest)
+    return longest
 
 
-def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
+def has_other_format(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
-    named = files.named_format(key)
-    mark = store.transcript(key) if named is not None else None
+    format_name = files.named_format(key)
+    mark = store.transcript(key) if format_name is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
-    return position is not None and position.format != named
+    return position is not None and position.format != format_name
 
 
 class _Slicing:
@@ -138,7 +138,7 @@ class _Slicing:
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
         self._revision = store.revision(key) if store is not None else 0
-        self._known = store.file(key) if store is not None and self._stored is not None else None
+        self._indexed = store.file(key) if store is not None and self._stored is not None else None
         self._last = ("", 0)  # digest and size of the last line
         self._messages = 0  # up to the last slice
         self._closed: list[CutChunk] = []
@@ -200,16 +200,16 @@ class _Slicing:
     def _lines_after(self, mark: TranscriptMark, position: _Position) -> Iterator[RawLine] | None:
         """Return the lines after the mark if the file still begins with the indexed lines, else None."""
         stat = self._opened.stat
-        known = self._known.stat if self._known is not None else None
+        indexed_stat = self._indexed.stat if self._indexed is not None else None
         if not mark.lines:
             return self._opened.lines()
         if not self._opened.compressed and stat.size < mark.offset:
             return None
         only_grew = (
-            known is not None
-            and known.inode == stat.inode
-            and known.mtime_ns != _WRITTEN_MEANWHILE
-            and (stat.size > known.size or known.mtime_ns == _UNFINISHED)
+            indexed_stat is not None
+            and indexed_stat.inode == stat.inode
+            and indexed_stat.mtime_ns != _WRITTEN_MEANWHILE
+            and (stat.size > indexed_stat.size or indexed_stat.mtime_ns == _UNFINISHED)
         )
         if self._opened.compressed or not only_grew:
             return _after_the_same(self._opened, mark)
@@ -255,7 +255,7 @@ class _Slicing:
         messages: int = 0,
         resumable: bool,
     ) -> Plan:
-        added, moved = self._chunks.taken_over(self._closed[:SLICE_CHUNKS])
+        added, moved = self._chunks.take_over(self._closed[:SLICE_CHUNKS])
         self._closed = self._closed[SLICE_CHUNKS:]
         write = DocumentWrite(
             self._key,
@@ -263,7 +263,7 @@ class _Slicing:
             stat,
             mark.digest,
             moved=moved,
-            removed=self._chunks.left() if final else (),
+            removed=self._chunks.remaining_ids() if final else (),
             notes=notes,
             mark=mark,
             stale_from=self._stale_from,
@@ -276,8 +276,8 @@ class _Slicing:
     def _read(self, fold: TranscriptFold) -> FileStat:
         """Return the stat of the file that was read to its end."""
         read = self._opened.stat
-        if self._known is not None and self._known.content_hash == fold.digest:
-            read = self._known.stat_when_the_same(read)
+        if self._indexed is not None and self._indexed.content_hash == fold.digest:
+            read = self._indexed.stat_when_the_same(read)
         return replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
 
     def _unfinished(self, offset: int) -> FileStat:

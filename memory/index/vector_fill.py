@@ -55,17 +55,17 @@ def fill_vectors(
     agent: str,
     seconds: float,
     on_ready: Callable[[int, float], None],
-    held: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
+    stored_vectors: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     rounds: Rounds | None = None,
 ) -> FillReport:
     """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
 
-    `held` returns vectors that the agent's indexes hold, by text hash, so that texts evicted from the cache are not
-    paid for again. `on_ready` receives the number of committed vectors and the seconds of each round. With `only` (text
-    hashes), other chunks belong to other jobs and do not count as left. After `stopping`, the run waits for no more
-    answers. `rounds` records each round and may reduce its size.
+    `stored_vectors` returns vectors that the agent's indexes hold, by text hash, so that texts evicted from the cache
+    are not paid for again. `on_ready` receives the number of committed vectors and the seconds of each round. With
+    `only` (text hashes), other chunks belong to other jobs and do not count as left. After `stopping`, the run waits
+    for no more answers. `rounds` records each round and may reduce its size.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -77,15 +77,15 @@ def fill_vectors(
     if batcher is None or store.vector_reason is not None:
         return report
     deadline = time.monotonic() + seconds
-    while report.error is None and (begun := time.monotonic()) < deadline and not stopping():
+    while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
         most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * batcher.chunks_per_second))))
         if not (chunks := store.pending_chunks(most, among=only)):
             break
         rounds.begins(chunks)
         texts = {chunk.text_hash: chunk.text for chunk in chunks}
-        found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
-        found |= held([text_hash for text_hash in texts if text_hash not in found])
-        missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
+        vectors: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
+        vectors |= stored_vectors([text_hash for text_hash in texts if text_hash not in vectors])
+        missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
         if missing:
             ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
             try:
@@ -95,8 +95,9 @@ def fill_vectors(
                 report.error = ticket.error()
             finally:
                 ticket.cancel()
-            found |= ticket.results()
-        rows = [(chunk.id, (chunk.text_hash, found[chunk.text_hash])) for chunk in chunks if chunk.text_hash in found]
+            vectors |= ticket.results()
+        ready = [chunk for chunk in chunks if chunk.text_hash in vectors]
+        rows = [(chunk.id, (chunk.text_hash, vectors[chunk.text_hash])) for chunk in ready]
         committed = 0
         for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
             committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
@@ -105,6 +106,6 @@ def fill_vectors(
         refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
         report.ready += committed - refused
         report.refused += refused
-        on_ready(committed, time.monotonic() - begun)
+        on_ready(committed, time.monotonic() - began_at)
     report.left = bool(store.pending_chunks(1, among=only))
     return report

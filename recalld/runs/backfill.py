@@ -21,7 +21,7 @@ from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.index.estimate import Estimate
 from memory.index.provider import provider_of
-from memory.index.transcript_slices import is_read_otherwise
+from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation
@@ -358,7 +358,7 @@ def _missing(
                 for key, stat in stats.items()
                 if key not in indexed_stats
                 or not indexed_stats[key].agrees_with(stat)
-                or is_read_otherwise(key, files=files, store=target)
+                or has_other_format(key, files=files, store=target)
             }, []
     with closed(generations.open_reader()) as answering:
         before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()

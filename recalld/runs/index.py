@@ -256,14 +256,14 @@ def _index_agent(
         report = indexer.index(
             documents, lane=Lane.LIVE, on_done=done.extend, out_of_time=lambda: time.monotonic() > deadline
         )
-        if report.again is not None or report.left or len(set(done)) < len(documents):
+        if report.again is not None or report.unfinished or len(set(done)) < len(documents):
             return False
         filled = fill_vectors(
             indexer.target(),
             supply,
             agent=agent.id,
             seconds=max(0.0, deadline - time.monotonic()),
-            held=indexer.held_vectors,
+            stored_vectors=indexer.held_vectors,
             on_ready=lambda _count, _seconds: None,
         )
         return not filled.left

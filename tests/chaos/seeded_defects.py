@@ -97,8 +97,8 @@ DEFECTS = (
     Defect(
         name="unchanged chunks that are embedded and written again",
         file="memory/index/changes.py",
-        right="            if not (same := self._rows[new.text_hash]):\n",
-        wrong="            if (same := self._rows[new.text_hash]) is not None:\n",
+        right="            if not (old_chunks := self._rows[chunk.text_hash]):\n",
+        wrong="            if (old_chunks := self._rows[chunk.text_hash]) is not None:\n",
         caught_by=("tests/unit/memory/index/test_indexer.py",),
     ),
     Defect(

@@ -28,7 +28,7 @@ def difference(
     before: list[str], after: list[str]
 ) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...], tuple[int, ...]]:
     chunks = StoredChunks(stored(before))
-    return *chunks.taken_over(cut(after)), chunks.left()
+    return *chunks.take_over(cut(after)), chunks.remaining_ids()
 
 
 @given(before=HASHES, after=HASHES)

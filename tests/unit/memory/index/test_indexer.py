@@ -26,7 +26,7 @@ def fill(indexer: Indexer) -> FillReport:
         indexer.supply,
         agent="main",
         seconds=10,
-        held=indexer.held_vectors,
+        stored_vectors=indexer.held_vectors,
         on_ready=lambda _count, _seconds: None,
     )
 

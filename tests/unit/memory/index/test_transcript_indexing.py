@@ -96,7 +96,7 @@ def lines(count: int, *, first: int = 0) -> bytes:
 def index(indexer: Indexer, *keys: DocumentKey, out_of_time: Callable[[], bool] = lambda: False) -> IndexReport:
     done: list[DocumentKey] = []
     report = indexer.index(keys, lane=Lane.LIVE, on_done=done.extend, out_of_time=out_of_time)
-    assert report.left or report.again or set(done) == set(keys)
+    assert report.unfinished or report.again or set(done) == set(keys)
     return report
 
 
@@ -388,7 +388,7 @@ def test_a_run_that_is_out_of_time_goes_on_where_it_was(world: World, monkeypatc
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", 5)
     key = world.write(lines(100))
     turns, offset = 0, 0
-    while (report := index(world.main, key, out_of_time=lambda: True)).left:
+    while (report := index(world.main, key, out_of_time=lambda: True)).unfinished:
         mark = world.main.target().transcript(key)
         assert mark is not None
         assert mark.offset > offset, "a turn brought nothing"

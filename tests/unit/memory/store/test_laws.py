@@ -45,7 +45,7 @@ class StoreMachine(RuleBasedStateMachine):
         for store in self.stores:
             stored = StoredChunks(store.chunks_of(name))
             cut, new = _cut(said, 0)
-            added, moved = stored.taken_over(cut)
+            added, moved = stored.take_over(cut)
             change = DocumentWrite(
                 name,
                 store.revision(name),
@@ -53,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
                 text_hash(str(said)),
                 added=tuple(new[one.ordinal] for one in added),
                 moved=moved,
-                removed=stored.left(),
+                removed=stored.remaining_ids(),
             )
             assert store.write([change]) == [WriteOutcome.COMMITTED]
         self.current[name] = [text for text, _ in said]
@@ -71,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
             ordinal = len(before)
             for number, said in enumerate(parts, start=self.parts):
                 cut, new = _cut(said, ordinal)
-                added, moved = stored.taken_over(cut)
+                added, moved = stored.take_over(cut)
                 last = complete and said is parts[-1]
                 part = piece(
                     *(new[one.ordinal] for one in added),
@@ -79,7 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
                     to=mark(number),
                     stale_from=len(before) if number == self.parts else None,
                     moved=moved,
-                    removed=stored.left() if last else (),
+                    removed=stored.remaining_ids() if last else (),
                     final=last,
                     of=name,
                 )
