@@ -66,27 +66,28 @@ class Ticket:
 
     def results(self) -> dict[str, Vector | Refusal]:
         """Return the results so far, by text hash."""
-        return {text_hash: one.result() for text_hash, one in self._decided() if one.exception() is None}
+        return {text_hash: future.result() for text_hash, future in self._completed() if future.exception() is None}
 
     def error(self) -> Transient | Terminal | None:
         """Return the reason why results are missing; None if none are, or if they may still come.
 
         A refusal for good says more than a passing failure.
         """
-        errors = [error for _, one in self._decided() if isinstance(error := one.exception(), Transient | Terminal)]
+        exceptions = [future.exception() for _, future in self._completed()]
+        errors = [error for error in exceptions if isinstance(error, Transient | Terminal)]
         return next((error for error in errors if isinstance(error, Terminal)), errors[0] if errors else None)
 
     def cancel(self) -> None:
         """Forget the texts that have not been sent yet; requests in flight still reach the cache."""
         self._forget()
 
-    def _decided(self) -> Iterator[tuple[str, Future[Vector | Refusal]]]:
-        return ((name, one) for name, one in self._futures.items() if one.done() and not one.cancelled())
+    def _completed(self) -> Iterator[tuple[str, Future[Vector | Refusal]]]:
+        return ((name, future) for name, future in self._futures.items() if future.done() and not future.cancelled())
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One text, the futures of its callers, since when it waits (monotonic seconds), and whose it was first."""
+    """One text and the futures of its callers. `since` is the monotonic time of the first call, `agent` its payer."""
 
     text_hash: str
     text: str
@@ -97,8 +98,8 @@ class _Entry:
     futures: list[Future[Vector | Refusal]] = field(default_factory=list)
 
     @property
-    def wanted(self) -> bool:
-        """True if a caller waits for it."""
+    def is_wanted(self) -> bool:
+        """Return True if a caller waits for it."""
         return not all(future.cancelled() for future in self.futures)
 
     def settle(self, result: Vector | Refusal | Transient | Terminal) -> None:
@@ -125,9 +126,9 @@ class _Queue(OrderedDict[str, _Entry]):
 
     def remove(self, entry: _Entry) -> bool:
         """Take an entry out; False if it is not there."""
-        there = self.pop(entry.text_hash, None) is not None
-        self.tokens -= entry.tokens if there else 0.0
-        return there
+        is_queued = self.pop(entry.text_hash, None) is not None
+        self.tokens -= entry.tokens if is_queued else 0.0
+        return is_queued
 
     def cut(self, inputs: int, tokens: float) -> list[_Entry]:
         """Take the next request's entries. One entry always fits, however large."""
@@ -145,9 +146,9 @@ class _Queue(OrderedDict[str, _Entry]):
 class EmbeddingBatcher:
     """Batches across documents and jobs for one provider in one process. Thread-safe.
 
-    `linger_seconds` is how long a backfill text waits for company while a sender is free; while all are
-    busy, texts gather anyway. `dimensions` is what the index expects, when it is known. `coordination` is what this
-    process shares with others that use the provider.
+    For `linger_seconds` a backfill text waits for company while a sender is free; while all are busy, texts gather
+    anyway. `dimensions` is the width of the index's vectors, None if unknown. `coordination` is shared with other
+    processes that use the provider.
     """
 
     def __init__(
@@ -326,8 +327,8 @@ class EmbeddingBatcher:
         return None
 
     def _fail_waiting(self, error: Transient | Terminal) -> None:
-        waiting = [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in queue.values())]
-        self._settle((entry, error) for entry in waiting)
+        entries = [*self._claimed.values(), *(entry for queue in self._queues.values() for entry in queue.values())]
+        self._settle((entry, error) for entry in entries)
 
     def _take_out(self, entry: _Entry) -> None:
         if self._entries.get(entry.text_hash) is entry:
@@ -344,7 +345,7 @@ class EmbeddingBatcher:
                 if future.cancel():
                     future.set_running_or_notify_cancel()
                 entry = self._entries.get(text_hash)
-                if entry is None or entry.wanted:
+                if entry is None or entry.is_wanted:
                     continue
                 if text_hash in self._claimed or text_hash in self._queues[entry.lane]:
                     self._take_out(entry)
@@ -353,19 +354,19 @@ class EmbeddingBatcher:
         """Send batches until there is no work."""
         while True:
             with self._changed:
-                taken = self._next_batch()
-                if taken is None:
+                next_batch = self._next_batch()
+                if next_batch is None:
                     self._threads.discard(threading.current_thread())
                     return
                 self._wake()
-            batch, lane = taken
+            batch, lane = next_batch
             try:
                 self._send(batch, lane)
             except Exception as error:
                 # A defect of ours or of a provider must not let callers wait for ever.
                 log.exception("embedding_batch_failed", provider=self._provider.name)
-                made = OutOfMemory if isinstance(error, MemoryError) else Transient
-                failure = made(f"the embedding batch failed: {type(error).__name__}: {error}")
+                error_type = OutOfMemory if isinstance(error, MemoryError) else Transient
+                failure = error_type(f"the embedding batch failed: {type(error).__name__}: {error}")
                 self._settle((entry, failure) for entry in batch)
             finally:
                 with self._changed:
@@ -375,24 +376,26 @@ class EmbeddingBatcher:
     def _send(self, batch: Sequence[_Entry], lane: Lane) -> None:
         """Claim one batch and embed the texts that no other process is embedding."""
         hashes = [entry.text_hash for entry in batch]
-        mine = self._claims.take(hashes)
+        granted = self._claims.take(hashes)
         try:
             # After the claim: another job or process may have paid for some of them since they were looked up.
-            known = self._cache.get_many(self._provider.identity, hashes) if self._cache is not None else {}
-            self._settle((entry, known[entry.text_hash]) for entry in batch if entry.text_hash in known)
-            rest = [entry for entry in batch if entry.text_hash not in known]
-            self._set_aside([entry for entry in rest if entry.text_hash not in mine])
-            wanted = [entry for entry in rest if entry.text_hash in mine]
-            if wanted:
-                self._embed(wanted, lane)
+            cached_vectors = self._cache.get_many(self._provider.identity, hashes) if self._cache is not None else {}
+            self._settle(
+                (entry, cached_vectors[entry.text_hash]) for entry in batch if entry.text_hash in cached_vectors
+            )
+            rest = [entry for entry in batch if entry.text_hash not in cached_vectors]
+            self._set_aside([entry for entry in rest if entry.text_hash not in granted])
+            entries = [entry for entry in rest if entry.text_hash in granted]
+            if entries:
+                self._embed(entries, lane)
         finally:
-            self._claims.release(mine)
+            self._claims.release(granted)
 
     def _set_aside(self, entries: Sequence[_Entry]) -> None:
         """Look later for texts that another process is embedding."""
         with self._changed:
             for entry in entries:
-                if entry.wanted:
+                if entry.is_wanted:
                     self._claimed[entry.text_hash] = entry
                     self._look_at = min(self._look_at, time.monotonic() + _LOOK_FOR_CLAIMED_SECONDS)
                 else:
@@ -406,9 +409,9 @@ class EmbeddingBatcher:
             self._settle([(entry, full) for entry in batch])
             return
         items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
-        begun, embedded, parallel = time.monotonic(), 0, sum(self._sending.values())
+        began_at, embedded, parallel = time.monotonic(), 0, sum(self._sending.values())
         for outcome in self._sender.outcomes(
-            items, urgency=_URGENCY[lane], wanted=lambda: any(entry.wanted for entry in batch)
+            items, urgency=_URGENCY[lane], is_wanted=lambda: any(entry.is_wanted for entry in batch)
         ):
             entries, result = [batch[place] for place in outcome.places], outcome.result
             if isinstance(result, Refusal | Transient | Terminal):
@@ -422,7 +425,7 @@ class EmbeddingBatcher:
             if isinstance(result, Transient | Terminal):
                 self._spread(result)
         if embedded >= min(_TELLING_INPUTS, self._provider.limits.inputs):
-            measured = embedded * parallel / max(time.monotonic() - begun, 1e-6)
+            measured = embedded * parallel / max(time.monotonic() - began_at, 1e-6)
             self._rate += _RATE_WEIGHT * (measured - self._rate)
 
     def _spread(self, error: Transient | Terminal) -> None:

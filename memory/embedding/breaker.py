@@ -148,8 +148,8 @@ class Breaker:
             if record.stopped:
                 self._store(replace(record, at=min(record.at, now), until=min(record.until, now), asked_at=now))
             elif not query:
-                other, since = self._trial
-                if other is not None and now - since < ANSWER_SECONDS:
+                permit_on_trial, since = self._trial
+                if permit_on_trial is not None and now - since < ANSWER_SECONDS:
                     raise Paced("a provider on trial gets one text at a time", retry_after=_NEXT_SECONDS)
                 self._trial = permit, now
             return permit

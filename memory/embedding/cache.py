@@ -81,17 +81,17 @@ class EmbeddingCache:
         with self._lock:
             self._file.guarded(self._file.connection)
 
-    # What callers use
+    # Calls of readers and writers
 
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
         with self._lock:
-            found = self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes))
+            rows = self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes))
             today = _today()
-            self._touched.update((row, today) for row, _, used in found.values() if used != today)
+            self._touched.update((row, today) for row, _, used in rows.values() if used != today)
             waiting = self._unsaved.get(identity, {})
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
-        return decoded({text_hash: blob for text_hash, (_, blob, _) in found.items()}) | unsaved
+        return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()}) | unsaved
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there, without counting it as a use of them."""

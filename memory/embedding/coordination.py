@@ -30,36 +30,36 @@ class InFlightRequests:
         self._clock = clock
         self._lock = threading.Lock()
         #: Request -> its provider, and its begin.
-        self._begun: dict[object, tuple[EmbeddingProvider, float]] = {}
+        self._requests: dict[object, tuple[EmbeddingProvider, float]] = {}
 
     @contextmanager
     def request(self, provider: EmbeddingProvider) -> Iterator[None]:
-        """One request, for as long as the block runs; it may raise."""
+        """Record one request, for as long as the block runs; it may raise."""
         request = object()
         with self._lock:
-            self._begun[request] = provider, self._clock()
+            self._requests[request] = provider, self._clock()
         try:
             yield
         finally:
             with self._lock:
-                del self._begun[request]
+                del self._requests[request]
 
     def unanswered(self) -> list[Unanswered]:
         """Return the oldest late request of each account and model. A model on this machine is never late."""
         now = self._clock()
         oldest: dict[tuple[str, str], Unanswered] = {}
         with self._lock:
-            oldest_last = sorted(self._begun.values(), key=lambda one: -one[1])
-        for provider, begun in oldest_last:
-            if provider.account and now - begun >= self._unusual_seconds:
+            oldest_last = sorted(self._requests.values(), key=lambda request: -request[1])
+        for provider, began_at in oldest_last:
+            if provider.account and now - began_at >= self._unusual_seconds:
                 where = f"{provider.name} at {provider.address}" if provider.address else provider.name
-                late = Unanswered(provider.account, provider.model, where, now - begun)
+                late = Unanswered(provider.account, provider.model, where, now - began_at)
                 oldest[provider.account, provider.model] = late
         return list(oldest.values())
 
 
-#: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
-#: add some tokens of their own.
+#: Largest plausible ratio of billed to estimated tokens, and a constant on top: tokenizers differ, and add some tokens
+#: of their own.
 _MOST_TIMES = 4
 _MOST_MORE = 100
 
@@ -103,8 +103,8 @@ class Meter:
             part = round(rest * sum(tokens_of_agent) / estimated_rest) if estimated_rest > 0 else 0
             rest, estimated_rest = rest - part, estimated_rest - sum(tokens_of_agent)
             agents[agent] = replace(request, inputs=0 if failed else len(tokens_of_agent), tokens=part)
-        whole = replace(request, inputs=0 if failed else len(items), tokens=tokens)
-        self._recorder.record_usage(whole, agents=agents, queries=self._queries)
+        usage = replace(request, inputs=0 if failed else len(items), tokens=tokens)
+        self._recorder.record_usage(usage, agents=agents, queries=self._queries)
 
 
 class Claims(ABC):

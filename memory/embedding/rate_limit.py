@@ -129,8 +129,8 @@ class RateLimiter:
 
     `shared` takes the steps of all processes, over the broker. While it raises BrokerUnavailable, this process goes on
     from the last state, and under a limit a minute only queries leave. Without it there are no limits a minute. The
-    cool-down lasts for as long as the provider named. Without a time it is a
-    backoff, which doubles with each failure in a row. Outcomes of requests that left before a cool-down began neither
+    cool-down lasts for as long as the provider named. Without a time it is a backoff, which doubles with each failure
+    in a row. Outcomes of requests that left before a cool-down began neither
     lengthen nor end it. `breaker` stops a provider whose answers are billed and useless.
     """
 
@@ -151,7 +151,7 @@ class RateLimiter:
         self.breaker = breaker or Breaker()
         self._clock = clock
         #: The state after the last step, and its time.
-        self._known = AccountState(), 0.0
+        self._last_state = AccountState(), 0.0
 
     def acquire(self, *, tokens: float, urgency: Urgency, texts: int = 1) -> Permit:
         """Take the right to send one request of so many texts and about so many tokens now, to be reported.
@@ -180,7 +180,7 @@ class RateLimiter:
         Of the texts of an answer, `wasted` were billed in vain (None: all of a useless one, else none), with so many
         `tokens`.
         """
-        state, _ = self._known
+        state, _ = self._last_state
         permit = permit or Permit()
         if isinstance(error, Unusable):
             self.breaker.failed(error, permit, texts=permit.texts if wasted is None else wasted, tokens=tokens)
@@ -193,9 +193,9 @@ class RateLimiter:
             words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
             self._step("refused", words[:_LONGEST_REFUSAL])
         elif isinstance(error, Transient):
-            named = "" if error.retry_after is None else error.retry_after
+            retry_after = "" if error.retry_after is None else error.retry_after
             bounds = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
-            self._step("failed", named, *bounds, "cool" if is_asked(error) else "until")
+            self._step("failed", retry_after, *bounds, "cool" if is_asked(error) else "until")
         elif error is None and (state.failures or state.refusal is not None):
             self._step("answered")
 
@@ -203,10 +203,10 @@ class RateLimiter:
         """Return the cool-down as far as this process knows it; None if requests may leave. Cheap."""
         if (seconds := self.breaker.seconds()) > 0 and (waste := self.breaker.waste()) is not None:
             return AccountState(seconds, useless=waste.error)
-        state, since = self._known
+        state, since = self._last_state
         if state.seconds > 0 and self._clock() - since > LOOK_SECONDS:
             state = self._step("look")
-            since = self._known[1]
+            since = self._last_state[1]
         seconds = state.seconds - (self._clock() - since)
         return replace(state, seconds=seconds) if seconds > 0 else None
 
@@ -216,21 +216,21 @@ class RateLimiter:
         except BrokerUnavailable:
             state = None
         with self._lock:
-            state = state or self._own_step(name, *arguments)
-            self._known = state, self._clock()
+            state = state or self._local_step(name, *arguments)
+            self._last_state = state, self._clock()
         return state
 
-    def _own_step(self, name: str, *arguments: float | str) -> AccountState:
+    def _local_step(self, name: str, *arguments: float | str) -> AccountState:
         """Return the state after a step that the broker did not take."""
-        state, since = self._known
+        state, since = self._last_state
         state = replace(state, seconds=max(0.0, state.seconds - (self._clock() - since)), paced=0.0)
         if name == "refused":
             return replace(state, seconds=REFUSED_SECONDS, refusal=str(arguments[0]))
         if name == "failed":
-            named, first, longest, field = arguments
+            retry_after, first, longest, field = arguments
             failures = state.failures + (state.seconds <= 0)
             seconds = backoff(failures, first=float(first), longest=float(longest))
-            pause = float(named) if named != "" else seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
+            pause = float(retry_after) if retry_after != "" else seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
             return replace(state, seconds=max(state.seconds, pause), failures=failures, failing=field != "cool")
         if name == "answered" and state.seconds <= 0:
             return AccountState()

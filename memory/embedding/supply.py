@@ -19,7 +19,7 @@ from memory.store.reader import Vector
 class EmbeddingSupply:
     """The vectors of one provider identity, for all indexers of a process. Without a provider there is no `batcher`.
 
-    `coordinate` says what this process shares with others that use the provider. `home` holds the ledger of batch jobs.
+    `coordinate` returns the coordination with other processes. `home` holds the ledger of batch jobs.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EmbeddingSupply:
 
     @property
     def available(self) -> bool:
-        """True if there is a provider to ask."""
+        """Return True if there is a provider to ask."""
         return self.batcher is not None
 
     def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:

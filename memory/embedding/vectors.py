@@ -53,15 +53,15 @@ def round_rows(raw: Matrix, *, expected: int, dimensions: int | None) -> tuple[M
         lengths[unusable] = 1.0
     half = (matrix * _reciprocal(lengths)).astype(np.float16)
     rounded = _unit(half)
-    moving = np.arange(expected)
+    unsettled = np.arange(expected)
     for _ in range(_MOST_ROUNDS):
-        again = rounded[moving].astype(np.float16)
-        moved = (again != half[moving]).any(axis=1)
-        if not moved.any():
+        halves = rounded[unsettled].astype(np.float16)
+        differs = (halves != half[unsettled]).any(axis=1)
+        if not differs.any():
             break
-        moving, again = moving[moved], again[moved]
-        half[moving] = again
-        rounded[moving] = _unit(again)
+        unsettled, halves = unsettled[differs], halves[differs]
+        half[unsettled] = halves
+        rounded[unsettled] = _unit(halves)
     return rounded, unusable
 
 

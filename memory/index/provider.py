@@ -28,7 +28,14 @@ from memory.embedding.breaker import read_waste, waste_path
 from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.providers.provider import ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, facts_in, fallback_choice, made_like
+from memory.embedding.selection import (
+    NO_VECTORS,
+    ProviderChoice,
+    choice_for_identity,
+    choose_provider,
+    facts_in,
+    fallback_choice,
+)
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from schemas.errors import RecalldError
@@ -83,7 +90,7 @@ def provider_for_queries(settings: Settings, agent: AgentSettings) -> ProviderCh
     choice = _decide(settings, agent, generations)
     if choice.provider is None or not generations or generations[0].identity in {NO_VECTORS, choice.identity}:
         return choice
-    return made_like(generations[0].identity, agent, settings.credentials) or choice
+    return choice_for_identity(generations[0].identity, agent, settings.credentials) or choice
 
 
 def successor(settings: Settings, agent: AgentSettings, *, reason: str) -> ProviderChoice | None:

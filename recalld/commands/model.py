@@ -79,7 +79,7 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
             line.draw(f"{received / 1e6:,.0f}/{size / 1e6:,.0f} MB", share=received / size)
 
     try:
-        folder = fetch(model, cache, hub=hub or HUB, told=show)
+        folder = fetch(model, cache, hub=hub or HUB, on_bytes=show)
     finally:
         line.end()
     settings = invocation.settings

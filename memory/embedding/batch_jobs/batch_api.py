@@ -64,7 +64,7 @@ class BatchUnavailable(RecalldError):
 class BatchLine:
     """Result of one text: its raw vector (float32, shape (dimensions,)), or the reason why there is none.
 
-    `tokens` is what the provider counted, None when it does not say.
+    `tokens` is the provider's count, None without one.
     """
 
     custom_id: str
@@ -128,7 +128,7 @@ class BatchApi(ABC):
     def __init__(self, provider: RemoteProvider) -> None:
         self.provider = provider
 
-    # What a provider is asked
+    # Steps of a job
 
     def write(self, texts: Iterable[tuple[str, str]]) -> JobFile:
         """Put texts, (custom id, text) each, into a file, up to the limits; `ids` names them. Sends nothing."""
@@ -136,8 +136,8 @@ class BatchApi(ABC):
         ids: list[str] = []
         size = 0
         for custom_id, text in texts:
-            sent = self._line(custom_id, self.provider.worded(text, "document"))
-            line = json.dumps(sent, separators=(",", ":")).encode() + b"\n"
+            entry = self._line(custom_id, self.provider.prefixed(text, "document"))
+            line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
             if len(ids) >= self.most_texts or size + len(line) > self.most_bytes:
                 break
             content.write(line)
@@ -165,25 +165,25 @@ class BatchApi(ABC):
 
     def find(self, reference: str) -> str | None:
         """Return the id of the job that was made with a reference; None when there is none."""
-        job = self._listed(lambda job: job.reference == reference)
-        return job.id if job is not None else None
+        match = self._find_listed(lambda listed: listed.reference == reference)
+        return match.id if match is not None else None
 
     def look(self, job_id: str) -> ProviderJob | None:
         """Return the state of a job; None if neither its own address nor the list of jobs, if there is one, has it."""
         with contextlib.suppress(BatchUnavailable):
             return self._get(job_id)
         with contextlib.suppress(BatchUnavailable):
-            return self._listed(lambda job: job.id == job_id)
+            return self._find_listed(lambda listed: listed.id == job_id)
         return None
 
-    def _listed(self, wanted: Callable[[ProviderJob], bool]) -> ProviderJob | None:
-        """Return the newest wanted job of the list; None when there is none."""
+    def _find_listed(self, is_match: Callable[[ProviderJob], bool]) -> ProviderJob | None:
+        """Return the newest job of the list for which `is_match` returns True; None without one."""
         path, key, size, start = self.listing
         params: dict[str, int | str] = {size: _PAGE}
         for _ in range(_MOST_PAGES):
             page = self.ask("GET", path, params=params)
             jobs = [self.read_job(job) for job in page.get(key) or [] if isinstance(job, Mapping)]
-            match = next(filter(wanted, jobs), None)
+            match = next(filter(is_match, jobs), None)
             after = page.get("nextPageToken") or (jobs[-1].id if jobs and page.get("has_more") else None)
             if match is not None or after is None:
                 return match
@@ -196,11 +196,11 @@ class BatchApi(ABC):
         `texts` is the number of them, which bounds the results. A line that cannot be read is left out, as is a second
         one for a text. A text that the provider says nothing about has no line.
         """
-        seen: set[str] = set()
+        custom_ids: set[str] = set()
         for name in job.results:
             for line in map(self._line_of, self._lines(name, texts)):
-                if line is not None and line.custom_id not in seen:
-                    seen.add(line.custom_id)
+                if line is not None and line.custom_id not in custom_ids:
+                    custom_ids.add(line.custom_id)
                     yield line
 
     def cancel(self, job_id: str) -> bool:
@@ -231,12 +231,12 @@ class BatchApi(ABC):
         if not line.strip():
             return None
         try:
-            found = self._result(json.loads(line))
+            outcome = self._result(json.loads(line))
         except (*NO_ANSWER, Transient):
             return None
-        return found if isinstance(found.custom_id, str) else None
+        return outcome if isinstance(outcome.custom_id, str) else None
 
-    # What differs. Calls raise BatchUnavailable for "not found"; readers raise KeyError and its kind for other answers.
+    # Differences between providers. Calls raise BatchUnavailable for "not found"; readers raise one of NO_ANSWER.
 
     @abstractmethod
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
@@ -384,8 +384,8 @@ class OpenAIBatches(BatchApi):
     def _read(self, job: Mapping[str, Any]) -> ProviderJob:
         counts = job.get("request_counts") or {}
         errors = job.get("errors") or {}
-        said = errors.get("data") if isinstance(errors, Mapping) else errors
-        messages = [str(one.get("message") or one.get("code")) for one in said or [] if isinstance(one, Mapping)]
+        details = errors.get("data") if isinstance(errors, Mapping) else errors
+        messages = [str(row.get("message") or row.get("code")) for row in details or [] if isinstance(row, Mapping)]
         results = tuple(str(job[name]) for name in ("output_file_id", "error_file_id") if job.get(name))
         stage, unknown_state = _stage(job.get("status"))
         return ProviderJob(
@@ -405,7 +405,7 @@ class OpenAIBatches(BatchApi):
 class VoyageBatches(OpenAIBatches):
     """Jobs done within 12 hours at a third less. A line holds the input only; the job names model and options.
 
-    What could not be done in time stands in the error file as "batch_expired".
+    Texts that were not done in time stand in the error file as "batch_expired".
     """
 
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
@@ -451,9 +451,9 @@ class GeminiBatches(BatchApi):
             "X-Goog-Upload-Header-Content-Length": str(size),
             "X-Goog-Upload-Header-Content-Type": "application/jsonl",
         }
-        answered, _ = self.call("POST", f"/upload/{VERSION}/files", headers=start, json={"file": {"displayName": name}})
+        headers, _ = self.call("POST", f"/upload/{VERSION}/files", headers=start, json={"file": {"displayName": name}})
         # Texts go to no host but the one in the settings, which may be a gateway before Google's.
-        url = urlsplit(answered.get("x-goog-upload-url", ""))
+        url = urlsplit(headers.get("x-goog-upload-url", ""))
         finish = {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0", "Content-Length": str(size)}
         answer = self.ask("POST", f"{url.path}?{url.query}", headers=finish, content=file.content)
         return (answer.get("file") or {}).get("name")
@@ -519,10 +519,10 @@ def _count(counts: object, name: str) -> int:
         return 0
 
 
-def _reason(*said: object) -> str | None:
+def _reason(*answers: object) -> str | None:
     """Return the first message in a provider's answer."""
-    found = (str(one["message"]) for one in said if isinstance(one, Mapping) and one.get("message"))
-    message = next(found, None)
+    messages = (str(answer["message"]) for answer in answers if isinstance(answer, Mapping) and answer.get("message"))
+    message = next(messages, None)
     return None if message is None else _quoted(message)
 
 

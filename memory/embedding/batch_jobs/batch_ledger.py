@@ -51,9 +51,9 @@ class BatchJob:
     """One job, as its row in the ledger. Times are Unix seconds.
 
     `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `total`, `completed`
-    and `failed` are what the provider says; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
-    wish to stop; `message` what went wrong, "" when nothing did. `missing_looks` in a row, from `missing_since` on,
-    did not find the job or its results at the provider.
+    and `failed` are the provider's counts; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
+    wish to stop; `message` describes the last failure, "" without one. `missing_looks` in a row, from `missing_since`
+    on, did not find the job or its results at the provider.
     """
 
     reference: str
@@ -99,8 +99,8 @@ class BatchJob:
         return missing or too_long or self.stage in (Stage.FAILED, Stage.EXPIRED)
 
 
-# Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
-# `total`, `completed` and `failed` are what the provider says; `taken` vectors came back and were kept.
+# Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is the number of sent texts;
+# `total`, `completed` and `failed` are the provider's counts; `taken` vectors came back and were kept.
 TABLES = """
 CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE jobs (
@@ -147,7 +147,7 @@ _SAVED = (
 )
 
 SELECT_JOBS = f"""
-SELECT {", ".join(_COLUMNS.get(one.name, one.name) for one in fields(BatchJob))}
+SELECT {", ".join(_COLUMNS.get(column.name, column.name) for column in fields(BatchJob))}
 FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
 """  # noqa: S608 - names of fields
 COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {OPEN_STATES}"  # noqa: S608 - constants
@@ -236,21 +236,21 @@ class BatchLedger:
 
         def note(writer: apsw.Connection) -> set[str]:
             writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (provider.identity,))
-            identity = _one(writer, "SELECT id FROM identities WHERE identity = ?", provider.identity)
-            if _one(writer, COUNT_OPEN, identity, provider.account) >= most_open:
+            identity = _number(writer, "SELECT id FROM identities WHERE identity = ?", provider.identity)
+            if _number(writer, COUNT_OPEN, identity, provider.account) >= most_open:
                 return set()
             values = (identity, provider.account, provider.name, provider.model, agent, self._clock())
-            job = _one(writer, INSERT_JOB, secrets.token_hex(8), *values)
-            taken = set()
+            job = _number(writer, INSERT_JOB, secrets.token_hex(8), *values)
+            noted = set()
             for text_hash in hashes:
                 writer.execute(INSERT_TEXT, (identity, text_hash, job))
                 if writer.changes():
-                    taken.add(text_hash)
-            if taken:
-                writer.execute("UPDATE jobs SET texts = ? WHERE id = ?", (len(taken), job))
+                    noted.add(text_hash)
+            if noted:
+                writer.execute("UPDATE jobs SET texts = ? WHERE id = ?", (len(noted), job))
             else:
                 writer.execute("DELETE FROM jobs WHERE id = ?", (job,))
-            return taken
+            return noted
 
         return self._transaction(note)
 
@@ -295,14 +295,14 @@ class BatchLedger:
 
         self._transaction(clear)
 
-    # What is known
+    # Queries
 
     def jobs(self) -> list[BatchJob]:
-        """All jobs, those that are over included until they are cleared away, the oldest first."""
+        """Return all jobs, the oldest first. Ended jobs are among them until they are cleared away."""
         return self._jobs("")
 
     def job(self, reference: str) -> BatchJob | None:
-        """One job."""
+        """Return the job with this reference, None without one."""
         return next(iter(self._jobs(reference)), None)
 
     def hashes_in(self, reference: str) -> set[str]:
@@ -348,5 +348,5 @@ def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) 
         writer.executemany(DELETE_TEXT, [(row[1], text_hash, row[0]) for text_hash in hashes])
 
 
-def _one(connection: apsw.Connection, statement: str, *values: Any) -> int:
+def _number(connection: apsw.Connection, statement: str, *values: Any) -> int:
     return int(next(connection.execute(statement, values))[0])

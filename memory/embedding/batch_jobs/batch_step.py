@@ -83,32 +83,34 @@ def step(
     job = replace(job, tried_at=min(job.tried_at, now))
     overdue = min(now, steady) - job.made_at > rules.timeout_seconds
     if api is None:
-        gone = f"it is at {job.provider}, which the settings do not lead to any more"
-        return _later(job, gone, rules, now) if job.open and not overdue else _over(job, Stage.LOST, gone, rules, now)
+        message = f"it is at {job.provider}, which the settings do not lead to any more"
+        if job.open and not overdue:
+            return _postpone(job, message, rules, now)
+        return _end(job, Stage.LOST, message, rules, now)
     reason = rules.stop or (StopReason.TOO_LONG if overdue else None)
     if reason is not None and job.open and not job.stop_reason:
         job = replace(job, stop_reason=reason.value, stopped_at=now)
     try:
         if job.stage is Stage.LOST:
-            return _looked_for(job, api, rules, now)
+            return _find_lost(job, api, rules, now)
         if job.job_id is None:
-            return _submitted(job, api, desk, rules, now)
-        return _polled(job, job.job_id, api, desk, rules, now)
+            return _submit(job, api, desk, rules, now)
+        return _poll(job, job.job_id, api, desk, rules, now)
     except (StoreFull, StoreBusy, Superseded):
         raise
     except (BatchUnavailable, Transient, Terminal, Permanent) as error:
         if job.stage is Stage.LOST:
-            return _over(job, Stage.LOST, job.message, rules, now)
+            return _end(job, Stage.LOST, job.message, rules, now)
         if not job.tried_at and isinstance(error, BatchUnavailable | Permanent):
-            return _over(job, Stage.FAILED, str(error), rules, now)
+            return _end(job, Stage.FAILED, str(error), rules, now)
         if _stops_for_long(job, now):
-            return _over(job, Stage.LOST, f"the provider does not tell its state: {error}", rules, now)
+            return _end(job, Stage.LOST, f"the provider does not tell its state: {error}", rules, now)
         if job.job_id is None and isinstance(error, BatchUnavailable):
-            return _missed(job, str(error), rules, now)
-        return _later(job, str(error), rules, now, error)
+            return _count_miss(job, str(error), rules, now)
+        return _postpone(job, str(error), rules, now, error)
 
 
-def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
+def _submit(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
     if job.tried_at:  # the provider may have it
         if now < job.tried_at + rules.timing.unseen:
             return replace(job, look_at=job.tried_at + rules.timing.unseen)
@@ -116,30 +118,30 @@ def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now
         if job_id is not None:
             return replace(job, job_id=job_id, stage=Stage.RUNNING, attempts=0, look_at=now)
     if job.stop_reason:
-        return _over(job, Stage.CANCELLED, "", rules, now)
+        return _end(job, Stage.CANCELLED, "", rules, now)
     if job.attempts >= MOST_ATTEMPTS:
-        return _over(job, Stage.FAILED, job.message, rules, now)
+        return _end(job, Stage.FAILED, job.message, rules, now)
     file = api.write(desk.texts(job))
     with file.content:
         if not file.ids:
-            return _over(job, Stage.CANCELLED, "nothing waits for its vectors any more", rules, now)
+            return _end(job, Stage.CANCELLED, "nothing waits for its vectors any more", rules, now)
         job = replace(job, tried_at=now, texts=len(file.ids))
         desk.submitting(job, file.ids)
         job_id = api.submit(file, reference=job.reference)
     return replace(job, job_id=job_id, stage=Stage.RUNNING, attempts=0, look_at=now + rules.poll_seconds)
 
 
-def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
-    stopped = False
+def _poll(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
+    is_stopping = False
     if job.stop_reason and job.stage is Stage.RUNNING:
         with suppress(Transient):  # it is asked again at the next look
-            stopped = api.cancel(job_id)
+            is_stopping = api.cancel(job_id)
     answer = api.look(job_id)
     if answer is None:
-        missed = _missed(job, "the provider does not have it", rules, now)
-        if not missed.open:
+        missing_job = _count_miss(job, "the provider does not have it", rules, now)
+        if not missing_job.open:
             api.cancel(job_id)  # it may run all the same
-        return missed
+        return missing_job
     polled = replace(job, message=answer.message, total=answer.total, completed=answer.completed, failed=answer.failed)
     look_at = now + rules.poll_seconds
     polled = replace(polled, looked_at=now, look_at=look_at, attempts=0, missing_since=None, missing_looks=0)
@@ -147,23 +149,23 @@ def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: Job
         try:
             usable = desk.collect(polled, api.results(answer, texts=job.texts))
         except BatchUnavailable as error:
-            return _missed(job, str(error), rules, now)
+            return _count_miss(job, str(error), rules, now)
         if usable is None:
             return replace(polled, look_at=now)
         if answer.stage is Stage.DONE and job.taken + usable == 0:
-            return _over(polled, Stage.FAILED, answer.message or "no line of its results holds a vector", rules, now)
-        return _over(polled, answer.stage, answer.message, rules, now)
+            return _end(polled, Stage.FAILED, answer.message or "no line of its results holds a vector", rules, now)
+        return _end(polled, answer.stage, answer.message, rules, now)
     if answer.unknown_state:
         message = f"the provider reports a state that recalld does not know: {answer.unknown_state}"
-        polled = _later(replace(polled, attempts=job.attempts, completed=job.completed), message, rules, now)
-    if stopped:
+        polled = _postpone(replace(polled, attempts=job.attempts, completed=job.completed), message, rules, now)
+    if is_stopping:
         return replace(polled, stage=Stage.STOPPING, stopped_at=now)
     if _stops_for_long(job, now):
-        return _over(polled, Stage.LOST, "the provider did not stop it", rules, now)
+        return _end(polled, Stage.LOST, "the provider did not stop it", rules, now)
     return polled
 
 
-def _looked_for(job: BatchJob, api: BatchApi, rules: JobRules, now: float) -> BatchJob:
+def _find_lost(job: BatchJob, api: BatchApi, rules: JobRules, now: float) -> BatchJob:
     """Return a lost job, open again if its provider has it after all: its results come late."""
     job_id = job.job_id or api.find(job.reference)
     answer = api.look(job_id) if job_id is not None else None
@@ -171,30 +173,30 @@ def _looked_for(job: BatchJob, api: BatchApi, rules: JobRules, now: float) -> Ba
     if job_id is not None and unstopped:
         api.cancel(job_id)
     if answer is None or unstopped:
-        return _over(job, Stage.LOST, job.message, rules, now)
+        return _end(job, Stage.LOST, job.message, rules, now)
     return replace(job, job_id=job_id, stage=Stage.RUNNING, ended_at=None, look_at=now, attempts=0)
 
 
-def _missed(job: BatchJob, message: str, rules: JobRules, now: float) -> BatchJob:
+def _count_miss(job: BatchJob, message: str, rules: JobRules, now: float) -> BatchJob:
     """Return a job after a look that did not find it or its results: lost if it was not there for long."""
     since = min(now, now if job.missing_since is None else job.missing_since)
     job = replace(job, missing_since=since, missing_looks=job.missing_looks + 1)
     if job.missing_looks >= MISSING_LOOKS and now - since >= rules.timing.missing:
-        return _over(job, Stage.LOST, message, rules, now)
-    return _later(job, message, rules, now)
+        return _end(job, Stage.LOST, message, rules, now)
+    return _postpone(job, message, rules, now)
 
 
-def _over(job: BatchJob, stage: Stage, message: str, rules: JobRules, now: float) -> BatchJob:
+def _end(job: BatchJob, stage: Stage, message: str, rules: JobRules, now: float) -> BatchJob:
     look_at = now + rules.timing.late if stage is Stage.LOST else job.look_at
     return replace(job, stage=stage, message=message, ended_at=job.ended_at or now, look_at=look_at)
 
 
-def _later(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:
+def _postpone(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:
     """Return a job after a failed call, with exponential backoff or the pause that the provider asks for."""
-    asked = error.retry_after if isinstance(error, Transient) else None
+    retry_after = error.retry_after if isinstance(error, Transient) else None
     first = max(rules.poll_seconds, rules.timing.shortest_pause)
     pause = backoff(job.attempts + 1, first=first, longest=rules.timing.longest_pause)
-    look_at = now + max(pause, asked or 0.0)
+    look_at = now + max(pause, retry_after or 0.0)
     return replace(job, attempts=job.attempts + 1, tried_at=now, message=message, look_at=look_at)
 
 

@@ -100,8 +100,8 @@ class BedrockProvider(RemoteProvider):
                     raise self.missing("boto3") from error
                 # One owner for retries: the batcher.
                 options = config.Config(connect_timeout=_CONNECT_SECONDS, retries={"total_max_attempts": 1})
-                own = self.base_url if self.base_url != PRESETS["bedrock"].base_url else None
-                settings = {"service_name": "bedrock-runtime", "endpoint_url": own}
+                endpoint_url = self.base_url if self.base_url != PRESETS["bedrock"].base_url else None
+                settings = {"service_name": "bedrock-runtime", "endpoint_url": endpoint_url}
                 reads = {"query": self.endpoint.query_seconds, "document": self.endpoint.documents_seconds}
                 try:
                     session = boto3.Session()
@@ -142,8 +142,8 @@ class BedrockProvider(RemoteProvider):
     def read_error(self, error: Exception) -> RecalldError:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
-            told, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
-            status, code, message = facts.get("HTTPStatusCode", 400), told.get("Code", ""), told.get("Message", "")
+            fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
+            status, code, message = facts.get("HTTPStatusCode", 400), fault.get("Code", ""), fault.get("Message", "")
             if code == "ValidationException" and _NO_SUCH_MODEL.search(message):
                 status = 404
             status = 500 if status == 424 else status  # the model's own failure

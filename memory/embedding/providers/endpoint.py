@@ -83,13 +83,13 @@ class Endpoint:
     @property
     def identity(self) -> str:
         """Return everything that decides the numbers of a vector, as sorted JSON, without a key."""
-        shown = {name.lower(): value for name, value in self.headers.items() if not is_secret_header(name)}
+        plain_headers = {name.lower(): value for name, value in self.headers.items() if not is_secret_header(name)}
         facts = {
             "base_url": normalised_url(self.identity_url or self.base_url),
             "dimensions": self.dimensions,
             "document_input_type": self.document_input_type,
             "document_prefix": self.document_prefix or None,
-            "headers": shown or None,
+            "headers": plain_headers or None,
             "model": self.identity_model or self.model,
             "provider": self.name,
             "query_input_type": self.query_input_type,
@@ -199,10 +199,10 @@ class ErrorReader:
         )
 
     def of_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
-        """For an answer with a status other than 2xx; `body` is its parsed JSON or its text."""
-        told = _text(body)
+        """Return the error of an answer with a status other than 2xx; `body` is its parsed JSON or its text."""
+        text = _text(body)
         words = self._quoted(_message(body))
-        labels = set() if isinstance(body, str) else set(_LABEL.findall(told))
+        labels = set() if isinstance(body, str) else set(_LABEL.findall(text))
         if 300 <= status < 400:
             return Terminal(
                 f"{self._where} sends requests elsewhere ({_target(headers)}HTTP {status}), and texts go to no address "
@@ -221,7 +221,7 @@ class ErrorReader:
                 f"{self._name} at {self._where} does not know the model {self._model} or the address "
                 f"(HTTP {status}{words}): check model and remote.base_url"
             )
-        if status == 429 and _DAILY_QUOTA.search(told):
+        if status == 429 and _DAILY_QUOTA.search(text):
             return Terminal(
                 f"the day's quota of {self._name} is used up (HTTP 429{words}): wait for the next day, raise the plan "
                 "or use another provider"
@@ -231,9 +231,9 @@ class ErrorReader:
             return Throttled(f"{self._name} asks to slow down (HTTP {status}{words})", retry_after=hint)
         if status in {408, 409, 425} or status >= 500:
             return Transient(f"{self._name} had a passing failure (HTTP {status}{words})", retry_after=hint)
-        refused = _REFUSED_SETTING.search(told)
-        if refused is not None and status != 413:
-            setting = next(filter(None, refused.groups()))
+        match = _REFUSED_SETTING.search(text)
+        if match is not None and status != 413:
+            setting = next(filter(None, match.groups()))
             return Terminal(f"{self._name} refused the setting {setting} (HTTP {status}{words})")
         # Its name has to be there: a text that is quoted in its own refusal may hold any words.
         if labels & _MODEL_UNKNOWN or (self._model in words and _NOT_THERE.search(words) and "token" not in words):
@@ -271,8 +271,8 @@ def _message(body: object) -> str:
     if isinstance(inner, str):
         return inner
     facts = inner if isinstance(inner, Mapping) else facts
-    said = facts.get("message") or facts.get("detail")
-    return _text(said) if said or not facts else ""
+    message = facts.get("message") or facts.get("detail")
+    return _text(message) if message or not facts else ""
 
 
 def _text(body: object) -> str:

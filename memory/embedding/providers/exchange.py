@@ -88,13 +88,13 @@ class Exchange:
         self._bytes_read += len(data)
         if self._nodes is not None:
             self._nodes_read += data.count(b"[") + data.count(b"{")
-        for count, most, what in (
+        for count, most, unit in (
             (self._bytes_read, self._answer_bytes, "bytes"),
             (self._nodes_read, self._nodes or 0, "JSON values"),
         ):
             if count > most:
                 raise Oversized(
-                    f"{self.endpoint} sent more than the {most:,} {what} that an answer can have: "
+                    f"{self.endpoint} sent more than the {most:,} {unit} that an answer can have: "
                     "see that remote.base_url is an address of its API"
                 )
 

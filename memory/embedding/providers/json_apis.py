@@ -120,12 +120,12 @@ class OllamaProvider(JsonProvider):
 
     def _read_status(self, status: int, headers: Mapping[str, str], body: object) -> RecalldError:
         words = str(body.get("error", "")) if isinstance(body, Mapping) else ""
-        known = self.errors.of_status(status, headers, body)
+        error = self.errors.of_status(status, headers, body)
         # Versions differ in the status (400, 413, 500) of a text that is too long.
         if status in {400, 500} and TOO_LARGE.search(words):
-            return TooLarge(str(known))
+            return TooLarge(str(error))
         if status == 404 and "not found" in words:
             return Terminal(f"Ollama at {self.base_url} does not have the model: ollama pull {self.model}")
         if "does not support embed" in words:
             return Terminal(f"the model {self.model} of Ollama cannot embed: name an embedding model in `model`")
-        return known
+        return error

@@ -93,11 +93,11 @@ def check_fetched(model: ListedModel, cache: Path) -> None:
             raise ProviderUnavailable(f"{folder / file.name} is not what was fetched", again)
 
 
-def fetch(model: ListedModel, cache: Path, *, hub: str, told: Callable[[int], None]) -> Path:
-    """Fetch a model into the cache folder unless it is there, and return its folder; `told` hears bytes as they come.
+def fetch(model: ListedModel, cache: Path, *, hub: str, on_bytes: Callable[[int], None]) -> Path:
+    """Fetch a model into the cache folder unless it is there; return its folder.
 
-    A transfer that breaks goes on where it stopped, in a later call as well. The folder gets its name once all of it
-    is there and verified.
+    `on_bytes` receives the number of bytes of each part as it comes. A broken transfer continues where it stopped, in
+    a later call as well. The folder gets its name once all files are there and verified.
 
     Raises:
         UserError: the hub cannot be reached or sends something else, or the disk is full.
@@ -109,20 +109,20 @@ def fetch(model: ListedModel, cache: Path, *, hub: str, told: Callable[[int], No
         with (cache / "fetching.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
-                _fetch_folder(model, folder, hub, told)
+                _fetch_folder(model, folder, hub, on_bytes)
     except OSError as error:
         raise UserError(f"{model.name} cannot be kept in {cache}: {error.strerror or error}") from error
     check_fetched(model, cache)
     return folder
 
 
-def _fetch_folder(model: ListedModel, folder: Path, hub: str, told: Callable[[int], None]) -> None:
+def _fetch_folder(model: ListedModel, folder: Path, hub: str, on_bytes: Callable[[int], None]) -> None:
     try:
         import httpx2
     except ImportError as error:
         raise UserError('fetching a model needs httpx2: pip install "recalld[onnx]"') from error
     draft = folder.with_name(f"{folder.name}.part")
-    missing = sum(file.size - _held(draft / file.name) for file in model.files)
+    missing = sum(file.size - _size_of(draft / file.name) for file in model.files)
     free = shutil.disk_usage(folder.parent).free
     if missing + _SPARE_BYTES > free:
         raise UserError(
@@ -134,7 +134,7 @@ def _fetch_folder(model: ListedModel, folder: Path, hub: str, told: Callable[[in
     try:
         with httpx2.Client(follow_redirects=True, timeout=_SILENT_SECONDS, event_hooks=hooks) as client:
             for file in model.files:
-                _fetch_file(client, file, draft / file.name, hub, told)
+                _fetch_file(client, file, draft / file.name, hub, on_bytes)
     finally:
         if not any(draft.iterdir()):
             draft.rmdir()
@@ -146,31 +146,31 @@ def _fetch_folder(model: ListedModel, folder: Path, hub: str, told: Callable[[in
     draft.rename(folder)
 
 
-def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, told: Callable[[int], None]) -> None:
+def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, on_bytes: Callable[[int], None]) -> None:
     import httpx2
 
     url = f"{hub.rstrip('/')}/{file.repository}/resolve/{file.revision}/{file.path}"
     breaks = 0
-    told(_held(path))
-    while (held := _held(path)) < file.size:
-        why, headers = "it stops before its end", {"range": f"bytes={held}-", "accept-encoding": "identity"}
+    on_bytes(_size_of(path))
+    while (size := _size_of(path)) < file.size:
+        why, headers = "it stops before its end", {"range": f"bytes={size}-", "accept-encoding": "identity"}
         try:
             with client.stream("GET", url, headers=headers) as answer, path.open("ab") as content:
                 if answer.status_code == 200:  # all of it, whatever was asked for
-                    told(-held)
+                    on_bytes(-size)
                     content.truncate(0)
                 elif answer.status_code != 206:
                     why, breaks = f"HTTP {answer.status_code}", _MOST_BREAKS
                 for data in answer.iter_raw() if answer.is_success else ():
                     content.write(data)
-                    told(len(data))
+                    on_bytes(len(data))
                     if content.tell() > file.size:
                         break
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             why = str(error) or type(error).__name__
-        breaks = 0 if _held(path) > held else breaks + 1
+        breaks = 0 if _size_of(path) > size else breaks + 1
         if breaks >= _MOST_BREAKS:
-            if not held:
+            if not size:
                 path.unlink(missing_ok=True)
             raise UserError(
                 f"{url} could not be fetched ({why}): see that this machine reaches the hub; "
@@ -187,5 +187,5 @@ def _check_place(request: httpx2.Request) -> None:
         raise UserError(f"the hub leads to {request.url}, and models are fetched over https only")
 
 
-def _held(path: Path) -> int:
+def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0

@@ -63,12 +63,12 @@ class OnnxExport:
     query_prompt: str
     document_prompt: str
 
-    def digest(self, kept: Path | None) -> str:
-        """Return a digest of everything that decides the vectors, which its place does not; `kept` as below."""
+    def digest(self, cache: Path | None) -> str:
+        """Return a digest of everything that decides the vectors, which its place does not; `cache` as below."""
         # Weights beyond 2 GB are in files beside it: model.onnx_data, model.onnx.data.
         parts = sorted(path for path in self.graph.parent.iterdir() if path.name.startswith(self.graph.name))
-        contents = {"graph": [content_digest(part, kept) for part in parts]}
-        facts = asdict(self) | contents | {"tokenizer": content_digest(self.tokenizer, kept)}
+        contents = {"graph": [content_digest(part, cache) for part in parts]}
+        facts = asdict(self) | contents | {"tokenizer": content_digest(self.tokenizer, cache)}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -81,8 +81,8 @@ def read_export(folder: Path) -> OnnxExport:
     graph = _graph(folder)
 
     def facts(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = _json(folder / name) or _json(graph.parent / name)
-        return found
+        content: dict[str, Any] = _json(folder / name) or _json(graph.parent / name)
+        return content
 
     tokenizer = next((path for path in (folder, graph.parent) if (path / "tokenizer.json").is_file()), None)
     if tokenizer is None:
@@ -99,7 +99,7 @@ def read_export(folder: Path) -> OnnxExport:
         raise ProviderUnavailable(f"no config.json in {folder} says how many dimensions the model has", _AGAIN)
     sentence = facts("config_sentence_transformers.json")
     prompts = sentence["prompts"] if isinstance(sentence.get("prompts"), dict) else {}
-    usual = prompts.get(sentence.get("default_prompt_name")) or ""
+    default = prompts.get(sentence.get("default_prompt_name")) or ""
     documents = (prompts.get(name) for name in ("document", "passage", "corpus"))
     tokens = [facts("sentence_bert_config.json").get("max_seq_length")]
     tokens += [facts("tokenizer_config.json").get("model_max_length"), config.get("max_position_embeddings")]
@@ -111,15 +111,15 @@ def read_export(folder: Path) -> OnnxExport:
         dimensions=dimensions,
         tokens=min([MOST_TOKENS, *(number for number in tokens if isinstance(number, int) and number > 0)]),
         pooling="graph" if "Dense" in modules else _pooling(folder, pooling),
-        query_prompt=str(prompts.get("query") or usual),
-        document_prompt=str(next(filter(None, documents), usual)),
+        query_prompt=str(prompts.get("query") or default),
+        document_prompt=str(next(filter(None, documents), default)),
     )
 
 
 class OnnxProvider(LocalProvider):
     """A model in a folder. One text at a time: padding costs, and a quantised graph answers differently beside others.
 
-    `name` is what status shows, `identity` tells the model from others.
+    `name` is shown in status, `identity` tells the model from others.
     """
 
     def __init__(self, export: OnnxExport, *, name: str, identity: dict[str, object]) -> None:
@@ -154,9 +154,9 @@ class OnnxProvider(LocalProvider):
             words = " ".join(str(error).split())[:200]
             raise ProviderUnavailable(f"{path} cannot be used ({words})", "export or fetch the model again") from error
         if vector.shape != (export.dimensions,):
-            made, said = " x ".join(map(str, vector.shape)), export.dimensions
+            width, stated = " x ".join(map(str, vector.shape)), export.dimensions
             raise ProviderUnavailable(
-                f"{path} makes vectors of {made} numbers, and its config.json says {said}", _AGAIN
+                f"{path} makes vectors of {width} numbers, and its config.json says {stated}", _AGAIN
             )
         if not np.isfinite(vector).all():
             raise ProviderUnavailable(f"the vectors of {path} are no numbers", "export or fetch the model again")
@@ -178,11 +178,11 @@ class _Graph:
         self._output = next((name for name in _OUTPUTS if name in outputs), outputs[0])
         unknown = sorted(set(self._inputs) - _INPUTS)
         if unknown:
-            what = f"{export.graph} asks for {unknown[0]}, which a text alone does not give"
-            raise ProviderUnavailable(what, "export it again with --task feature-extraction")
+            reason = f"{export.graph} asks for {unknown[0]}, which a text alone does not give"
+            raise ProviderUnavailable(reason, "export it again with --task feature-extraction")
         if export.pooling == "graph" and self._output != _POOLED:
-            what = f"the model of {export.graph} has a Dense layer, and the graph has not"
-            raise ProviderUnavailable(what, f"name an export whose graph has the output {_POOLED}")
+            reason = f"the model of {export.graph} has a Dense layer, and the graph has not"
+            raise ProviderUnavailable(reason, f"name an export whose graph has the output {_POOLED}")
 
     def vector(self, text: str) -> Matrix:
         """Return the vector of one text; shape (dimensions,)."""
@@ -190,25 +190,25 @@ class _Graph:
         count = len(encoded.ids)
         if not count:
             raise Permanent("the model's tokenizer finds nothing in it")
-        given = {
+        fields = {
             "input_ids": encoded.ids,
             "attention_mask": [1] * count,
             "token_type_ids": encoded.type_ids,
             "position_ids": range(count),
         }
-        feed = {name: np.array([given[name]], dtype=kind) for name, kind in self._inputs.items()}
-        [[found]] = self._session.run([self._output], feed)
-        rows = np.asarray(found, dtype=np.float32)
+        feed = {name: np.array([fields[name]], dtype=kind) for name, kind in self._inputs.items()}
+        [[output]] = self._session.run([self._output], feed)
+        rows = np.asarray(output, dtype=np.float32)
         if rows.ndim == 1:
             return rows
         pooled: Matrix = rows.mean(axis=0) if self._pooling == "mean" else rows[0 if self._pooling == "cls" else -1]
         return pooled
 
 
-def content_digest(file: Path, kept: Path | None) -> str:
+def content_digest(file: Path, cache: Path | None) -> str:
     """Return the SHA-256 of a file, in hex, read once while its inode, size and time stay the same.
 
-    `kept` is a folder where digests are kept for other processes, unless other users may write it; None keeps them in
+    `cache` is a folder where digests are kept for other processes, unless other users may write it; None keeps them in
     this one.
 
     Raises:
@@ -216,14 +216,14 @@ def content_digest(file: Path, kept: Path | None) -> str:
     """
     try:
         stat = file.stat()
-        return _digest(file, f"{stat.st_dev}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}", kept)
+        return _digest(file, f"{stat.st_dev}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}", cache)
     except OSError as error:
         raise ProviderUnavailable(f"{file} cannot be read ({error.strerror})", _AGAIN) from error
 
 
 @lru_cache(maxsize=64)
-def _digest(file: Path, stamp: str, kept: Path | None) -> str:
-    shared = kept / "digests" if kept is not None else None
+def _digest(file: Path, stamp: str, cache: Path | None) -> str:
+    shared = cache / "digests" if cache is not None else None
     note = shared / stamp if shared is not None and open_to_others(shared) is None else None
     if note is not None and note.is_file():
         return note.read_text("ascii")
@@ -239,12 +239,12 @@ def _digest(file: Path, stamp: str, kept: Path | None) -> str:
 
 
 def _graph(folder: Path) -> Path:
-    found = [*sorted(folder.glob("*.onnx")), *sorted((folder / "onnx").glob("*.onnx"))]
-    graph = next((path for name in _GRAPHS for path in found if path.name == name), None)
-    if graph is not None or len(found) == 1:
-        return graph or found[0]
-    if found:
-        names = ", ".join(path.name for path in found)
+    graphs = [*sorted(folder.glob("*.onnx")), *sorted((folder / "onnx").glob("*.onnx"))]
+    graph = next((path for name in _GRAPHS for path in graphs if path.name == name), None)
+    if graph is not None or len(graphs) == 1:
+        return graph or graphs[0]
+    if graphs:
+        names = ", ".join(path.name for path in graphs)
         raise ProviderUnavailable(f"{folder} has several graphs ({names})", "keep one, or call one model.onnx")
     if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
         command = f"optimum-cli export onnx --task feature-extraction --model {folder} {folder}/onnx"
@@ -254,13 +254,14 @@ def _graph(folder: Path) -> Path:
     )
 
 
-def _pooling(folder: Path, said: dict[str, Any]) -> str:
-    given = said.get("pooling_mode", [name for name in said if name.startswith("pooling_mode_") and said[name] is True])
+def _pooling(folder: Path, config: dict[str, Any]) -> str:
+    flags = [name for name in config if name.startswith("pooling_mode_") and config[name] is True]
+    mode = config.get("pooling_mode", flags)
     # Without a word of it sentence-transformers takes the mean, too.
-    wanted = [str(name) for name in (given if isinstance(given, list) else [given])] or ["mean"]
-    if len(wanted) == 1 and wanted[0] in _POOLINGS and said.get("include_prompt") is not False:
-        return _POOLINGS[wanted[0]]
-    how = f"{', '.join(wanted)}{'' if said.get('include_prompt', True) else ' without the prompt'}"
+    modes = [str(name) for name in (mode if isinstance(mode, list) else [mode])] or ["mean"]
+    if len(modes) == 1 and modes[0] in _POOLINGS and config.get("include_prompt") is not False:
+        return _POOLINGS[modes[0]]
+    how = f"{', '.join(modes)}{'' if config.get('include_prompt', True) else ' without the prompt'}"
     raise ProviderUnavailable(
         f"{folder} pools by {how}, which is not done here", f"name a graph with the output {_POOLED}"
     )
@@ -269,11 +270,11 @@ def _pooling(folder: Path, said: dict[str, Any]) -> str:
 def _json(path: Path, *, kind: type = dict) -> Any:
     """Return the JSON of a file; an empty `kind` where there is no file."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return kind()
     except (OSError, ValueError, RecursionError) as error:
         raise ProviderUnavailable(f"{path} cannot be read ({error})", _AGAIN) from error
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise ProviderUnavailable(f"{path} is not of the usual form", _AGAIN)
-    return found
+    return content

@@ -35,9 +35,9 @@ class OpenAIProvider(RemoteProvider):
             )
             content: bytes = response.content
         except Exception as error:
-            known = self.read_error(error)
-            if encoding == "float" or not isinstance(known, Permanent) or "encoding_format" not in known.reason:
-                raise known from error
+            refusal = self.read_error(error)
+            if encoding == "float" or not isinstance(refusal, Permanent) or "encoding_format" not in refusal.reason:
+                raise refusal from error
             # A server that does not know base64: plain numbers from now on.
             self.encoding = "float"
             return self._ask(texts, kind=kind)

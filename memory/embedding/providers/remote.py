@@ -39,7 +39,7 @@ _ENVELOPE_NODES = 1000
 _ENTRY_NODES = 8
 
 
-#: What to raise for an answer with such a status, headers and body.
+#: Function that returns the error of an answer with this status, headers and body.
 ReadStatus = Callable[[int, Mapping[str, str], object], RecalldError]
 
 
@@ -60,12 +60,12 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
     """
     if "data" in answer:
         order = [entry.get("index", place) for place, entry in enumerate(answer["data"])]
-        found = [entry["embedding"] for entry in answer["data"]]
+        embeddings = [entry["embedding"] for entry in answer["data"]]
     else:
-        found = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
-        found = found["float"] if isinstance(found, Mapping) else found
-        order = list(range(len(found)))
-    rows = [_row(one["values"] if isinstance(one, Mapping) else one) for one in found]
+        embeddings = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
+        embeddings = embeddings["float"] if isinstance(embeddings, Mapping) else embeddings
+        order = list(range(len(embeddings)))
+    rows = [_row(embedding["values"] if isinstance(embedding, Mapping) else embedding) for embedding in embeddings]
     if len(rows) != expected:
         raise Unusable(f"the endpoint returned {len(rows)} vectors for {expected} texts")
     # `False` is an int and equal to 0.
@@ -125,13 +125,13 @@ class RemoteProvider(EmbeddingProvider):
         self._width: int | None = None
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return self._embed([self.worded(text, "document") for text in texts], kind="document")
+        return self._embed([self.prefixed(text, "document") for text in texts], kind="document")
 
     def embed_query(self, text: str) -> Embeddings:
         fitting = cut_to_bytes(clean(text).strip(), self.limits.input_bytes)
         if not fitting:
             raise Permanent("there is nothing to embed in an empty query")
-        return self._embed([self.worded(fitting, "query")], kind="query")
+        return self._embed([self.prefixed(fitting, "query")], kind="query")
 
     def of_width(self, width: int) -> RemoteProvider:
         """Return the same provider with an identity of its own, for vectors of another width."""
@@ -156,7 +156,7 @@ class RemoteProvider(EmbeddingProvider):
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         """Return the parsed body of the endpoint's answer to one request; raise one of NO_ANSWER for another body."""
 
-    def worded(self, text: str, kind: str) -> str:
+    def prefixed(self, text: str, kind: str) -> str:
         """Return a text as it is sent; `kind` is "query" or "document"."""
         return (self.endpoint.query_prefix if kind == "query" else self.endpoint.document_prefix) + clean(text)
 
@@ -201,8 +201,8 @@ class RemoteProvider(EmbeddingProvider):
     def send(self, method: str, path: str, *, read_status: ReadStatus | None = None, **options: Any) -> httpx2.Response:
         """Send a request to a path of the API, with key and headers; `options` are those of `Client.build_request`.
 
-        The body of the response is not read yet; the caller closes the response. `read_status` says what to raise for
-        a status that is no success, if not what is usual.
+        The body of the response is not read yet; the caller closes the response. `read_status` returns the error of
+        a status that is no success, if not the usual one.
 
         Raises:
             RecalldError: there was no answer, or it was no success.
@@ -238,9 +238,9 @@ class RemoteProvider(EmbeddingProvider):
         if isinstance(status, int):
             headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
             return self.errors.of_status(status, headers, getattr(error, "body", None))
-        # An SDK wraps what the transport raised.
+        # An SDK wraps the errors of the transport.
         return next(
-            (known for known in (error, error.__cause__) if isinstance(known, RecalldError)),
+            (cause for cause in (error, error.__cause__) if isinstance(cause, RecalldError)),
             self.errors.of_connection(error.__cause__ or error),
         )
 

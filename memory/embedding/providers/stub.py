@@ -76,10 +76,10 @@ class StubProvider(EmbeddingProvider):
         return unit
 
 
-def _remember(seen: list[T], new: T) -> None:
-    seen.append(new)
-    if len(seen) > _REMEMBERED:
-        del seen[: _REMEMBERED // 2]
+def _remember(texts: list[T], text: T) -> None:
+    texts.append(text)
+    if len(texts) > _REMEMBERED:
+        del texts[: _REMEMBERED // 2]
 
 
 def _terms(text: str) -> list[str]:

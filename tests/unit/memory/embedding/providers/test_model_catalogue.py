@@ -30,7 +30,7 @@ def cache(tmp_path: Path) -> Path:
 def fetched(hub: ModelHub, cache: Path) -> tuple[Path, int]:
     """The folder of the model, and how many bytes were told of."""
     told: list[int] = []
-    return fetch(hub.model(), cache, hub=hub.url, told=told.append), sum(told)
+    return fetch(hub.model(), cache, hub=hub.url, on_bytes=told.append), sum(told)
 
 
 def left(cache: Path) -> set[str]:
@@ -71,7 +71,7 @@ def test_what_cannot_be_fetched_is_one_sentence_and_leaves_nothing(
 ) -> None:
     hub.status = status
     with pytest.raises(UserError, match=words):
-        fetch(hub.model(), cache, hub=address or hub.url, told=lambda _count: None)
+        fetch(hub.model(), cache, hub=address or hub.url, on_bytes=lambda _count: None)
     assert left(cache) == set()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.providers.provider import ProviderUnavailable
-from memory.embedding.selection import choose_provider, made_like
+from memory.embedding.selection import choice_for_identity, choose_provider
 from schemas.settings import Credentials, MemorySettings
 from tests.tiny_model import DIMENSIONS, table, words, write_model
 
@@ -88,7 +88,7 @@ def test_where_an_export_names_no_prompts_its_family_does_and_settings_replace_b
     bare = read_export(folder)
     wanted = replace(bare, query_prompt=expected[0], document_prompt=expected[1])
     assert json.loads(made.identity)["digest"] == wanted.digest(None)
-    again = made_like(made.identity, memory, Credentials())
+    again = choice_for_identity(made.identity, memory, Credentials())
     assert again is not None
     assert again.provider is not None
     assert again.provider.identity == made.identity
