@@ -116,7 +116,7 @@ class _Entry:
 class _Queue(OrderedDict[str, _Entry]):
     """Entries of one lane by text hash, first come first served. The batcher locks."""
 
-    # OrderedDict, not dict: taking from the front of a large dict is linear in what was taken before.
+    # OrderedDict, not dict: taking from the front of a large dict is linear in the number of removed entries.
 
     tokens = 0.0
 
@@ -166,7 +166,7 @@ class EmbeddingBatcher:
         self._provider = provider
         self._cache = cache
         self._limiter = coordination.limiter
-        # Without a cache a process cannot find what another process paid for.
+        # Without a cache a process cannot find the vectors that another process paid for.
         self._claims = coordination.claims if cache is not None else NoClaims()
         self._patience = patience_seconds
         self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}

@@ -79,7 +79,7 @@ class ProviderChoice:
 
     @property
     def error(self) -> str | None:
-        """Return why a requested provider cannot be had: status shows it, and no other provider takes its place."""
+        """Return the reason why a requested provider is missing. Status shows it; no other provider replaces it."""
         return str(self.lacking) if self.lacking is not None and self.reason is None else None
 
 
@@ -139,7 +139,7 @@ def choice_for_identity(identity: str, memory: MemorySettings, credentials: Cred
     facts = {"query_prefix": "", "document_prefix": "", **facts}
     update: dict[str, Any] = {setting: facts.get(fact) for setting, fact in _OF_THE_MODEL.items()}
     if name == "local":
-        # A digest identifies a folder or file of the user's own: it can be had while the settings still name it.
+        # A digest identifies a folder or file of the user: it is available while the settings still name it.
         path = memory.local.model_path if "digest" in facts and "model" not in facts else facts.get("model")
         update |= {"query_prefix": memory.query_prefix, "document_prefix": memory.document_prefix}
         update["local"] = memory.local.model_copy(update={"model_path": path})
@@ -224,7 +224,7 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
     """Return the provider.
 
     Raises:
-        ProviderUnavailable: it cannot be had.
+        ProviderUnavailable: it is missing; the message says why.
     """
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)

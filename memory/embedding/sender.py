@@ -1,6 +1,6 @@
-"""One batch and everything that can become of it: retries, splitting, refusals.
+"""Sending of one batch: retries, splitting, refusals.
 
-Pure of threads and futures: `BatchSender.outcomes` yields what each response decided, as it comes.
+Pure of threads and futures: `BatchSender.outcomes` yields the outcome of each response as it comes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 #: Seconds that one request may spend waiting between its attempts; longer waits are the job's, not ours.
 PATIENCE_SECONDS = 5.0
 
-#: Attempts of one request, whatever the waits were.
+#: Attempts of one request, even if its waits were short.
 _MOST_ATTEMPTS = 8
 
 #: How often a text fails alone, in turn with another text that is answered, before it is refused.

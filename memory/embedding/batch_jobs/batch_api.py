@@ -122,7 +122,7 @@ class BatchApi(ABC):
     file_path: ClassVar[str]
     content_path: ClassVar[str]
 
-    #: Path of the list of jobs, newest first, its key, and the parameters for a page's size and for what goes on.
+    #: Path of the list of jobs, newest first, its key, and the parameters for a page's size and start.
     listing: ClassVar[tuple[str, str, str, str]]
 
     def __init__(self, provider: RemoteProvider) -> None:
@@ -204,8 +204,8 @@ class BatchApi(ABC):
                     yield line
 
     def cancel(self, job_id: str) -> bool:
-        """Ask the provider to stop; return False if it refuses. Its results until then can still be had."""
-        # It refuses for a job that is over, or not there. Whatever else is wrong, a look says.
+        """Ask the provider to stop; return False if it refuses. Earlier results can still be fetched."""
+        # It refuses for a job that is over or gone. A look reports any other fault.
         with contextlib.suppress(Permanent, Terminal, BatchUnavailable):
             self.call("POST", self.cancel_path.format(job_id))
             return True

@@ -157,7 +157,7 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
 """
 INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# Another process may ask for a stop at any time. What is over stays so, unless a lost job is found.
+# Another process may ask for a stop at any time. An ended job stays ended, unless a lost one is found.
 SAVE_JOB = f"""
 UPDATE jobs SET {", ".join(f"{_COLUMNS.get(name, name)} = :{name}" for name in _SAVED)},
     stopped_at = coalesce(max(stopped_at, :stopped_at), stopped_at, :stopped_at),

@@ -22,7 +22,7 @@ from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0
 
-#: What AWS says of a model that cannot be asked; it is no fault of the text.
+#: Messages of AWS about an unavailable model; the text is not at fault.
 _NO_SUCH_MODEL = re.compile(r"model identifier|on-demand throughput|model ID|end of its life", re.IGNORECASE)
 
 
@@ -136,7 +136,7 @@ class BedrockProvider(RemoteProvider):
     def _body(self, texts: Sequence[str], kind: str) -> dict[str, object]:
         if self._family.inputs == 1:
             return {"inputText": texts[0], **self.options(kind)}
-        # What is too long is refused, and listed.
+        # A text that is too long is refused, and listed.
         return {"texts": list(texts), "truncate": "NONE", "embedding_types": ["float"], **self.options(kind)}
 
     def read_error(self, error: Exception) -> RecalldError:

@@ -124,7 +124,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-#: What providers say of an input that is too long for their model.
+#: Messages of providers about an input that is too long for their model.
 TOO_LARGE = re.compile(
     r"context (?:length|size|window)|too (?:long|large|many tokens)|token limit|exceed"
     r"|max(?:imum)?[ _-](?:[\w,]{1,40}+[ -]){0,3}(?:[\w,]{0,40}_)?(?:tokens|length)|maxLength",
@@ -247,7 +247,7 @@ class ErrorReader:
         words = words[:_MOST_READ]
         for secret in self._secrets:
             words = words.replace(secret, "***")
-        # Some quote what they were sent.
+        # Some providers quote the sent text.
         words = redact(" ".join(words.split()))
         if len(words) > _MOST_WORDS:
             words = words[:_MOST_WORDS] + "..."
@@ -294,7 +294,7 @@ _PART = re.compile(
 )
 _HINT = re.compile(rf"(?:try again|retry) (?:in|after) ((?:{_PART.pattern}[ ,]*)+)", re.IGNORECASE)
 
-#: What google.rpc.RetryInfo says, "34s" or "0.5s": https://google.aip.dev/193
+#: Delay in google.rpc.RetryInfo, "34s" or "0.5s": https://google.aip.dev/193
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 #: Headers of OpenAI and compatible endpoints; the plain form counts everything.
@@ -308,8 +308,8 @@ def retry_after(headers: Mapping[str, str], body: object) -> float | None:
     """Return the seconds that the provider asks to wait; None when it does not say, or names a time that has come.
 
     In this order: `retry-after-ms`, `retry-after` (seconds or a date), Google's RetryInfo, "try again in 1m30s" in
-    the body, `x-ratelimit-reset-...` of what is used up. `headers` has lower-case names or does not mind the case;
-    `body` is parsed JSON or text.
+    the body, `x-ratelimit-reset-...` of the used-up limit. `headers` has lower-case names or ignores the case; `body`
+    is parsed JSON or text.
     """
     words = _text(body)
     milliseconds = _number(headers.get("retry-after-ms"))

@@ -45,7 +45,7 @@ class Exchange:
         self._since = 0.0
         self._bytes_read = 0
         self._nodes_read = 0
-        #: True once the endpoint began an answer of success: it is billed, whatever becomes of it.
+        #: True once the endpoint began an answer of success: it is billed even if it breaks off.
         self.accepted = False
 
     @contextmanager

@@ -41,7 +41,7 @@ _KEEP_ALIVE = "30m"
 
 
 class JsonProvider(RemoteProvider):
-    """An endpoint that is asked with one JSON body at `path`. `read_status` reads its refusals."""
+    """Endpoint that takes one JSON body at `path`. `read_status` reads its refusals."""
 
     path: str
     read_status: ReadStatus | None = None

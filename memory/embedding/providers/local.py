@@ -49,7 +49,7 @@ LONGEST_TEXT = 8192
 #: Requests that a local model serves at a time, each with one thread.
 THREADS = min(4, os.cpu_count() or 1)
 
-#: Tokens of one text that a model of the user's own reads: what attention costs grows with their square.
+#: Tokens of one text that a model of the user's own reads: the cost of attention grows with their square.
 MOST_TOKENS = 2048
 
 
@@ -74,7 +74,7 @@ class LocalProvider(EmbeddingProvider):
         self.model = model
         self.dimensions = dimensions
         self.limits = limits
-        # `revision` changes when what is done to a text before the model sees it changes its vector.
+        # `revision` changes with the preparation of a text, if that changes its vector.
         facts = {"provider": "local", "revision": 1, **(identity or {"dimensions": dimensions, "model": model})}
         self.identity = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         self._package = package
@@ -108,7 +108,7 @@ class LocalProvider(EmbeddingProvider):
         except (MemoryError, RecalldError):
             raise
         except Exception as error:
-            # Pure computation: what failed once fails again. The batch is split until the text is found.
+            # Pure computation: a failure repeats itself. The batch is split until the text is found.
             log.warning("local_model_failed", model=self.model, texts=len(texts), error=type(error).__name__)
             raise Permanent(f"the local model failed on it: {type(error).__name__}: {error}") from error
 
@@ -384,7 +384,7 @@ def checksum(folder: Path) -> str:
 def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any:
     """Return a backend made from the files in `folder` without unpacking anything.
 
-    `attributes` are set as they are: what the constructor would have been given. Raises OSError or ValueError if a file
+    `attributes` are set as they are; the constructor would take them. Raises OSError or ValueError if a file
     is damaged.
     """
     backend: Any = object.__new__(backend_class)

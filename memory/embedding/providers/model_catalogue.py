@@ -1,7 +1,7 @@
-"""Models that are fetched by name: which ones there are (models.toml), and fetching one into the cache folder.
+"""Catalogue of models that are fetched by name (models.toml), and the fetching of one into the cache folder.
 
-Every file is pinned by repository, revision, size and SHA-256. What exports say in small files (pooling, prompts, most
-tokens) is written from the catalogue, as some of them leave the prompts out.
+Every file is pinned by repository, revision, size and SHA-256. The small files of an export (pooling, prompts, most
+tokens) are written from the catalogue, because some exports lack the prompts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def fetch(model: ListedModel, cache: Path, *, hub: str, on_bytes: Callable[[int]
 
     Raises:
         UserError: the hub cannot be reached or sends something else, or the disk is full.
-        ProviderUnavailable: what is there is damaged.
+        ProviderUnavailable: the files in the folder are damaged.
     """
     folder = model.folder(cache)
     try:
@@ -156,7 +156,7 @@ def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, on
         why, headers = "it stops before its end", {"range": f"bytes={size}-", "accept-encoding": "identity"}
         try:
             with client.stream("GET", url, headers=headers) as answer, path.open("ab") as content:
-                if answer.status_code == 200:  # all of it, whatever was asked for
+                if answer.status_code == 200:  # the whole file instead of the requested range
                     on_bytes(-size)
                     content.truncate(0)
                 elif answer.status_code != 206:

@@ -1,7 +1,7 @@
 """Models of the user's own as a folder with an ONNX export, as optimum and sentence-transformers write it.
 
-The export's own files say what happens around the graph: the tokenizer, the most tokens, the prompts of queries and
-documents, and how the vectors of tokens become one. All vectors get unit length on arrival (`vectors`).
+The files of the export describe the steps around the graph: the tokenizer, the most tokens, the prompts of queries and
+documents, and the pooling of the vectors of tokens. All vectors get unit length on arrival (`vectors`).
 
 onnxruntime and tokenizers are used without fastembed. That has to be told how to pool instead of reading it, cannot
 take the last token, and brings nine further packages.
@@ -126,7 +126,7 @@ class OnnxProvider(LocalProvider):
         super().__init__(
             model=name,
             dimensions=export.dimensions,
-            # The rate is a guess for a model of middle size; what is measured takes its place.
+            # The rate is a guess for a model of middle size; a measurement replaces it.
             limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=THREADS, chunks_per_second=2.0),
             package="onnxruntime",
             extra="onnx",
@@ -137,7 +137,7 @@ class OnnxProvider(LocalProvider):
     def _load(self, module: Any) -> Any:
         export = self._export
         options = module.SessionOptions()
-        # Requests run beside each other; what goes wrong is raised, not printed as well.
+        # Requests run beside each other; errors are raised, not printed as well.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         path = export.tokenizer

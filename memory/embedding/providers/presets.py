@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from schemas.settings import MemorySettings
 
-#: Tokens of one request, whatever a service would take: a crash in the middle of it costs no more than that.
+#: Tokens of one request, even if a service takes more: a crash in the middle of it costs no more than that.
 MOST_TOKENS = 100_000
 
 
@@ -16,9 +16,9 @@ class Preset:
     """One service. `inputs` and `tokens` (estimated) bound a request, `input_bytes` an input.
 
     `package` is imported by its provider and comes with the extra of the same name as `extra`. `dimensions_field` is
-    how a request asks for shorter vectors. The input types are those of requests, unless the settings say
-    otherwise; None where the API has no such field. `name_prefixes` are what people write before a model's name,
-    besides the provider's own. `open_models`: it serves models of others, whose families have prefixes for texts.
+    the field of a request for shorter vectors. The input types are those of requests, unless the settings name others;
+    None where the API has no such field. `name_prefixes` are prefixes that people write before a model's name, besides
+    the provider's name. `open_models`: it serves models of others, whose families have prefixes for texts.
     """
 
     base_url: str
@@ -138,8 +138,8 @@ BY_KEY = ("openai", "gemini", "voyage", "mistral")
 _SEARCHING = "Represent this sentence for searching relevant passages: "
 _INSTRUCTED = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
-#: A pattern in the names of a family of open models, and what its model card puts before queries and documents. The
-#: first that matches counts. bge-m3 and bge's Chinese models have none here.
+#: Pattern in the names of a family of open models, and the prefixes of queries and documents in its model card. The
+#: first match counts. bge-m3 and bge's Chinese models have none here.
 _FAMILIES = tuple(
     (re.compile(pattern), query, document)
     for pattern, query, document in (

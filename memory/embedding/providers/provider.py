@@ -24,7 +24,7 @@ Matrix: TypeAlias = "npt.NDArray[np.float32]"
 class Embeddings:
     """Answer of a provider: `vectors`, float32, shape (texts, dimensions), raw: not yet checked or normalised.
 
-    `tokens` is what the provider says it counted (and bills), None when it does not say.
+    `tokens` is the provider's count, which it bills; None without one.
     """
 
     vectors: Matrix
@@ -36,9 +36,9 @@ class ProviderLimits:
     """Bounds of one request, and of requests a minute. Tokens are estimates (see `estimate_tokens`).
 
     `input_bytes` (of UTF-8) bounds one input: a byte is never less than a token, so an input within it is within
-    the provider's limit of tokens. `chunks_per_second` is what one can expect before anything was
-    measured: it decides whether a document waits for its vectors. `requests_per_minute` and
-    `tokens_per_minute` bound all users of the account together; None is unbounded.
+    the provider's limit of tokens. `chunks_per_second` is the expected rate before the first measurement: it decides
+    whether a document waits for its vectors. `requests_per_minute` and `tokens_per_minute` bound all users of the
+    account together; None is unbounded.
     """
 
     inputs: int
@@ -51,7 +51,7 @@ class ProviderLimits:
 
 
 class ProviderUnavailable(Terminal):
-    """Provider that cannot be had, or model that cannot be used: the `reason`, and the `remedy` for a person."""
+    """Provider or model that is unavailable: the `reason`, and the `remedy` for a person."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
@@ -62,11 +62,10 @@ class ProviderUnavailable(Terminal):
 class EmbeddingProvider(ABC):
     """Turns texts into vectors. Thread-safe. Constructing one neither connects nor loads a model.
 
-    `name` and `model` are what status says. `identity` names, without secrets, everything that decides
-    what numbers come back (provider, model, dimensions asked, endpoint, input types); it goes into the
-    index fingerprint and the cache key, and is the same in every process. `account` names whose limits requests
-    count against (endpoint and key, as a digest that gives nothing away); it is "" without a limit, as for a
-    model on this machine, and then there is nothing to share with other processes. `address` is where requests go,
+    Status shows `name` and `model`. `identity` names, without secrets, everything that decides the numbers of a vector
+    (provider, model, requested dimensions, endpoint, input types). It goes into the index fingerprint and the cache
+    key, and is the same in every process. `account` identifies the account whose limits requests count against: a
+    digest of endpoint and key, "" without a limit, as for a model on this machine. `address` is the endpoint's address
     without secrets, for messages.
     """
 

@@ -30,8 +30,8 @@ T = TypeVar("T")
 class StubProvider(EmbeddingProvider):
     """Hashed bag of words (and of CJK bigrams) as unit vectors.
 
-    For tests and for trying things out: texts that share words are near each other, nothing else is.
-    `requests` and `inputs` count what was asked; `batches` and `queries` hold the texts of the latest ones in order.
+    For tests and for trying things out: only texts that share words are near each other. `requests` and `inputs` are
+    counts; `batches` and `queries` hold the latest texts in order.
     """
 
     name = "stub"

@@ -2,8 +2,8 @@
 
 Every byte passes a stream that knows the thread's `Exchange`: each wait ends when the request's seconds are used up,
 whether it is for a connection, for the endpoint to take a request, for headers or for the body, and however small the
-pieces are that come. Answers are asked for uncompressed, as a bound on what comes over the wire says nothing about
-what a compressed body holds. No redirect is followed with what was sent.
+pieces are that come. Requests ask for uncompressed answers, because a bound on the bytes of a compressed body does not
+bound its content. No redirect is followed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GuardedTransport(httpx2.BaseTransport):
                     f"{exchange.endpoint} compresses its answers though plain ones are asked for: "
                     "check remote.base_url, and the proxy or gateway before it"
                 )
-            # Its status still says what is wrong.
+            # The status still tells the fault.
             del response.headers["content-encoding"]
             return httpx2.Response(response.status_code, headers=response.headers, content=b"")
         return response

@@ -37,7 +37,7 @@ class VoyageProvider(RemoteProvider):
         self.load()
 
     def options(self, kind: str) -> dict[str, object]:
-        # What is too long is refused, and listed. Cut, it would be found by its beginning only, without a word.
+        # A text that is too long is refused, and listed. Cut, only its beginning would be found, without a message.
         return {"model": self.model, "truncation": False, **super().options(kind)}
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
@@ -91,5 +91,5 @@ class _Session:
 
 
 def service_url(api_key: str | None) -> str:
-    """Return where the service is for this key."""
+    """Return the address of the service for this key."""
     return _ATLAS_URL if (api_key or "").startswith("al-") else PRESETS["voyage"].base_url
