@@ -18,7 +18,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import Difference, difference, missing_of
+from memory.documents.comparison import Difference, difference
 from memory.documents.note_folders import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
 from memory.status.run_files import write_derived
@@ -141,8 +141,8 @@ class _Look:
         """Return the documents that the generation lacks or must forget."""
         differing = [key for key in self.difference.scan.documents if key not in self.difference.left_out]
         # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
-        archived = {archived_path(key.path) for key in differing if key.is_transcript}
-        moved = [key for key in self.difference.absent if key.is_transcript and key.path in archived]
+        archived = {archived_path(key.path) for key in differing}
+        moved = [key for key in self.difference.absent if key.path in archived]
         return [*differing, *self.difference.gone, *moved, *self.orphans]
 
 
@@ -169,13 +169,13 @@ def _look(
 
 def _record_folders(files: AgentFiles, notes: Mapping[str, int]) -> None:
     """Record the folders of notes, and the missing ones of which the index holds notes."""
-    if files.folders is None:
+    if files.notes.record is None:
         return
-    before, missing = read_record(files.folders), missing_of(files, now=time.time())
-    record = next_record(files.note_folders(), before, missing, notes)
+    before, missing = read_record(files.notes.record), files.notes.missing_folders(now=time.time())
+    record = next_record(files.notes.folders(), before, missing, notes)
     if record != before:
         try:
-            write_derived(files.folders, record)
+            write_derived(files.notes.record, record)
         except OSError as error:
             # Notes of missing folders stay meanwhile.
             log.warning("folders_not_recorded", error=str(error))
@@ -187,13 +187,13 @@ def forget_missing_folders(files: AgentFiles) -> None:
     Raises:
         UserError: the record of folders cannot be written.
     """
-    record, missing = read_record(files.folders), missing_of(files, now=time.time())
+    record, missing = read_record(files.notes.record), files.notes.missing_folders(now=time.time())
     overdue = {folder: record.get(folder, FolderEntry())._replace(missing_since=0.0) for folder in missing}
     try:
-        if files.folders is not None:
-            write_derived(files.folders, record | overdue)
+        if files.notes.record is not None:
+            write_derived(files.notes.record, record | overdue)
     except OSError as error:
-        raise UserError(f"{files.folders} cannot be written ({error.strerror}); free space there") from error
+        raise UserError(f"{files.notes.record} cannot be written ({error.strerror}); free space there") from error
 
 
 def reconcile(

@@ -139,7 +139,7 @@ class _Turn:
         got_on()
         now = time.time()
         # A vanished session whose own job came before its archive's may be forgotten now.
-        archived = {path for key in keys if key.is_transcript and (path := archived_path(key.path)) is not None}
+        archived = {path for key in keys if (path := archived_path(key.path)) is not None}
         sessions = [DocumentKey(SESSIONS_SOURCE, path) for path in sorted(archived)]
         left = [key for key in sessions if indexer.target().file(key) is not None]
         self._runtime.queue.mark_changed(self._agent, left, lane=self._lane)

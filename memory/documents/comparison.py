@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,13 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.note_folders import folder_above, missing_folders, read_record
-from memory.documents.roots import Root, archived_path, document_name, is_transcript_name, join
 from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
-from schemas.errors import RecalldError
+from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Sync
 from schemas.status import DiskState
 
@@ -53,8 +49,7 @@ class Difference:
 
     def hides(self, files: AgentFiles, key: DocumentKey) -> bool:
         """Return True if the scan could not look where the document may be."""
-        places = files.places(key) if not self.scan.complete else ()
-        return any(self.scan.hides(Path(root.path, *parts)) for root, parts in places)
+        return files.source_of(key).hides(key, self.scan)
 
     def disk_state(
         self, files: AgentFiles, *, sync: Sync, now: float, watched: bool, held_back: bool = False
@@ -129,63 +124,21 @@ def difference(
     scan = files.scan(imported=imported, but=known)
     absent = known.absent(reader.files()) if known.absentees else []
     now = time.time()
-    missing = missing_of(files, now=now) if absent else {}
-    notes = Counter(folder for key in absent if (folder := _folder_of(files, missing, key)) is not None)
+    missing = files.notes.missing_folders(now=now) if absent else {}
+    folders = (files.notes.missing_folder_of(key, missing) for key in absent)
+    notes = Counter(folder for folder in folders if folder is not None)
     scan = _with_missing(scan, {folder: (missing[folder], count) for folder, count in notes.items()}, now=now)
-    found = Difference(scan, known, absent, left_out=out, missing_notes=notes)
-    excluded = files.left_out(key for key in absent if key.is_transcript)
-    # Only an archive or the settings make an index forget a transcript: `forgets` looks at the disk for each.
-    archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
-    may_go = (key for key in absent if not key.is_transcript or files.forget_deleted or key.path in archived)
-    gone = [
-        key
-        for key in may_go
-        if key not in excluded
-        and not found.hides(files, key)
-        and (not key.is_transcript or forgets(files, key, reader))
-    ]
-    return replace(found, gone=[*gone, *excluded])
+    by_source = {source: [key for key in absent if files.source_of(key) is source] for source in files.sources}
+    gone = [key for source, keys in by_source.items() for key in sorted(source.forgets(keys, reader, scan))]
+    return Difference(scan, known, absent, gone, out, notes)
 
 
 def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:
     """Return True if the index must forget an absent document. Without a `reader` of the index True may be wrong.
 
-    A note, unless its folder is missing for less than a day. A transcript that the settings leave out, or ask to forget
-    (`sync.sessions.forget_deleted`), or of which the index has an archive, whole and with all that it has of the
-    transcript; without a `reader` any archive will do. An imported transcript stays.
+    Its source decides: see `Notes`, `Sessions` and `Imports`.
     """
-    if not key.is_transcript:
-        now = time.time()
-        missing = missing_of(files, now=now)
-        folder = _folder_of(files, missing, key)
-        return missing[folder] <= now if folder is not None else files.root_is_there(key)
-    if files.left_out([key]):
-        return True
-    places = files.places(key)
-    if not places or any(root.imported for root, _ in places) or not files.root_is_there(key):
-        return False
-    if files.forget_deleted:
-        return True
-    return bool(_archives(files, key)) if reader is None else is_archived(files, key, reader, reader)
-
-
-def is_archived(files: AgentFiles, key: DocumentKey, reader: StoreReader, earlier: StoreReader) -> bool:
-    """Return True if the index has an archive of a session, whole and with all that an `earlier` index has of it."""
-    return any(_stands_for(files, archive, key, reader, earlier) for archive in _archives(files, key))
-
-
-def _stands_for(
-    files: AgentFiles, archive: DocumentKey, key: DocumentKey, reader: StoreReader, earlier: StoreReader
-) -> bool:
-    """Return True if the index has an archive as it is on the disk, no dead letter of it, and the whole session."""
-    known = reader.file(archive)
-    try:
-        stat = files.stat(archive)
-    except RecalldError:
-        return False
-    if known is None or stat is None or not known.stat.agrees_with(stat):
-        return False
-    return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, earlier, key)
+    return bool(files.source_of(key).forgets([key], reader, None))
 
 
 def left_out(reader: StoreReader, files: AgentFiles) -> set[DocumentKey]:
@@ -209,73 +162,22 @@ def file_state(files: AgentFiles, key: DocumentKey) -> list[int] | None:
     They differ when the file is written, replaced, or becomes readable.
     """
     try:
-        found = files.path_of(key).lstat()
+        result = files.path_of(key).lstat()
     except (OSError, ValueError):
         return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
-
-
-def missing_of(files: AgentFiles, *, now: float) -> dict[str, float]:
-    """Return the missing folders of an agent's notes, and the Unix time until which the notes of each stay."""
-    return missing_folders(files.note_folders(), read_record(files.folders), now=now)
-
-
-def _folder_of(files: AgentFiles, missing: Mapping[str, float], key: DocumentKey) -> str | None:
-    """Return the missing folder that holds a note."""
-    places = files.places(key) if missing and not key.is_transcript else ()
-    return next((folder_above(join(root.path, *parts), missing) for root, parts in places), None)
+    return [result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino]
 
 
 def _with_missing(scan: Scan, missing: Mapping[str, tuple[float, int]], *, now: float) -> Scan:
     """Return a scan that hides the notes of missing folders, each with its time and notes, until their time comes."""
     if not missing:
         return scan
-    kept = {folder: place for folder, place in missing.items() if place[0] > now}
+    hidden = {folder: place for folder, place in missing.items() if place[0] > now}
     conditions = (
         Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes, "until": until})
-        for folder, (until, notes) in kept.items()
+        for folder, (until, notes) in hidden.items()
     )
-    named = {printable(folder) for folder in kept}
-    others = (one for one in scan.problems if one.code not in _OF_MISSING or one.subject not in named)
-    unlisted = dict.fromkeys((*(folder for folder in scan.unlisted if folder not in missing), *kept))
+    named = {printable(folder) for folder in hidden}
+    others = (other for other in scan.problems if other.code not in _OF_MISSING or other.subject not in named)
+    unlisted = dict.fromkeys((*(folder for folder in scan.unlisted if folder not in missing), *hidden))
     return replace(scan, problems=(*others, *conditions), unlisted=tuple(unlisted))
-
-
-def _archives(files: AgentFiles, key: DocumentKey) -> list[DocumentKey]:
-    """Return the archives of a session, which lie in its folder; an imported one has none."""
-    places = files.places(key)
-    if any(root.imported for root, _ in places):
-        return []
-    return [archive for root, parts in places for archive in _archives_below(root, parts)]
-
-
-def _archives_below(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
-    start = parts[-1] + "."
-    folder = parts[:-1]
-    try:
-        with os.scandir(join(root.folder, *folder)) as entries:
-            names = {
-                document_name(entry.name)
-                for entry in entries
-                if entry.name.startswith(start)
-                and is_transcript_name(entry.name)
-                and archived_path(document_name(entry.name)) == parts[-1]
-                and entry.is_file(follow_symlinks=False)
-            }
-    except OSError:
-        return []
-    return [DocumentKey(SESSIONS_SOURCE, join(root.prefix, *folder, name)) for name in sorted(names)]
-
-
-def _holds_all(reader: StoreReader, archive: DocumentKey, earlier: StoreReader, key: DocumentKey) -> bool:
-    """Return True if the index has each text that an `earlier` one has of a transcript in another one, too."""
-    held = reader.chunks_of(archive)
-    hashes = {chunk.text_hash for chunk in held}
-    lacking = [chunk for chunk in earlier.chunks_of(key) if chunk.text_hash not in hashes]
-    if len(lacking) != 1:
-        return not lacking
-    # The last chunk of a transcript alone grows: it may have gone on before it was archived.
-    [last] = lacking
-    text = earlier.chunk_rows([last.id])[last.id].text
-    rows = reader.chunk_rows([chunk.id for chunk in held if chunk.ordinal == last.ordinal])
-    return any(row.text.startswith(text) for row in rows.values())

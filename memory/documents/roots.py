@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from glob import escape
 from pathlib import Path
+from typing import TypeAlias
 
-from memory.documents.imports import ImportedFolder
-from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileStat
+from schemas.documents import DocumentKey, FileStat
 from schemas.globs import Globs
 
 #: Folders that hold no documents, only a great many files. Hidden folders never count, either.
@@ -198,70 +198,78 @@ class Area:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """Place of documents of one `source`: `folder` (may be reached through links), `below` it (never through links).
+class FileRule:
+    """Rule for the files of a root that are documents: `is_name`, and `depth` folders above them, or any number.
 
-    `prefix` goes before their paths in keys. `real` is the same place without links in `folder`. `configured` is the
-    path in the settings. `covered`: another root reaches the same files, and names them alike.
-
-    All files with the name of a document count, however deep. With `names`, only those of these names count, below
-    `depth` folders. `only`: the documents' paths below an `imported` folder of which a user named the files. `hole`: a
-    folder, relative to this one, that is left to another root. `areas` leave documents out; `skip` characters of a
-    prefix are no names to them. `lead` is the way from `configured` to this root.
+    `only`: the paths that count, if a user named them. `hole`: a folder that is left to another root.
     """
 
-    source: str
+    is_name: Callable[[str], bool]
+    depth: int | None = None
+    only: frozenset[str] | None = None
+    hole: tuple[str, ...] = ()
+
+    @property
+    def is_partial(self) -> bool:
+        """Return True if `holds` refuses some files that have the name of a document."""
+        return self.depth is not None or self.only is not None
+
+    def holds(self, parts: Sequence[str]) -> bool:
+        """Return True if a path relative to the root is, by name, a document's, left out or not."""
+        if not parts or not self.is_name(parts[-1]) or not self.reaches(parts[:-1]):
+            return False
+        return self.depth in (None, len(parts) - 1) and (self.only is None or "/".join(parts) in self.only)
+
+    def reaches(self, folders: Sequence[str]) -> bool:
+        """Return True if a walk enters a folder relative to the root."""
+        if self.depth is not None and len(folders) > self.depth:
+            return False
+        if self.hole and tuple(folders[: len(self.hole)]) == self.hole:
+            return False
+        return all(map(is_folder_name, folders))
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Folder of documents: `folder` (may be reached through links), `below` it (never through links).
+
+    `prefix` goes before their paths in keys. `real` is the same place without links in `folder`. `configured` names it
+    in messages. `areas` leave documents out. `covering`: another root, which reaches the same files and names them
+    alike.
+    """
+
     folder: str
     real: str
     prefix: str
+    rule: FileRule
     configured: str
     below: tuple[str, ...] = ()
-    names: frozenset[str] | None = None
-    depth: int = 0
-    only: frozenset[str] | None = None
-    imported: ImportedFolder | None = None
-    hole: tuple[str, ...] = ()
-    covered: bool = False
     areas: tuple[Area, ...] = ()
-    skip: int = 0
-    lead: str = ""
+    covering: Root | None = None
 
     @property
     def path(self) -> str:
         """Absolute path of the folder that holds the documents."""
         return join(self.folder, *self.below)
 
-    @property
-    def has_folders(self) -> bool:
-        """Return True if documents lie in folders inside."""
-        return self.names is None or self.depth > 0
-
-    @property
-    def is_name(self) -> Callable[[str], bool]:
-        """Return the check of a file's name."""
-        if self.names is not None:
-            return self.names.__contains__
-        return is_note_name if self.source == MEMORY_SOURCE else is_transcript_name
-
-    def holds(self, parts: Sequence[str]) -> bool:
-        """Return True if a path relative to this root is, by name, a document's, left out or not."""
-        if not parts or not self.is_name(parts[-1]) or not self.reaches(parts[:-1]):
-            return False
-        if self.names is not None and len(parts) != 1 + self.depth:
-            return False
-        return self.only is None or "/".join(parts) in self.only
-
-    def reaches(self, folders: Sequence[str]) -> bool:
-        """Return True if a walk enters a folder relative to this root."""
-        if self.names is not None and len(folders) > self.depth:
-            return False
-        if self.hole and tuple(folders[: len(self.hole)]) == self.hole:
-            return False
-        return all(map(is_folder_name, folders))
+    def covers(self, other: Root) -> bool:
+        """Return True if this root reaches all documents of another one."""
+        parts = parts_below(other.real, self.real)
+        if parts is None or self.rule.depth is None:
+            return parts is not None and self.rule.reaches(parts)
+        names, others = self.rule.only, other.rule.only
+        return not parts and bool(names and others and others <= names)
 
     def excludes(self, path: str, *, is_folder: bool = False) -> bool:
         """Return True if globs leave out the document, or all in the folder, whose path in keys this is."""
-        return any(area.excludes(path, self.skip, is_folder=is_folder) for area in self.areas)
+        return any(area.excludes(path, self._skip, is_folder=is_folder) for area in self.areas)
+
+    @property
+    def _skip(self) -> int:
+        """Characters of a prefix that are no names to globs."""
+        if self.covering is not None:
+            return self.covering._skip
+        return len(self.prefix) if self.prefix.startswith("/") else 0
 
     def rest(self, path: str) -> tuple[str, ...] | None:
         """Return an absolute path's components below this root, however its folder is spelled; None if outside."""
@@ -273,113 +281,32 @@ class Root:
         return parts_below(path, self.prefix) if self.prefix else tuple(path.split("/"))
 
 
-def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: Globs | None) -> list[Root]:
-    """Return the roots of notes as the disk is now. A file has the same name whichever of them reaches it.
-
-    `globs` hold for all documents, those of an extra path for the documents below it, whichever root reaches that.
-
-    An extra path that is not there counts as a file if it ends in ".md", else as a folder. A file of another kind is a
-    root without names.
-    """
-    real = os.path.realpath(workspace)
-    top = Root(MEMORY_SOURCE, workspace, real, "", workspace)
-    memory, people = (
-        replace(top, below=(name,), prefix=name, real=join(real, name)) for name in ("memory", USERS_FOLDER)
-    )
-    extras: list[Root] = []
-    for configured in extra_paths:
-        extra = _extra_root(workspace, real, configured)
-        inside = parts_below(real, extra.real)
-        if inside and extra.names is None and extra.reaches(inside):
-            # The workspace lies in it: what is in the workspace is named relative to the workspace.
-            lead = "/".join(inside) + "/"
-            extras += [replace(extra, hole=inside), replace(top, configured=configured, lead=lead)]
-        else:
-            extras.append(extra)
-    long_term = replace(top, names=frozenset(LONG_TERM_NAMES))
-    # Folders before what they hold, so that the outermost root names a file.
-    extras.sort(key=lambda root: (root.names is not None, root.real))
-    named = _named_alike(extras, [long_term, memory])
-    reached = any(
-        root.names is None and not root.covered and (way := root.rest(memory.real)) and root.reaches(way)
-        for root in named
-    )
-    roots = [
-        long_term,
-        replace(memory, covered=reached),
-        replace(people, names=frozenset(LONG_TERM_NAMES[2:]), depth=1),
-        *named,
-    ]
-    areas = [Area(globs)] if globs is not None else []
-    areas += [
-        Area(own, root.prefix, root.lead)
-        for root in named
-        if root.names is None and (own := extra_paths[root.configured]) is not None
-    ]
-    return [replace(root, areas=tuple(areas)) for root in roots] if areas else roots
+#: A root, and the components of a document or of its file below it.
+Place: TypeAlias = tuple[Root, tuple[str, ...]]
 
 
-def session_roots(workspace: str, folders: Sequence[str], globs: Globs | None) -> list[Root]:
-    """Return the configured folders of transcripts, in their order, as the disk is now."""
-    areas = (Area(globs),) if globs is not None else ()
-    roots = []
-    for configured in dict.fromkeys(folders):
-        if configured and "\0" not in configured and is_utf8(configured):
-            folder = _absolute(workspace, configured)
-            real = os.path.realpath(folder)
-            roots.append(Root(SESSIONS_SOURCE, folder, real, SESSIONS_SOURCE, configured, areas=areas))
-    named = _named_alike(sorted(roots, key=lambda root: root.real), [])
-    order = [root.configured for root in roots]
-    return sorted(named, key=lambda root: order.index(root.configured))
-
-
-def import_roots(imports: Sequence[ImportedFolder], globs: Globs | None) -> list[Root]:
-    """Return the imported folders, the latest first. Keys of their transcripts have absolute paths, without links."""
-    areas = (Area(globs),) if globs is not None else ()
-    roots = []
-    for imported in reversed(imports):
-        real = os.path.realpath(imported.folder)
-        only = None if imported.files is None else frozenset(map(document_name, imported.files))
-        root = Root(SESSIONS_SOURCE, os.path.normpath(imported.folder), real, real, imported.folder)
-        roots.append(replace(root, only=only, imported=imported, areas=areas, skip=len(real)))
-    return roots
-
-
-def _absolute(workspace: str, configured: str) -> str:
-    return os.path.normpath(configured if configured.startswith("/") else join(workspace, configured))
-
-
-def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
-    path = _absolute(workspace, configured)
-    if "\0" in path or not is_utf8(path):
-        return Root(MEMORY_SOURCE, workspace, workspace_real, "", configured, names=frozenset())
-    is_markdown = path[-3:].lower() == _SUFFIX
-    folder, names = path, None
-    # os.path answers where Path, for a path that is too long or locked away, raises.
-    if not os.path.isdir(path) and (is_markdown or os.path.exists(path)):  # noqa: PTH110, PTH112 - see above
-        folder, name = os.path.split(path)
-        names = frozenset((name,) if is_markdown else ())
-    real = os.path.realpath(folder)
-    inside = parts_below(folder, workspace)
-    if inside is None:
-        inside = parts_below(real, workspace_real)
-    prefix = folder if inside is None else "/".join(inside)
-    skip = len(prefix) if prefix.startswith("/") else 0
-    return Root(MEMORY_SOURCE, folder, real, prefix, configured, names=names, skip=skip)
-
-
-def _named_alike(roots: Iterable[Root], others: Sequence[Root]) -> list[Root]:
+def named_alike(roots: Iterable[Root], others: Sequence[Root] = ()) -> list[Root]:
     """Give each root the names of an earlier root that reaches all of it already."""
     named: list[Root] = []
     for root in roots:
-        for other in (*others, *named):
-            parts = parts_below(root.real, other.real)
-            if parts is None:
-                continue
-            same_file = not parts and root.names and other.names and root.names <= other.names
-            if same_file or (other.names is None and other.reaches(parts)):
-                named.append(replace(root, prefix=join(other.prefix, *parts), covered=True, skip=other.skip))
-                break
-        else:
+        covering = next((other for other in (*others, *named) if other.covers(root)), None)
+        if covering is None:
             named.append(root)
+        else:
+            prefix = join(covering.prefix, *(parts_below(root.real, covering.real) or ()))
+            named.append(replace(root, prefix=prefix, covering=covering))
     return named
+
+
+def nearest(roots: Iterable[Root], path: str) -> Place | None:
+    """Return the root that holds an absolute path, and the components below it; None if none holds it.
+
+    A folder further up may hold the path only through a link.
+    """
+    places = [(root, parts) for root in roots if (parts := root.rest(path)) and root.rule.holds(parts)]
+    return min(places, key=lambda place: len(place[1]), default=None)
+
+
+def absolute(workspace: str, configured: str) -> str:
+    """Return the absolute path of a folder as the settings name it."""
+    return os.path.normpath(configured if configured.startswith("/") else join(workspace, configured))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat as modes
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memory.documents.roots import (
-    LONG_TERM_NAMES,
     Root,
     document_name,
     is_folder_name,
@@ -24,7 +22,7 @@ from memory.documents.roots import (
     parts_below,
 )
 from schemas.conditions import Condition, ConditionCode, Param
-from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
+from schemas.documents import DocumentKey, FileStat
 
 if TYPE_CHECKING:
     from memory.store.reader import IndexedFile
@@ -129,64 +127,36 @@ class ScanProblems:
         return (*found, *more)
 
 
-def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the notes of a root whose names are configured."""
-    if not root.names:
-        problems.add(ConditionCode.EXTRA_PATH_INVALID, root.configured)
-    for name in sorted(root.names or ()):
-        path, named = join(root.folder, name), join(root.prefix, name)
-        try:
-            result = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string, many times
-                problems.add_missing(root.folder, ConditionCode.FOLDER_MISSING, root.folder)
-            elif name not in LONG_TERM_NAMES or root.prefix:
-                problems.add(ConditionCode.EXTRA_PATH_MISSING, root.configured)
-            continue
-        except OSError as error:
-            problems.add_unlistable(root.folder, error)
-            continue
-        if root.excludes(named):
-            problems.left_out[EXCLUDED] += 1
-        elif modes.S_ISREG(result.st_mode):
-            yield named, result
-        elif not modes.S_ISDIR(result.st_mode):
-            is_link = modes.S_ISLNK(result.st_mode)
-            problems.add(ConditionCode.FILE_IS_LINK if is_link else ConditionCode.FILE_NOT_REGULAR, path)
-
-
 def files_of(
     root: Root,
     problems: ScanProblems,
-    reason_of: Callable[[Root, str], str | None],
+    reason_of: Callable[[Root, str], str | None] | None,
     entering: Callable[[str], object] | None = None,
+    *,
+    missing: ConditionCode | None = None,
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the documents' files of a root, each by its path as in keys; count in `problems` those left out."""
-    if not root.has_folders:
-        yield from _listed_by_name(root, problems)
-        return
-    top, is_session = root.path, root.source == SESSIONS_SOURCE
+    """Yield the documents' files of a root, each by its path as in keys; count in `problems` those left out.
+
+    `missing`: the condition of a root that is not there.
+    """
+    top = root.path
     if root.below and os.path.islink(top):  # noqa: PTH114 - a plain string
         # A link inside the workspace; a configured folder may be one.
         problems.add(ConditionCode.FILE_IS_LINK, top)
         return
     if not os.path.isdir(top):  # noqa: PTH112 - a plain string
-        # The index keeps the transcripts of an imported folder that is gone.
-        if not root.below and root.imported is None:
-            code = ConditionCode.SESSIONS_FOLDER_MISSING if is_session else ConditionCode.EXTRA_PATH_MISSING
-            problems.add_missing(top, code, top if is_session else root.configured)
+        if missing is not None and not root.below:
+            problems.add_missing(top, missing, root.configured)
         return
     if root.excludes(root.prefix, is_folder=True):
         problems.left_out[EXCLUDED_FOLDERS] += 1
         return
-    start = join(root.prefix, "*")[:-1]
-    hole = join(root.prefix, *root.hole) if root.hole else None
 
     def takes(path: str) -> bool:
-        named = document_name(path) if is_session else path
-        if (root.only is not None or root.depth) and not root.holds(root.named(named) or ()):
+        named = document_name(path)
+        if root.rule.is_partial and not root.rule.holds(root.named(named) or ()):
             return False
-        reason = reason_of(root, named)
+        reason = reason_of(root, named) if reason_of is not None else None
         if reason is not None:
             problems.left_out[reason] += 1
         return reason is None
@@ -195,11 +165,12 @@ def files_of(
         if root.excludes(folder, is_folder=True):
             problems.left_out[EXCLUDED_FOLDERS] += 1
             return False
-        return folder != hole and (root.names is None or folder[len(start) :].count("/") < root.depth)
+        return root.rule.reaches(root.named(folder) or ())
 
-    unlimited = not is_session and not root.areas and not root.depth
+    takes_all = reason_of is None and not root.rule.is_partial
+    start = join(root.prefix, "*")[:-1]
     yield from walk(
-        top, start, root.is_name, problems, takes=None if unlimited else takes, enters=enters, entering=entering
+        top, start, root.rule.is_name, problems, takes=None if takes_all else takes, enters=enters, entering=entering
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import CutChunk, text_hash
-from memory.documents.comparison import difference, is_archived
+from memory.documents.comparison import difference
 from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
@@ -133,9 +133,11 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         lacking = [key for key in transcripts if (copied := target.file(key)) is None or copied.stat == FORGOTTEN]
         ignored = indexer.files.left_out(lacking)
         # Few have archives, and looking for those of one lists its folder.
-        archived = {archived_path(file.key.path) for file in target.files() if file.key.is_transcript}
+        archived = {archived_path(file.key.path) for file in target.files()}
         rest = [key for key in lacking if key not in ignored]
-        return [key for key in rest if key.path not in archived or not is_archived(indexer.files, key, target, reader)]
+        candidates = [key for key in rest if key.path in archived]
+        continued = {key for key in candidates if indexer.files.transcripts_of(key).continues(key, target, reader)}
+        return [key for key in rest if key not in continued]
 
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:

@@ -140,7 +140,7 @@ class Planner:
         The old file is gone, and the new one begins with every line that the index has read of it.
         """
         names = [
-            *self._files.earlier_names(key),
+            *self._files.transcripts_of(key).earlier_names(key),
             *(name for chunk in first for name in store.begun_by(chunk.text_hash)),
         ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}

@@ -111,7 +111,7 @@ def longest_beginning(
 
 def has_other_format(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
-    format_name = files.named_format(key)
+    format_name = files.transcripts_of(key).format_of(key)
     mark = store.transcript(key) if format_name is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != format_name

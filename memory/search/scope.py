@@ -213,7 +213,7 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
     """
     if session.is_owner:
         return None
-    stats: dict[DocumentKey, FileStat | None] = dict(files.personal())
+    stats: dict[DocumentKey, FileStat | None] = dict(files.notes.personal())
     if not session.is_private:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from memory.documents import agent_files, content
+from memory.documents import content, notes, sessions, sources
 from memory.documents.comparison import difference
 from memory.documents.content import OpenTranscript
 from memory.embedding.providers.stub import StubProvider
@@ -215,7 +215,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
     def file_stat(result: os.stat_result) -> FileStat:
         return FileStat(result.st_size, result.st_mtime_ns, result.st_ino, ctime_ns(result))
 
-    for module in (content, agent_files):
+    for module in (content, notes, sessions, sources):
         monkeypatch.setattr(module, "file_stat", file_stat)
 
 
@@ -223,7 +223,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
 def counted_readings() -> Iterator[list[int]]:
     """From which byte on each document was read, inside."""
     read: list[int] = []
-    lines, steadily = OpenTranscript.lines, agent_files.read_steadily
+    lines, steadily = OpenTranscript.lines, notes.read_steadily
 
     def counted_lines(self: OpenTranscript, offset: int = 0, **options: int | None):  # type: ignore[no-untyped-def]
         read.append(offset)
@@ -235,7 +235,7 @@ def counted_readings() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OpenTranscript, "lines", counted_lines)
-        patch.setattr(agent_files, "read_steadily", counted_reading)
+        patch.setattr(notes, "read_steadily", counted_reading)
         yield read
 
 
