@@ -142,7 +142,7 @@ class AgentFiles:
         if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
             return None, None
         normal = os.path.normpath(text)
-        return next((named for source in self.sources if (named := source.key_of(normal)) is not None), (None, None))
+        return next((naming for source in self.sources if (naming := source.key_of(normal)) is not None), (None, None))
 
     def resolve(self, path_text: str) -> DocumentKey:
         """Return the document that a path from outside names.

@@ -177,7 +177,7 @@ def _with_missing(scan: Scan, missing: Mapping[str, tuple[float, int]], *, now: 
         Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes, "until": until})
         for folder, (until, notes) in hidden.items()
     )
-    named = {printable(folder) for folder in hidden}
-    others = (other for other in scan.problems if other.code not in _OF_MISSING or other.subject not in named)
+    subjects = {printable(folder) for folder in hidden}
+    problems = (entry for entry in scan.problems if entry.code not in _OF_MISSING or entry.subject not in subjects)
     unlisted = dict.fromkeys((*(folder for folder in scan.unlisted if folder not in missing), *hidden))
-    return replace(scan, problems=(*others, *conditions), unlisted=tuple(unlisted))
+    return replace(scan, problems=(*problems, *conditions), unlisted=tuple(unlisted))

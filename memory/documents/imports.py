@@ -77,15 +77,15 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
 
 def with_import(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
     """Return the list with one more import. Those of its folder become one, the last: the last names the format."""
-    same = [one for one in before if (one.folder, one.format) == (imported.folder, imported.format)]
-    others = [one for one in before if one not in same]
+    of_folder = [entry for entry in before if (entry.folder, entry.format) == (imported.folder, imported.format)]
+    rest = [entry for entry in before if entry not in of_folder]
     together = imported
-    for one in same:
-        if one.files is None or together.files is None:
+    for entry in of_folder:
+        if entry.files is None or together.files is None:
             together = replace(together, files=None)
         else:
-            together = replace(together, files=tuple(dict.fromkeys((*one.files, *together.files))))
-    return [*others, together]
+            together = replace(together, files=tuple(dict.fromkeys((*entry.files, *together.files))))
+    return [*rest, together]
 
 
 def _imported(entry: dict[str, Any]) -> ImportedFolder:
@@ -106,7 +106,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, folders: list[ImportedFolder]) -> None:
-    body = [{"folder": one.folder, "format": one.format, "files": one.files} for one in folders]
+    body = [{"folder": entry.folder, "format": entry.format, "files": entry.files} for entry in folders]
     new = path.with_name(f".{path.name}.{os.getpid()}")
     with new.open("w", encoding="utf-8") as out:
         out.write(json.dumps({"folders": body}, indent=1) + "\n")

@@ -87,10 +87,10 @@ def folder_above(path: str, folders: Iterable[str]) -> str | None:
 def _identity(folder: str) -> tuple[int, int] | None:
     """Return device and inode of a folder; None if it is gone."""
     try:
-        found = os.stat(folder)  # noqa: PTH116 - a plain string
+        status = os.stat(folder)  # noqa: PTH116 - a plain string
     except (OSError, ValueError):
         return None
-    return (found.st_dev, found.st_ino) if os.path.isdir(folder) else None  # noqa: PTH112 - a plain string
+    return (status.st_dev, status.st_ino) if os.path.isdir(folder) else None  # noqa: PTH112 - a plain string
 
 
 def _is_empty(folder: str) -> bool:

@@ -80,10 +80,10 @@ class Notes(DocumentSource):
         return {key: stat for root in roots for key, stat in self.listed(root, ScanProblems())}
 
     def key_of(self, path: str) -> tuple[DocumentKey, str | None] | None:
-        named = super().key_of(path)
-        if named is not None and named[0] == _SECOND_NAME and self._is_one_long_term_memory():
-            return _LONG_TERM, named[1]
-        return named
+        naming = super().key_of(path)
+        if naming is not None and naming[0] == _SECOND_NAME and self._is_one_long_term_memory():
+            return _LONG_TERM, naming[1]
+        return naming
 
     def places(self, key: DocumentKey) -> list[Place]:
         if key == _SECOND_NAME and self._is_one_long_term_memory():
@@ -147,7 +147,7 @@ class Notes(DocumentSource):
 
 
 def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: Globs | None) -> list[Root]:
-    """Return the roots of notes as the disk is now. A file has the same name whichever of them reaches it.
+    """Return the roots of notes as the disk is now. All roots that reach a file give it the same name.
 
     `globs` hold for all documents, those of an extra path for the documents below it, whichever root reaches that.
 
@@ -173,18 +173,18 @@ def note_roots(workspace: str, extra_paths: Mapping[str, Globs | None], globs: G
     long_term = replace(top, rule=_named(*LONG_TERM_NAMES))
     # Folders before what they hold, so that the outermost root names a file.
     extras.sort(key=lambda root: (root.rule.depth is not None, root.real))
-    named = named_alike(extras, [long_term, memory])
-    outermost = (root for root in named if root.rule.depth is None and root.covering is None)
+    extra_roots = named_alike(extras, [long_term, memory])
+    outermost = (root for root in extra_roots if root.rule.depth is None and root.covering is None)
     roots = [
         long_term,
         replace(memory, covering=next((root for root in outermost if root.covers(memory)), None)),
         replace(people, rule=FileRule(LONG_TERM_NAMES[2:].__contains__, depth=1)),
-        *named,
+        *extra_roots,
     ]
     areas = [Area(globs)] if globs is not None else []
     areas += [
         Area(extra_globs, root.prefix, ways.get(root.configured, "") if root.real == real else "")
-        for root in named
+        for root in extra_roots
         if root.rule.depth is None and (extra_globs := extra_paths[root.configured]) is not None
     ]
     return [replace(root, areas=tuple(areas)) for root in roots] if areas else roots
@@ -217,7 +217,7 @@ def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, o
     if not root.rule.only:
         problems.add(ConditionCode.EXTRA_PATH_INVALID, root.configured)
     for name in sorted(root.rule.only or ()):
-        path, named = join(root.folder, name), join(root.prefix, name)
+        path, key_path = join(root.folder, name), join(root.prefix, name)
         try:
             result = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -229,10 +229,10 @@ def _listed_by_name(root: Root, problems: ScanProblems) -> Iterator[tuple[str, o
         except OSError as error:
             problems.add_unlistable(root.folder, error)
             continue
-        if root.excludes(named):
+        if root.excludes(key_path):
             problems.left_out[EXCLUDED] += 1
         elif modes.S_ISREG(result.st_mode):
-            yield named, result
+            yield key_path, result
         elif not modes.S_ISDIR(result.st_mode):
             is_link = modes.S_ISLNK(result.st_mode)
             problems.add(ConditionCode.FILE_IS_LINK if is_link else ConditionCode.FILE_NOT_REGULAR, path)

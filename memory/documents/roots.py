@@ -252,13 +252,13 @@ class Root:
         """Absolute path of the folder that holds the documents."""
         return join(self.folder, *self.below)
 
-    def covers(self, other: Root) -> bool:
+    def covers(self, root: Root) -> bool:
         """Return True if this root reaches all documents of another one."""
-        parts = parts_below(other.real, self.real)
+        parts = parts_below(root.real, self.real)
         if parts is None or self.rule.depth is None:
             return parts is not None and self.rule.reaches(parts)
-        names, others = self.rule.only, other.rule.only
-        return not parts and bool(names and others and others <= names)
+        names, narrower = self.rule.only, root.rule.only
+        return not parts and bool(names and narrower and narrower <= names)
 
     def excludes(self, path: str, *, is_folder: bool = False) -> bool:
         """Return True if globs leave out the document, or all in the folder, whose path in keys this is."""
@@ -285,17 +285,17 @@ class Root:
 Place: TypeAlias = tuple[Root, tuple[str, ...]]
 
 
-def named_alike(roots: Iterable[Root], others: Sequence[Root] = ()) -> list[Root]:
-    """Give each root the names of an earlier root that reaches all of it already."""
-    named: list[Root] = []
+def named_alike(roots: Iterable[Root], before: Sequence[Root] = ()) -> list[Root]:
+    """Give each root the names of an earlier root, or one `before` them, that reaches all of it already."""
+    renamed: list[Root] = []
     for root in roots:
-        covering = next((other for other in (*others, *named) if other.covers(root)), None)
+        covering = next((above for above in (*before, *renamed) if above.covers(root)), None)
         if covering is None:
-            named.append(root)
+            renamed.append(root)
         else:
             prefix = join(covering.prefix, *(parts_below(root.real, covering.real) or ()))
-            named.append(replace(root, prefix=prefix, covering=covering))
-    return named
+            renamed.append(replace(root, prefix=prefix, covering=covering))
+    return renamed
 
 
 def nearest(roots: Iterable[Root], path: str) -> Place | None:

@@ -95,14 +95,14 @@ class ScanProblems:
 
     def add(self, code: ConditionCode, path: str, **params: Param) -> None:
         """Add a condition of a file or folder, once."""
-        found = self._found.setdefault(code, {})
-        shown = printable(path)
-        if shown in found:
+        conditions = self._found.setdefault(code, {})
+        subject = printable(path)
+        if subject in conditions:
             return
-        if len(found) >= _MOST_KEPT:
+        if len(conditions) >= _MOST_KEPT:
             self._more[code] += 1
         else:
-            found[shown] = Condition(code, shown, params=params)
+            conditions[subject] = Condition(code, subject, params=params)
 
     def add_missing(self, folder: str, code: ConditionCode, configured: str) -> None:
         """Add a configured folder that is not there."""
@@ -119,12 +119,12 @@ class ScanProblems:
 
     def conditions(self) -> tuple[Condition, ...]:
         """Return each condition once, and the numbers of those that were not kept."""
-        found = [one for kind in self._found.values() for one in kind.values()]
+        first = [condition for kind in self._found.values() for condition in kind.values()]
         more = (
             Condition(ConditionCode.MORE_FILES, code.value, params={"count": count, "kind": code.value})
             for code, count in self._more.items()
         )
-        return (*found, *more)
+        return (*first, *more)
 
 
 def files_of(
@@ -153,10 +153,10 @@ def files_of(
         return
 
     def takes(path: str) -> bool:
-        named = document_name(path)
-        if root.rule.is_partial and not root.rule.holds(root.named(named) or ()):
+        document = document_name(path)
+        if root.rule.is_partial and not root.rule.holds(root.named(document) or ()):
             return False
-        reason = reason_of(root, named) if reason_of is not None else None
+        reason = reason_of(root, document) if reason_of is not None else None
         if reason is not None:
             problems.left_out[reason] += 1
         return reason is None
@@ -192,10 +192,10 @@ def walk(
     not list.
     """
     waiting = [(top, start)]
-    found = 0
+    count = 0
     while waiting:
         folder, start = waiting.pop()
-        if found > MAX_DOCUMENTS:
+        if count > MAX_DOCUMENTS:
             problems.unlisted[top] = None
             problems.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=MAX_DOCUMENTS)
             return
@@ -205,8 +205,8 @@ def walk(
             with os.scandir(folder) as entries:
                 for entry in entries:
                     name = entry.name
-                    wanted = is_document(name)
-                    if wanted and entry.is_file(follow_symlinks=False):
+                    has_name = is_document(name)
+                    if has_name and entry.is_file(follow_symlinks=False):
                         if takes is None or takes(start + name):
                             try:
                                 result = entry.stat(follow_symlinks=False)
@@ -217,13 +217,13 @@ def walk(
                                     raise
                                 problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
                                 continue
-                            found += 1
+                            count += 1
                             yield start + name, result
                     elif is_folder_name(name) and entry.is_dir(follow_symlinks=False):
                         if enters is None or enters(start + name):
                             waiting.append((entry.path, f"{start}{name}/"))
                     else:
-                        _add_odd_entry(problems, entry, top, is_document=wanted)
+                        _add_odd_entry(problems, entry, top, is_document=has_name)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -275,12 +275,12 @@ class KnownFiles:
     def differs(self, key: DocumentKey, stat: FileStat) -> bool:
         """Return True if a document on the disk is new or changed since the last look, at first since the index."""
         name = hash(key)
-        known = self._stats.get(name)
-        if known is None:
+        packed_stat = self._stats.get(name)
+        if packed_stat is None:
             return name not in self._stats
         self._stats[name] = None
         self.absentees -= 1
-        if known != packed(stat) and not FileStat(*_STAT.unpack(known)).agrees_with(stat):
+        if packed_stat != packed(stat) and not FileStat(*_STAT.unpack(packed_stat)).agrees_with(stat):
             return True
         self.unchanged += 1
         return False
@@ -319,6 +319,6 @@ def printable(path: str) -> str:
         # Half of a surrogate pair, which JSON can hold and no file system gives.
         text = path.encode("utf-8", "backslashreplace").decode()
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
     half = _SHOWN_CHARS // 2
     return text if len(text) <= _SHOWN_CHARS else f"{text[:half]}...{text[-half:]}"

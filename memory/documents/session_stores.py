@@ -79,8 +79,8 @@ class _Store(NamedTuple):
 class SessionKinds:
     """Filter of transcripts by the kinds of their sessions. Made anew for each question: a store is read once."""
 
-    def __init__(self, wanted: Collection[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, kinds: Collection[str]) -> None:
+        self._indexed = kinds
         self._stores: dict[tuple[str, str], _Store | None] = {}
 
     def refused(self, root: Root, path: str) -> SessionKind | None:
@@ -88,8 +88,8 @@ class SessionKinds:
         folder, _, name = path.rpartition("/")
         place = root.folder, folder
         if place not in self._stores:
-            everything = len(self._wanted) == _NUMBER_OF_KINDS
-            self._stores[place] = None if everything else _store_in(root.folder, (root.named(path) or ())[:-1])
+            has_all_kinds = len(self._indexed) == _NUMBER_OF_KINDS
+            self._stores[place] = None if has_all_kinds else _store_in(root.folder, (root.named(path) or ())[:-1])
         store, kind = self._stores[place], _CHAT
         if store is not None:
             session = archived_path(name)
@@ -97,7 +97,7 @@ class SessionKinds:
             if stored_kind is None and session is not None:
                 stored_kind = _told_by(root.folder, root.named(path) or ())
             kind = stored_kind or _CHAT
-        return None if kind in self._wanted else kind
+        return None if kind in self._indexed else kind
 
 
 def transcripts_at(folder: str, place: str) -> frozenset[str]:
@@ -155,8 +155,8 @@ def _begun_as(folder: str, parts: tuple[str, ...], compressed: bool, _version: t
                 continue
             for holder in (entry, entry.get("data")):
                 for key in ("sessionKey", "runId"):
-                    told = holder.get(key) if isinstance(holder, dict) else None
-                    if isinstance(told, str) and (kind := _own_kind(told, {}, {})) != _CHAT:
+                    session_key = holder.get(key) if isinstance(holder, dict) else None
+                    if isinstance(session_key, str) and (kind := _own_kind(session_key, {}, {})) != _CHAT:
                         return kind
             message = entry.get("message")
             if isinstance(message, dict) and message.get("role") == "user":
@@ -216,16 +216,16 @@ def _names(entry: Mapping[str, Any]) -> set[str]:
 
 def _kind(key: str, entries: Mapping[str, Mapping[str, Any]]) -> SessionKind:
     """Return the kind of a session: its own or, of a sub-agent, that of the nearest session above with another one."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     is_subagent = False
-    while key not in seen:
-        seen.add(key)
+    while key not in visited:
+        visited.add(key)
         entry = entries.get(key, {})
-        own = _own_kind(key, entry, entries)
-        if own not in (_CHAT, _SUBAGENT):
-            return own
-        parent = entry.get("spawnedBy") or (entry.get("parentSessionKey") if own == _SUBAGENT else None)
-        is_subagent = is_subagent or own == _SUBAGENT or bool(entry.get("spawnedBy"))
+        kind = _own_kind(key, entry, entries)
+        if kind not in (_CHAT, _SUBAGENT):
+            return kind
+        parent = entry.get("spawnedBy") or (entry.get("parentSessionKey") if kind == _SUBAGENT else None)
+        is_subagent = is_subagent or kind == _SUBAGENT or bool(entry.get("spawnedBy"))
         if not isinstance(parent, str):
             break
         key = parent.strip()

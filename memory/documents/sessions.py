@@ -71,8 +71,8 @@ class Transcripts(DocumentSource):
                 real = os.path.realpath(folder)
                 roots[configured] = Root(folder, real, self.name, _TRANSCRIPTS, folder, areas=self._areas)
         by_place = sorted(roots, key=lambda configured: roots[configured].real)
-        named = dict(zip(by_place, named_alike(roots[configured] for configured in by_place), strict=True))
-        return [named[configured] for configured in roots]
+        renamed = dict(zip(by_place, named_alike(roots[configured] for configured in by_place), strict=True))
+        return [renamed[configured] for configured in roots]
 
     def reasons(self) -> ReasonOf:
         kinds = SessionKinds(self._kinds)
@@ -122,8 +122,8 @@ class Transcripts(DocumentSource):
     def left_out(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
         """Return its transcripts that are left out, though their files may be there."""
         reason_of = self.reasons()
-        named = {key: self.holders(key) for key in keys if self.owns(key)}
-        refused = [key for key, places in named.items() if any(reason_of(root, key.path) for root, _ in places)]
+        places_of = {key: self.holders(key) for key in keys if self.owns(key)}
+        refused = [key for key, places in places_of.items() if any(reason_of(root, key.path) for root, _ in places)]
         left_out = set()
         for key in refused:
             with contextlib.suppress(RecalldError):
@@ -347,13 +347,13 @@ def _archives_below(root: Root, parts: tuple[str, ...]) -> list[DocumentKey]:
 
 def _holds_all(reader: StoreReader, archive: DocumentKey, earlier: StoreReader, key: DocumentKey) -> bool:
     """Return True if the index has each text that an `earlier` one has of a transcript in another one, too."""
-    held = reader.chunks_of(archive)
-    hashes = {chunk.text_hash for chunk in held}
+    chunks = reader.chunks_of(archive)
+    hashes = {chunk.text_hash for chunk in chunks}
     lacking = [chunk for chunk in earlier.chunks_of(key) if chunk.text_hash not in hashes]
     if len(lacking) != 1:
         return not lacking
     # The last chunk of a transcript alone grows: it may have gone on before it was archived.
     [last] = lacking
     text = earlier.chunk_rows([last.id])[last.id].text
-    rows = reader.chunk_rows([chunk.id for chunk in held if chunk.ordinal == last.ordinal])
+    rows = reader.chunk_rows([chunk.id for chunk in chunks if chunk.ordinal == last.ordinal])
     return any(row.text.startswith(text) for row in rows.values())

@@ -110,8 +110,8 @@ class DocumentSource(ABC):
         if place is None:
             return None
         root, parts = place
-        named = join(root.prefix, *parts)
-        return DocumentKey(self.name, named), self.reasons()(root, named)
+        key_path = join(root.prefix, *parts)
+        return DocumentKey(self.name, key_path), self.reasons()(root, key_path)
 
     def path_of(self, key: DocumentKey) -> Path | None:
         """Return the path of a document's file, or of where it would be."""
