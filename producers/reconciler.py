@@ -160,7 +160,8 @@ def _look(
             orphans = [
                 letter.key
                 for letter in reader.dead_letters()
-                if not (letter.key in documents or letter.key in indexed or differing.hides(files, letter.key))
+                if not (letter.key in documents or letter.key in indexed)
+                and not files.source_of(letter.key).hides(letter.key, differing.scan)
             ]
             return _Look(differing, orphans, reader.counts().vectors_pending)
     except (StoreCorrupt, unless):

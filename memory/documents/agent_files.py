@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,10 +167,9 @@ class AgentFiles:
         """Return the absolute path of a document's file, or of where it would be."""
         return self.source_of(key).path_of(key) or Path(self._workspace, key.path)
 
-    def left_out(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
+    def left_out(self, keys: Collection[DocumentKey]) -> set[DocumentKey]:
         """Return those transcripts that are left out, though their files may be there."""
-        several = [*keys]
-        return {key for source in self.transcripts for key in source.left_out(several)}
+        return {key for source in self.transcripts for key in source.left_out(keys)}
 
     def stat(self, key: DocumentKey) -> FileStat | None:
         """Return the stat of a document's file; None if it is gone, or not a regular file of this agent.

@@ -47,10 +47,6 @@ class Difference:
     left_out: Collection[DocumentKey] = ()
     missing_notes: dict[str, int] = field(default_factory=dict)
 
-    def hides(self, files: AgentFiles, key: DocumentKey) -> bool:
-        """Return True if the scan could not look where the document may be."""
-        return files.source_of(key).hides(key, self.scan)
-
     def disk_state(
         self, files: AgentFiles, *, sync: Sync, now: float, watched: bool, held_back: bool = False
     ) -> DiskState:

@@ -13,14 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from memory.documents.content import (
-    DocumentGone,
-    DocumentRefused,
-    OpenTranscript,
-    SourceText,
-    opened_below,
-    stat_below,
-)
+from memory.documents.content import DocumentGone, DocumentRefused, OpenTranscript, SourceText, opened_below, stat_below
 from memory.documents.roots import Place, Root, existing_folder, join, nearest
 from memory.documents.scan import EXCLUDED, Scan, ScanProblems, file_stat
 from schemas.conditions import ConditionCode

@@ -94,7 +94,7 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
         return []
     store = indexer.target()
     lacking = [key for key in comparison.absent if not key.is_transcript and store.file(key) is None]
-    return [key for key in lacking if comparison.hides(indexer.files, key)]
+    return [key for key in lacking if indexer.files.source_of(key).hides(key, comparison.scan)]
 
 
 def complete_generation(indexer: Indexer) -> bool:
