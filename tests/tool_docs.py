@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from memory.search.tools import TOOLS
+from memory.search.tool_definitions import TOOLS
 
 
 def tools_json() -> str:

@@ -21,7 +21,7 @@ from memory.redaction import ASKING, PatternTooCostly, redactor_for
 from memory.search.answers import citation_of
 from memory.search.ranking.terms import sought
 from memory.search.scope import Session, allows, is_cited, session_of, withheld_from
-from memory.search.tools import LEAST_CHARACTERS, SearchableMemory, footer, injected, unavailable, with_corpora
+from memory.search.searchable import LEAST_CHARACTERS, SearchableMemory, footer, injected, unavailable, with_corpora
 from schemas.conditions import ConditionCode
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError

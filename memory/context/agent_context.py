@@ -38,7 +38,8 @@ from memory.search.ranking.ranker import SearchParameters, ranked
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query, sought
 from memory.search.retrieval import Retrieval
 from memory.search.scope import Session, allows, resolve_for, session_of
-from memory.search.tools import TOOLS, SearchableMemory
+from memory.search.searchable import SearchableMemory
+from memory.search.tool_definitions import TOOLS
 from memory.store.reader import Vector
 from memory.store.sqlite.reader import StoreReader
 from schemas.context import (

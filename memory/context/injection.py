@@ -22,7 +22,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.documents.roots import is_note_name, session_id
 from memory.search.ranking.terms import exact_pieces, fold, sought
-from memory.search.tools import SearchableMemory, injected
+from memory.search.searchable import SearchableMemory, injected
 from memory.store.reader import Vector
 from schemas.context import PromptBlock
 from schemas.documents import SESSIONS_SOURCE, DocumentKey

@@ -28,7 +28,7 @@ from memory.documents.roots import (
     nearest,
 )
 from memory.documents.scan import Scan, ScanProblems, file_stat, files_of, printable
-from memory.documents.session_stores import SessionKinds, transcripts_at
+from memory.documents.session_kinds import SessionKinds, transcripts_at
 from memory.documents.sources import Documents, DocumentSource, Entering, ReasonOf, excluded
 from schemas.conditions import ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat

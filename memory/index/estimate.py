@@ -12,7 +12,7 @@ from memory.chunking.chunker import estimate_tokens, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.presets import price_of
+from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import ProviderLimits
 from memory.index.changes import CommitBatch, IndexReport
 from memory.index.fingerprint import embedding_of, fingerprint

@@ -27,7 +27,7 @@ from memory.search.ranking.terms import searched_query
 from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.retrieval import Candidates, QuerySide, Retrieval, by_keywords, retrieve
 from memory.search.scope import Session, Withheld, allows, is_cited, session_of, withheld_from
-from memory.search.tools import SearchableMemory, unavailable, with_corpora
+from memory.search.searchable import SearchableMemory, unavailable, with_corpora
 from memory.status.agent import agent_status
 from memory.status.condition_texts import text_of
 from memory.status.index import StatusSources

@@ -29,7 +29,7 @@ from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.content import DocumentGone
 from memory.documents.note_facts import ORIGIN_WORDS, named_sessions, named_transcripts
 from memory.documents.roots import LONG_TERM_NAMES, archived_path, is_personal
-from memory.documents.session_stores import place_of, split_key
+from memory.documents.session_kinds import place_of, split_key
 from memory.index.readers import SharedReader
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.sqlite.reader import StoreReader

@@ -17,7 +17,7 @@ from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks
 from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
 from memory.search.resources import SearchResources
-from memory.search.tools import SearchableMemory
+from memory.search.searchable import SearchableMemory
 from memory.status.home import HomeSizes, home_sizes, read_only_broker, whole_status
 from memory.status.processes import known_processes, shared_conditions
 from schemas.conditions import Condition

@@ -29,7 +29,8 @@ from memory.http.authorization import Authorizer, needs_tokens, read_metrics_tok
 from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install, refusals
 from memory.search.ranking.terms import sought
-from memory.search.tools import TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
+from memory.search.searchable import SearchableMemory
+from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused, call_tool
 from memory.service import overview
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics

@@ -21,7 +21,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from memory.search.tools import TOOLS, ToolArgumentsRefused
+from memory.search.tool_definitions import TOOLS, ToolArgumentsRefused
 from schemas.validation_messages import shown_name
 from schemas.version import recalld_version
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from memory.chunking.curated import CURATED_FILES, unreadable_marks
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
-from memory.embedding.providers.presets import price_of
+from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, fingerprint
 from memory.index.provider import provider_for_queries, provider_of

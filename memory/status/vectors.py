@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memory.embedding.breaker import Breaker, waste_path
-from memory.embedding.providers.presets import price_of
+from memory.embedding.prices import price_of
 from memory.embedding.providers.remote import RemoteProvider
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted

@@ -24,7 +24,7 @@ from recalld.settings.load import agent_problem
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from memory.search.tools import SearchableMemory
+    from memory.search.searchable import SearchableMemory
 
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]

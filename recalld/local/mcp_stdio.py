@@ -18,7 +18,8 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.search.tools import SearchableMemory, call_tool, unavailable
+from memory.search.searchable import SearchableMemory, unavailable
+from memory.search.tool_definitions import call_tool
 from memory.service.mcp_server import build_server
 from recalld.invocation import Invocation
 from recalld.local import answers

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memory.embedding.providers.presets import price_of
+from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of, name_in
 from memory.index.generations import Generations

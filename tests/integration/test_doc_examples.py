@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.search.tools import TOOLS
+from memory.search.tool_definitions import TOOLS
 from schemas.settings import Settings
 from tests.chat_server import chat_server
 from tests.daemon import REPOSITORY, clean_environment

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.presets import family_prefixes, price_of
+from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import family_prefixes
 from memory.embedding.selection import ProviderChoice, choose_provider
 from recalld.settings.load import load
 from schemas.errors import UserError

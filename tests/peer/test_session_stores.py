@@ -12,7 +12,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import forgets
-from memory.documents.session_stores import STORE, kinds_of
+from memory.documents.session_kinds import STORE, kinds_of
 from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import Message
 from schemas.documents import DocumentKey

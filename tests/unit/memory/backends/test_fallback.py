@@ -15,7 +15,7 @@ import pytest
 
 from memory.backends.backend import Backend, QueryRejected
 from memory.backends.fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
-from memory.search.tools import SearchableMemory
+from memory.search.searchable import SearchableMemory
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BackendStatus

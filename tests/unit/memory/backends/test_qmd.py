@@ -19,7 +19,7 @@ import pytest
 from memory.backends.fallback import FallbackMemory
 from memory.backends.qmd import QmdBackend
 from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
-from memory.search.tools import SearchableMemory
+from memory.search.searchable import SearchableMemory
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
 from tests.hostile_texts import is_superlinear, seconds

@@ -13,7 +13,7 @@ import pytest
 from memory.chunking.chunker import estimate_tokens
 from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
-from memory.search.tools import SearchableMemory
+from memory.search.searchable import SearchableMemory
 from memory.store.sqlite.reader import StoreReader
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings

@@ -29,7 +29,7 @@ from memory.context.injection import (
 from memory.context.marks import MARK
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
-from memory.search.tools import SearchableMemory
+from memory.search.searchable import SearchableMemory
 from memory.store.reader import Vector
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.sections import Injection

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.search.ranking.terms import splits_character, splits_word
-from memory.search.tools import footer, injected
+from memory.search.searchable import footer, injected
 from schemas.search import SearchResult
 
 

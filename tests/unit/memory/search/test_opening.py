@@ -15,7 +15,7 @@ import pytest
 from memory.search.freshness import Freshness
 from memory.search.manager import SearchManager, get_search_manager
 from memory.search.resources import SearchResources
-from memory.search.tools import call_tool
+from memory.search.tool_definitions import call_tool
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable

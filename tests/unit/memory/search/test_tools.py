@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from memory.search.tools import GET, SEARCH, TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool
+from memory.search.searchable import SearchableMemory
+from memory.search.tool_definitions import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import Limits

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from memory.search.tools import TOOLS, unavailable
+from memory.search.searchable import unavailable
+from memory.search.tool_definitions import TOOLS
 from recalld.client import AsyncClient, Client
 
 

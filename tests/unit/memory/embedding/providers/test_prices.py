@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory.embedding.providers.presets import price_of
+from memory.embedding.prices import price_of
 from schemas.settings import MemorySettings
 
 UNSET = MemorySettings()
