@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from workers.queue.names import Keys
 
 
-#: Account, model, and a step with its arguments (`workers.rate_limit`).
+#: Account, model, and a step with its arguments (`workers.health.rate_limit`).
 AccountStep: TypeAlias = tuple[str, str, str, Sequence[float | str]]
 
 

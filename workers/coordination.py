@@ -25,10 +25,10 @@ from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimit
 from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import keep_derived
 from schemas.settings import Settings
+from workers.health.rate_limit import Account
 from workers.queue.connection import IMPATIENT_SECONDS, broker_errors, connect, namespace
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
-from workers.rate_limit import Account
 
 log = structlog.get_logger(__name__)
 

@@ -120,7 +120,7 @@ class AccountState:
         return Waiting(f"the embedding provider {reason}", retry_after=self.seconds)
 
 
-#: Step of an account's state, by name and arguments (`workers.rate_limit` lists them).
+#: Step of an account's state, by name and arguments (`workers.health.rate_limit` lists them).
 Step = Callable[..., AccountState]
 
 

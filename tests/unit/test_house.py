@@ -32,6 +32,19 @@ FAULTS = {
     "recalld": (0, 0),
 }
 
+#: Clause that carries a sentence where a noun could name the thing.
+CLAUSE = re.compile(r"\b(what|whatever|whoever|whichever)\b", re.IGNORECASE)
+
+#: Names of variables that tell their history instead of their content.
+HISTORIES = re.compile(
+    r"found|ones?|known|own|kept|said|asked|taken|made|told|shown|wanted|held|seen|gone|got|meant|owed|lent|lost|left|put"
+    r"|others?|another|them|it|this|that|what|much|many|then|here|there|begun|ended|same|such|else|whole|few|heard|named"
+    r"|everything|nothing|something|anything|called|looked|waited|item|thing|stuff"
+)
+
+#: Docstrings with such a clause, and variables with such a name, in the whole product.
+CLAUSES, HISTORY_NAMES = 0, 75
+
 #: Characters of a test's name at most.
 LONGEST_TEST_NAME = 80
 
@@ -70,6 +83,29 @@ def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
         if QUESTION.match(said := ast.get_docstring(node) or "")
     ]
     assert len(found) <= FAULTS[package][0], "\n".join(found)
+
+
+def test_docstrings_name_things_instead_of_circumscribing_them() -> None:
+    places = [
+        f"{module}: {docstring.splitlines()[0]}"
+        for module in sources()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if CLAUSE.search((docstring := ast.get_docstring(node) or "").split("\n\n")[0])
+    ]
+    assert len(places) <= CLAUSES, "\n".join(places)
+
+
+def test_variables_are_named_for_their_content() -> None:
+    places = []
+    for module in sources():
+        for node in ast.walk(tree(module)):
+            name = node.arg if isinstance(node, ast.arg) else ""
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            if HISTORIES.fullmatch(name.strip("_")):
+                places.append(f"{module}:{getattr(node, 'lineno', 0)}: {name}")
+    assert len(places) <= HISTORY_NAMES, "\n".join(places)
 
 
 @pytest.mark.parametrize("package", FAULTS)

@@ -19,11 +19,11 @@ from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
 from schemas.ports import FleetNumbers, Pending, PendingReader, Usage, VectorProgress
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
+from workers.health.rate_limit import Account
 from workers.queue.connection import broker_facts, refusal
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS, MarkedBefore, PendingSet
-from workers.rate_limit import Account
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class HealthStore(PendingReader):
 
     @_else(None)
     def take_step(self, account: str, model: str, step: str, arguments: Sequence[float | str] = ()) -> None:
-        """Take a step of a provider's account (`workers.rate_limit`)."""
+        """Take a step of a provider's account (`workers.health.rate_limit`)."""
         Account(self._client, account, model).step(step, *arguments)
 
     @_else(VectorProgress())
