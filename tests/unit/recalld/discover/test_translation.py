@@ -49,7 +49,7 @@ def test_what_is_called_the_same_is_taken_over(key: str, value: Any) -> None:
     done = translated(nested({f"{SECTIONS.get(section, 'memorySearch')}.{name}": value}))
     assert done.values == {key: value}
     assert done.remarks == [remark for remark in done.remarks if "weights" in remark]
-    assert dotted(accepted(done.values, done.remarks), known=done.values) == done.values
+    assert dotted(accepted(done.values, done.remarks), whole_keys=done.values) == done.values
 
 
 @pytest.mark.parametrize(
