@@ -39,7 +39,7 @@ def begin(settings: Settings, *, provider: str | None = None, lost: str | None =
 
 
 def embedding(settings: Settings) -> tuple[str, str]:
-    """Return the names of the provider in use and of the one that the index should have."""
+    """Return the names of the provider in use and of the provider that the index should have."""
     choice = provider_of(settings, settings.agents[0])
     return choice.name, str(facts_in(choice.identity).get("provider", "none"))
 
