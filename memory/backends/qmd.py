@@ -35,8 +35,7 @@ from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey, FileS
 from schemas.errors import RecalldError, backoff
 from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
-from schemas.sections import Qmd
-from schemas.settings import AgentSettings, ExtraPath, Settings
+from schemas.settings import AgentSettings, ExtraPath, Qmd, Settings
 from schemas.status import Availability, BackendStatus
 
 _log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from memory.chunking.chunker import estimate_tokens
 from memory.documents.content import DocumentGone, opened_below
 from schemas.context import BootstrapFile, SessionKindOfPrompt
 from schemas.errors import RecalldError
-from schemas.sections import Bootstrap
+from schemas.settings import Bootstrap
 
 #: Files in the order in which a prompt gets them.
 BOOTSTRAP_FILES = (

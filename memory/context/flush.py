@@ -13,7 +13,7 @@ from memory.chunking.chunker import estimate_tokens
 from memory.context.marks import marked
 from memory.context.messages import texts
 from schemas.context import FlushAnswer, FlushRequest
-from schemas.sections import Flush
+from schemas.settings import Flush
 
 #: Answer of a model that has nothing to say to the user.
 SILENT_TOKEN = "NO_REPLY"  # noqa: S105 - a word, no secret

@@ -28,7 +28,7 @@ from schemas.context import PromptBlock
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.search import SearchRequest, SearchResult
-from schemas.sections import Injection
+from schemas.settings import Injection
 
 #: Sessions whose injected blocks are remembered.
 REMEMBERED_SESSIONS = 512

@@ -19,7 +19,7 @@ from memory.context.messages import (
     with_text,
 )
 from schemas.context import PruneAnswer, PruneDecision, PruneRequest
-from schemas.sections import Pruning
+from schemas.settings import Pruning
 
 #: Characters of a token, and tokens of a window that the caller does not know.
 TOKEN_CHARACTERS = 4

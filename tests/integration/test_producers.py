@@ -21,8 +21,7 @@ from producers.spool import write_event, write_hook
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.errors import RecalldError
 from schemas.ports import Event
-from schemas.sections import Context
-from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
+from schemas.settings import AgentSettings, Context, Settings, Sync, SyncSessions
 from tests.recording import (
     RecordingConditions,
     RecordingInbox,

@@ -42,7 +42,7 @@ MADE_OF_DATA = {
     "memory.transcripts.wrappers": "tables of formats, which are measured here",
     "recalld.hooks.installation": "the name of a program, looked for in the settings of that program",
     "schemas.globs": "globs of the settings, looked for in names of files",
-    "schemas.settings": "patterns of the settings, compiled only",
+    "schemas.settings.sync": "patterns of the settings, compiled only",
 }
 
 #: Characters of texts. The next size is tried if the last one took less than these seconds for each of them.

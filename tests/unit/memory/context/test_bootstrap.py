@@ -9,7 +9,7 @@ import pytest
 
 from memory.context.bootstrap import BOOTSTRAP_FILES, bootstrap_files, cut
 from schemas.context import SessionKindOfPrompt
-from schemas.sections import Bootstrap
+from schemas.settings import Bootstrap
 
 TODAY = date(2026, 3, 1)
 

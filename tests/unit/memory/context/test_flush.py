@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory.context.flush import SilentFilter, flush_plan
 from schemas.context import FlushAnswer, FlushRequest
-from schemas.sections import Flush
+from schemas.settings import Flush
 
 NOW = datetime(2026, 11, 22, 23, 30, tzinfo=UTC)
 

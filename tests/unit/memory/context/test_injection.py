@@ -32,8 +32,7 @@ from memory.documents.note_facts import noted_sessions
 from memory.search.searchable import SearchableMemory
 from memory.store.reader import Vector
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
-from schemas.sections import Injection
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, Injection
 
 CURATED = [
     *curated_blocks(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory.context.messages import characters
 from memory.context.pruning import prune
 from schemas.context import PruneAnswer, PruneRequest
-from schemas.sections import Pruning
+from schemas.settings import Pruning
 
 NOW = 1_000_000.0
 COLD = NOW - 3_600

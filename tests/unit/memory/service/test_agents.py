@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from memory.service.agents import ServedAgents
-from schemas.sections import Qmd
-from schemas.settings import Settings
+from schemas.settings import Qmd, Settings
 from tests.quiet_board import QuietBoard
 from tests.waiting import wait_until
 from tests.written_index import with_agents, write_index

@@ -1,0 +1,89 @@
+"""Tables of the settings file on embeddings: providers, their endpoints, keys and batches, local models, the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from schemas.settings.section import Section
+
+_Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
+ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]
+FallbackName = Literal[_Served, "local", "none", "stub"]
+
+
+class RemoteBatch(Section):
+    """The provider's own asynchronous Batch API (used for backfills)."""
+
+    enabled: bool = Field(False, description="Use the provider's Batch API for backfills.")
+    wait: bool = Field(True, description="Wait for a batch job to end before the command returns.")
+    concurrency: int = Field(2, ge=1, description="Batch jobs in flight.")
+    poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two checks of a batch job.")
+    timeout_minutes: float = Field(
+        60, gt=0, description="Minutes after which a batch job is stopped; providers may take a day."
+    )
+
+
+class Remote(Section):
+    """A remote embedding endpoint."""
+
+    base_url: str | None = Field(
+        None, description="Endpoint of an OpenAI-compatible server, for example http://127.0.0.1:11434/v1."
+    )
+    api_key: SecretStr | None = Field(
+        None, description="Key for the endpoint; the provider's own environment variable is used when unset."
+    )
+    headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of every embedding request.")
+    concurrency: int = Field(4, ge=1, le=64, description="Embedding requests in flight per worker process.")
+    requests_per_minute: int | None = Field(
+        None, ge=1, description="Upper bound of requests a minute; unset means unbounded."
+    )
+    tokens_per_minute: int | None = Field(
+        None, ge=1, description="Upper bound of tokens a minute; unset means unbounded."
+    )
+    price_per_million_tokens: float | None = Field(
+        None, ge=0, description="Price of a million tokens in US dollars, for estimates; unset means the list price."
+    )
+    batch: RemoteBatch = RemoteBatch()
+
+    @field_validator("base_url")
+    @classmethod
+    def _a_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.lower().startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return value
+
+
+class Local(Section):
+    """A model that runs on this machine."""
+
+    model_path: str | None = Field(
+        None,
+        description="multilingual-e5-small, a name of `recalld model list`, a folder with an ONNX export, or a .gguf "
+        "file; unset means the bundled multilingual model.",
+    )
+    model_cache_dir: Path | None = Field(
+        None, description="Folder for downloaded models; unset means <home>/cache/models."
+    )
+
+
+class Cache(Section):
+    """The embedding cache, shared by all agents of a host."""
+
+    enabled: bool = Field(True, description="Keep every embedding that a provider returned.")
+    max_entries: int | None = Field(
+        None, ge=1, description="Upper bound of cached embeddings, least recently used first; unset means unbounded."
+    )
+
+
+class Credentials(Section):
+    """Provider keys from the environment. Never read from a file that recalld writes, never printed."""
+
+    openai: SecretStr | None = None
+    gemini: SecretStr | None = None
+    voyage: SecretStr | None = None
+    mistral: SecretStr | None = None
+    ollama: SecretStr | None = None
+    deepinfra: SecretStr | None = None
