@@ -24,9 +24,10 @@ from memory.embedding.coordination import UNUSUAL_SECONDS, Claims, Coordination,
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import keep_derived
+from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from workers.health.rate_limit import Account
-from workers.queue.connection import IMPATIENT_SECONDS, broker_errors, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, connect, namespace
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
 
@@ -67,13 +68,13 @@ class Presence:
         self._subscription: Any = None
 
     def ensure(self) -> None:
-        """Connect, or connect again after a loss. Raises `redis.RedisError`."""
+        """Connect, or connect again after a loss. Raises BrokerUnavailable."""
         with self._lock:
             if self._subscription is not None:
                 try:
                     # A connection that was lost shows in reading.
                     self._subscription.get_message(timeout=0)
-                except redis.RedisError:
+                except BrokerUnavailable:
                     self._subscription.close()
                     self._subscription = None
             if self._subscription is None:
@@ -107,19 +108,21 @@ class BrokerClaims(Claims):
         texts = list(hashes)
         try:
             denied = self._take(texts) if texts else ()
-        except redis.RedisError:
+        except BrokerUnavailable:
             denied = ()
         return set(texts).difference(texts[place] for place in denied)
 
     def release(self, hashes: Collection[str]) -> None:
         if hashes:
-            with suppress(redis.RedisError):  # they end with this process, or after `KEPT_SECONDS`
+            with suppress(BrokerUnavailable):  # they end with this process, or after `KEPT_SECONDS`
                 self._client.delete(*map(self._key, hashes))
 
     def _take(self, hashes: Sequence[str]) -> Sequence[int]:
         try:
             self._presence.ensure()
-        except redis.exceptions.NoPermissionError as error:
+        except BrokerAway as error:
+            if not (error.answered and error.refusal):
+                raise
             if not self._said:
                 log.warning("claims_need_channels", error=str(error))
             self._said = True
@@ -157,8 +160,7 @@ def shared_limiter(
     `clock` replaces the server's clock, for tests.
     """
     state = Account(client, account, model, clock=clock)
-    shared = broker_errors()(state.step)
-    return RateLimiter(limits, shared=shared, breaker=waste, clock=clock or time.monotonic)
+    return RateLimiter(limits, shared=state.step, breaker=waste, clock=clock or time.monotonic)
 
 
 class BrokerCoordination:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import redis
 from dramatiq.middleware import Interrupt
 
 from memory.store.errors import (
@@ -90,7 +89,7 @@ def decide(error: BaseException, attempts: int, *, lost_after_seconds: float = L
     match error:
         case Postponed():
             return Decision(error.retry_in, error.condition)
-        case Interrupt() | redis.RedisError() | BrokerUnavailable():
+        case Interrupt() | BrokerUnavailable():
             return Decision(1.0)
         case StoreCorrupt():
             return Decision(None, ConditionCode.INDEX_SET_ASIDE, rebuild=True)

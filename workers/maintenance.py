@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-import redis
 import structlog
 
 from memory.index import completion as completing
@@ -68,7 +67,7 @@ def _surviving() -> Iterator[None]:
     """Log every error of a step: the sweeper tries it again in its next round."""
     try:
         yield
-    except (RecalldError, OSError, redis.RedisError) as error:
+    except (RecalldError, OSError) as error:
         log.warning("sweep_failed", error=str(error))
     except Exception:
         log.exception("sweep_failed")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import dramatiq
-import redis
 import structlog
 from dramatiq.common import iter_queue
 from dramatiq.middleware import TimeLimit
@@ -18,7 +17,7 @@ from dramatiq.worker import Worker
 
 from memory.status.processes import Pulses
 from memory.telemetry.server import Route, TelemetryServer, readiness
-from schemas.errors import UserError
+from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import OutdatedState
 from workers.actors import declare_actors
@@ -156,14 +155,14 @@ def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seco
     for thread in stoppers:
         thread.start()
     while any(thread.is_alive() for thread in stoppers) and time.monotonic() < deadline + _CONSUMER_SECONDS:
-        with suppress(redis.RedisError, dramatiq.BrokerError):
+        with suppress(dramatiq.BrokerError):
             for worker in workers:
                 _give_back_the_not_begun(worker)
                 for queue in worker.consumers:
                     broker.ring(queue)
         stoppers[0].join(timeout=_RING_SECONDS)
         stoppers[-1].join(timeout=_RING_SECONDS)
-    with suppress(redis.RedisError):
+    with suppress(BrokerUnavailable):
         _give_back_all(broker, keys)
     return not any(thread.is_alive() for worker in workers for thread in worker.workers)
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import click
-import redis
 
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
@@ -25,7 +24,7 @@ from recalld.wiring import open_broker
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
-from workers.queue.connection import refusal
+from workers.queue.connection import BrokerAway
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import POLL_BATCH_JOBS
 
@@ -53,7 +52,7 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     queue, problem = None, None
     try:
         queue = _queue(settings, ids)
-    except redis.RedisError as error:
+    except BrokerAway as error:
         problem = _problem(settings, error)
     if as_json:
         print_json({"batchJobs": jobs, "queue": queue, "queueProblem": problem})
@@ -123,7 +122,7 @@ def _body(job: BatchJob) -> dict[str, Any]:
 
 
 def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
-    """Return the waiting and running work, by agent. Raises `redis.RedisError`."""
+    """Return the waiting and running work, by agent. Raises BrokerAway."""
     work: dict[str, list[dict[str, Any]]] = {agent: [] for agent in agents}
     with open_broker(settings) as broker:
         for job in queued_jobs(broker.client, broker.keys):
@@ -134,13 +133,13 @@ def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
         ]
 
 
-def _problem(settings: Settings, error: redis.RedisError) -> str | None:
+def _problem(settings: Settings, error: BrokerAway) -> str | None:
     """Return the reason why the queue cannot be read, with its remedy; None for a private broker while nothing runs."""
     is_private, frozen = settings.broker.url is None, frozen_pid(settings.home)
     if is_private and frozen is not None:
         return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
     away = broker_away(settings)
-    return (None if is_private else refusal(error)) or (away and "; ".join(away))
+    return (None if is_private else error.refusal) or (away and "; ".join(away))
 
 
 def _job_lines(jobs: list[dict[str, Any]]) -> Iterator[str]:

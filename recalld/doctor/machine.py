@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import redis
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.roots import existing_folder
@@ -30,6 +29,7 @@ from recalld.hooks.installation import is_ours, spawned
 from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
 from recalld.wiring import BrokerSide
+from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
@@ -170,7 +170,7 @@ def seconds_ahead(side: BrokerSide) -> float | None:
         before = time.time()
         seconds, micros = client.time()
         return float(seconds + micros / 1e6 - (before + time.time()) / 2)
-    except redis.RedisError:
+    except BrokerUnavailable:
         return None
 
 

@@ -12,6 +12,7 @@ from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.queue.broker import DoorbellBroker, make_broker, message
+from workers.queue.connection import BrokerAway
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import INDEX_PENDING
 from workers.queue.private_server import BrokerServer
@@ -25,19 +26,17 @@ class Refusing:
         self.refused: list[str] = []
         self._patch = monkeypatch
 
-    def command(self, command: str, queue: str) -> None:
-        def dispatched(broker: DoorbellBroker) -> Callable[..., Any]:
-            really = broker._dispatch(command)  # type: ignore[no-untyped-call]
+    def commands(self, commands: set[str], queue: str) -> None:
+        really = redis.Redis.execute_command
 
-            def do(queue_name: str, *arguments: Any) -> Any:
-                if self.error is not None and queue_name == queue:
-                    self.refused.append(command)
-                    raise self.error
-                return really(queue_name, *arguments)
+        def execute(client: redis.Redis, *arguments: Any, **options: Any) -> Any:
+            # EVALSHA, script, number of keys, namespace, command of the library, time, queue
+            if self.error is not None and arguments[4:5] and arguments[4] in commands and arguments[6] == queue:
+                self.refused.append(arguments[4])
+                raise self.error
+            return really(client, *arguments, **options)  # type: ignore[no-untyped-call]
 
-            return do
-
-        self._patch.setattr(DoorbellBroker, f"do_{command}", property(dispatched), raising=False)
+        self._patch.setattr(redis.Redis, "execute_command", execute)
 
 
 @pytest.fixture
@@ -134,8 +133,7 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refusing = Refusing(monkeypatch)
-    for command in commands:
-        refusing.command(command, queue)
+    refusing.commands(commands, queue)
     with Workers(settings) as workers:
         held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
         delayed = make_broker(workers.client, workers.keys).enqueue(
@@ -149,9 +147,9 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
         wait_until(lambda: not is_left(workers))
 
 
-@pytest.mark.parametrize("lost", [redis.TimeoutError("no answer"), None], ids=["a lost connection", "asked again"])
+@pytest.mark.parametrize("lost", [BrokerAway("no answer"), None], ids=["a lost connection", "asked again"])
 def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
-    lost: redis.RedisError | None,
+    lost: BrokerAway | None,
     settings: Settings,
     broker_server: BrokerServer,
     begun: list[str | None],

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from datetime import date
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from inspect import isfunction
+from typing import Any, TypeVar
 
 import redis
 import structlog
@@ -20,16 +21,14 @@ from schemas.ports import FleetNumbers, Pending, PendingReader, Usage, VectorPro
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.rate_limit import Account
-from workers.queue.connection import broker_facts, refusal
+from workers.queue.connection import BrokerAway, broker_facts
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS, MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
 
-A = TypeVar("A")
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
 #: Seconds over which the published rate is averaged, with exponentially less weight for older vectors.
 _RATE_SECONDS = 20.0
@@ -42,22 +41,31 @@ _RATE_PAUSE_SECONDS = 30.0
 MEMORY_ENDS, MEMORY_SECONDS = 3, 600
 
 
-def _else(answer: A) -> Callable[[Callable[P, R]], Callable[P, R | A]]:
-    """Return a decorator: without the broker, the method returns `answer`."""
+def _while_away(**answers: object) -> Callable[[T], T]:
+    """Return a decorator of a class: while the broker is away, a public method returns its answer here, else None."""
 
-    def decorate(method: Callable[P, R]) -> Callable[P, R | A]:
+    def never_raises(method: Callable[..., object], answer: object) -> Callable[..., object]:
         @wraps(method)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R | A:
+        def call(*args: object, **kwargs: object) -> object:
             try:
                 return method(*args, **kwargs)
-            except redis.RedisError:
+            except BrokerAway:
                 return answer
 
         return call
 
+    def decorate(store: T) -> T:
+        for name, method in list(vars(store).items()):
+            if isfunction(method) and not name.startswith("_"):
+                setattr(store, name, never_raises(method, answers.get(name)))
+        return store
+
     return decorate
 
 
+@_while_away(
+    stalled_seconds=0.0, vector_progress=VectorProgress(), vectors_of={}, conditions=(), usage=(), processes=()
+)
 class HealthStore(PendingReader):
     """`PendingReader` and `ConditionReporter` over the broker.
 
@@ -72,17 +80,14 @@ class HealthStore(PendingReader):
         #: Counters of this process, summed in the broker.
         self.counters = counters or FleetCounters(client, keys)
 
-    @_else(None)
     def pending(self, agent: str) -> Pending | None:
         """Return the agent's backlog; None if the broker does not answer."""
         return self._pending_set.pending(agent)
 
-    @_else(None)
     def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
         """Return the documents marked until Unix time `at` that still wait; None if the broker does not answer."""
         return self._pending_set.marked_before(agent, at)
 
-    @_else(0.0)
     def stalled_seconds(self) -> float:
         """Return the seconds for which work has waited while no worker finished any; 0 without the broker.
 
@@ -100,17 +105,14 @@ class HealthStore(PendingReader):
         left = self._client.pttl(self._keys.moved) / 1000
         return max(0.0, min(waiting_seconds, MOVED_KEPT_SECONDS - left) if left > 0 else waiting_seconds)
 
-    @_else(None)
     def take_step(self, account: str, model: str, step: str, arguments: Sequence[float | str] = ()) -> None:
         """Take a step of a provider's account (`workers.health.rate_limit`)."""
         Account(self._client, account, model).step(step, *arguments)
 
-    @_else(VectorProgress())
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate of new vectors."""
         return _progress(*self._client.hmget(self._keys.progress(agent), "rate", "at"))
 
-    @_else(None)
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
         """Record `count` new vectors in the index, after `seconds` of work on them.
 
@@ -126,7 +128,6 @@ class HealthStore(PendingReader):
             rate = weight * before.rate + (1 - weight) * count / since
         self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
-    @_else(None)
     def waiting(self) -> dict[str, int] | None:
         """Return the number of documents that wait or run, by agent; None if the broker does not answer."""
         marked = self._pending_set.agents()
@@ -137,22 +138,17 @@ class HealthStore(PendingReader):
 
     def vectors_of(self, agents: Sequence[str]) -> dict[str, tuple[VectorProgress, Condition | None]]:
         """Return the rate of new vectors of each agent, and the condition that holds them up; one round trip."""
-        try:
-            with self._client.pipeline(transaction=False) as pipe:
-                for agent in agents:
-                    pipe.hmget(self._keys.progress(agent), "rate", "at")
-                    pipe.hvals(self._keys.conditions(agent))
-                replies = pipe.execute()
-        except redis.RedisError:
-            return dict.fromkeys(agents, (VectorProgress(), None))
+        with self._client.pipeline(transaction=False) as pipe:
+            for agent in agents:
+                pipe.hmget(self._keys.progress(agent), "rate", "at")
+                pipe.hvals(self._keys.conditions(agent))
+            replies = pipe.execute()
         return {agent: (_progress(*replies[2 * at]), _held_up(replies[2 * at + 1])) for at, agent in enumerate(agents)}
 
-    @_else(None)
     def moved(self) -> None:
         """Record that a batch of vectors was finished. `PendingSet.finish` does it for documents."""
         self._client.set(self._keys.moved, "1", ex=MOVED_KEPT_SECONDS)
 
-    @_else(())
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
         """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
         bodies = [raw for scope in (agent, "*") for raw in self._client.hvals(self._keys.conditions(scope))]
@@ -162,7 +158,6 @@ class HealthStore(PendingReader):
         ]
         return sorted(conditions, key=lambda condition: -(condition.since or 0.0))
 
-    @_else(None)
     def note_out_of_memory(self, limit: str) -> None:
         """Record that a worker ends at its memory limit. Several such ends within minutes are a condition."""
         self._client.lpush(self._keys.out_of_memory, json.dumps([time.time(), limit]))
@@ -175,7 +170,6 @@ class HealthStore(PendingReader):
             params: dict[str, Param] = {"ends": MEMORY_ENDS, "minutes": MEMORY_SECONDS // 60, "limit": ends[0][1]}
             yield Condition(ConditionCode.WORKERS_OUT_OF_MEMORY, since=ends[-1][0], params=params)
 
-    @_else(None)
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
         """Report a condition; its first report is its beginning. Secrets are masked."""
         self._put([Condition(code, subject, params=params)], agent)
@@ -184,7 +178,6 @@ class HealthStore(PendingReader):
         """Remove conditions, in one command."""
         self._over([_field(code, subject) for code in codes], agent)
 
-    @_else(None)
     def replace(self, codes: Collection[str], conditions: Sequence[Condition], *, agent: str) -> None:
         """Report conditions of an agent, and remove its other ones with these codes (or "code subject")."""
         fields = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
@@ -195,7 +188,7 @@ class HealthStore(PendingReader):
         self._over(obsolete, agent)
 
     def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
-        """Write conditions, and return their fields. Raises `redis.RedisError`."""
+        """Write conditions, and return their fields. Raises BrokerAway."""
         masked = {_field(condition.code, condition.subject): condition for condition in map(_masked, conditions)}
         for field, condition in masked.items():
             if self._said.get((agent, field)) != condition.params:
@@ -214,19 +207,16 @@ class HealthStore(PendingReader):
             self._client.hset(key, mapping=bodies)
         return masked.keys()
 
-    @_else(None)
     def _over(self, fields: Sequence[str], agent: str) -> None:
         for field in fields:
             self._said.pop((agent, field), None)
         if fields and self._client.hdel(self._keys.conditions(agent), *fields):
             log.info("conditions_over", conditions=fields, agent=agent)
 
-    @_else(())
     def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
         """Return the usage of an agent (see `FleetCounters.usage`); nothing without the broker."""
         return self.counters.usage(agent, day=day, queries=queries)
 
-    @_else(())
     def processes(self) -> Sequence[ProcessState]:
         """Return the states of all processes; none if the broker takes no heartbeats."""
         beats = read_beats(self._client, self._keys)
@@ -237,11 +227,11 @@ class HealthStore(PendingReader):
         """Return the facts of the server that holds the queue, or its refusal; None if it does not answer."""
         try:
             return broker_facts(self._client)
-        except redis.RedisError as error:
-            why = refusal(error)
-            return BrokerState(reachable=False, private=False, warning=why, writable=False) if why is not None else None
+        except BrokerAway as error:
+            if error.refusal is None:
+                return None
+            return BrokerState(reachable=False, private=False, warning=error.refusal, writable=False)
 
-    @_else(None)
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of a provider's account, with a request that has waited long for its answer.
 
@@ -252,7 +242,6 @@ class HealthStore(PendingReader):
         state = Account(self._client, account, model).status()
         return _unanswered(state, read_beats(self._client, self._keys), account, model)
 
-    @_else(None)
     def fleet(self) -> FleetNumbers | None:
         """Return the counts of all processes; None if the broker does not answer."""
         counts = self.counters.read()

@@ -27,7 +27,7 @@ from schemas.ports import Unanswered
 from schemas.settings import Settings
 from schemas.status import OutdatedState, ProcessState
 from schemas.version import recalld_version
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, refusal
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, connect, namespace
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -108,7 +108,7 @@ class Heartbeat:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        with suppress(redis.RedisError):
+        with suppress(BrokerAway):
             _forget(self._client, self._keys, self._id)
         self._client.close()
 
@@ -136,11 +136,10 @@ class Heartbeat:
                 forget_dead(self._client, self._keys, role=None if self._role == "up" else self._role)
                 self._replaced = True
             self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(body)])
-        except redis.RedisError as error:
-            why = refusal(error)
-            if why is not None and why != self._refused:
-                log.warning("broker_refuses", error=why)
-            self._refused = why
+        except BrokerAway as error:
+            if error.refusal is not None and error.refusal != self._refused:
+                log.warning("broker_refuses", error=error.refusal)
+            self._refused = error.refusal
         else:
             self._refused = None
 
@@ -199,14 +198,14 @@ def _seen(beat: Beat, condition: str) -> ProcessState:
 
 
 def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:
-    """Return the last heartbeat of every process. Raises `redis.RedisError`."""
+    """Return the last heartbeat of every process. Raises BrokerUnavailable."""
     return [beat for beat in _read(client, keys) if not beat.is_old]
 
 
 def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None) -> list[Beat]:
     """Forget dead processes of this machine, of one role or of all, and processes not heard of for an hour.
 
-    Returns the forgotten ones. Raises `redis.RedisError`.
+    Returns the forgotten ones. Raises BrokerUnavailable.
     """
 
     def is_dead(beat: Beat) -> bool:

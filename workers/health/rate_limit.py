@@ -124,7 +124,7 @@ return {{string.format('%.6f', math.max(0, math.max(cool, own) - now)), refusal 
 class Account:
     """State of one account and model in the broker. `clock` replaces the server's, for tests.
 
-    Raises `redis.RedisError`.
+    Raises BrokerUnavailable.
     """
 
     def __init__(

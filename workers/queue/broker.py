@@ -12,7 +12,8 @@ from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 
 from memory.status.processes import Pulses
 from memory.telemetry import tracing
-from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer, connection_closed
+from schemas.errors import BrokerUnavailable
+from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer
 from workers.queue.names import QUEUES, TRACEPARENT, Keys
 
 #: Milliseconds without a heartbeat after which a worker's jobs go to another one.
@@ -57,8 +58,7 @@ class DoorbellConsumer(ReliableConsumer):
         if fetches and self._drained:
             delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
             seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
-            with connection_closed():
-                self.broker.client.blpop([self.broker.bell(self.queue_name)], timeout=seconds)
+            self.broker.client.blpop([self.broker.bell(self.queue_name)], timeout=seconds)
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         message = super().__next__()
@@ -96,7 +96,7 @@ class DoorbellBroker(ReliableBroker):
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
         enqueued = super().enqueue(message, delay=delay)
-        with suppress(redis.RedisError):
+        with suppress(BrokerUnavailable):
             self.ring(enqueued.queue_name)
         return enqueued
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import dramatiq
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
@@ -83,12 +84,12 @@ def connect(
     """Return a client of the configured server, else of the private one. Does not connect yet.
 
     The client retries a broken connection at once, and a second time with a long `answer_seconds`. Then it raises
-    `redis.ConnectionError`. A client with a short one has a `circuit` breaker.
+    `BrokerAway`. A client with a short one has a `circuit` breaker.
     """
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
     try:
-        client = redis.Redis.from_url(
+        client = BrokerClient.from_url(
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
@@ -147,6 +148,65 @@ def made_once(path: Path) -> str:
     return path.read_text(encoding="ascii").strip()
 
 
+class BrokerAway(BrokerUnavailable, dramatiq.ConnectionClosed):
+    """Failure of a request to the broker: the one error of a `BrokerClient`.
+
+    Dramatiq takes it for a lost connection and connects again, so that a refusal (a full disk, a replica) passes like
+    one. `refusal`: the server's refusal and its remedy in one sentence, None for a server that is away or failing.
+    `answered`: the server answered, with an error.
+    """
+
+    def __init__(self, message: str, *, refusal: str | None = None, answered: bool = False) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+        self.answered = answered
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except redis.exceptions.NoScriptError:
+        raise  # redis-py loads the script
+    except redis.RedisError as error:
+        refusal = _refusal(error)
+        message = refusal or f"the broker does not answer: {error}"
+        raise BrokerAway(message, refusal=refusal, answered=isinstance(error, redis.ResponseError)) from error
+
+
+class BrokerClient(redis.Redis):
+    """Client whose requests, pipelines and subscriptions raise `BrokerAway` for every error of redis-py."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """See `redis.Redis`."""
+        with _translated():
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> redis.client.Pipeline:  # noqa: FBT001, FBT002 - redis-py's signature
+        """See `redis.Redis`."""
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+    def pubsub(self, **options: Any) -> redis.client.PubSub:
+        """See `redis.Redis`."""
+        return _Subscription(self.connection_pool, **options)
+
+
+class _Pipeline(redis.client.Pipeline):
+    def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002 - redis-py's signature
+        with _translated():
+            return super().execute(raise_on_error)
+
+
+class _Subscription(redis.client.PubSub):
+    def execute_command(self, *args: Any) -> None:
+        with _translated():
+            super().execute_command(*args)  # type: ignore[no-untyped-call]
+
+    def get_message(self, ignore_subscribe_messages: bool = False, timeout: float = 0.0) -> Any:  # noqa: FBT001, FBT002 - redis-py's signature
+        with _translated():
+            return super().get_message(ignore_subscribe_messages, timeout)
+
+
 class TlsFailed(redis.RedisError):
     """Raised for a failed TLS handshake, which is not tried again. The message has the remedy."""
 
@@ -175,8 +235,7 @@ class TlsConnection(redis.SSLConnection):
         return connected
 
 
-def refusal(error: BaseException) -> str | None:
-    """Return a broker's refusal and its remedy in one sentence; None for a broker that is away or failing."""
+def _refusal(error: redis.RedisError) -> str | None:
     if isinstance(error, TlsFailed):
         return str(error)
     if isinstance(error, redis.AuthenticationError):  # which is a `redis.ConnectionError`, too
@@ -189,24 +248,8 @@ def refusal(error: BaseException) -> str | None:
     return None
 
 
-def in_words(error: Exception) -> str:
-    """Return one sentence on a failed broker: its refusal, or that it does not answer."""
-    if isinstance(error, BrokerUnavailable):
-        return str(error)
-    return refusal(error) or f"the broker does not answer: {error}"
-
-
-@contextmanager
-def broker_errors() -> Iterator[None]:
-    """Raise BrokerUnavailable for the client's errors in the block."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise BrokerUnavailable(in_words(error)) from error
-
-
 def broker_facts(client: redis.Redis) -> BrokerState:
-    """Ask the server for its version, persistence and limits. Raises `redis.RedisError` if it does not answer."""
+    """Ask the server for its version, persistence and limits. Raises BrokerAway."""
     server: Any = client
     info = {
         **server.info("server"),
@@ -262,5 +305,7 @@ def _setting(client: Any, name: str) -> str:
     """Return a setting of the server; empty if a hosted server refuses to show it."""
     try:
         return str(client.config_get(name).get(name, ""))
-    except redis.ResponseError:
-        return ""
+    except BrokerAway as error:
+        if error.answered:
+            return ""
+        raise

@@ -16,6 +16,7 @@ from typing import Any
 import redis
 import structlog
 
+from schemas.errors import BrokerUnavailable
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Scope
 from schemas.ports import Count, SpooledUsage, Usage, UsageRecorder
 from workers.queue.names import Keys
@@ -105,7 +106,7 @@ class FleetCounters(UsageRecorder):
                 for key in {key for key, _ in counted if self._keys.is_day(key)}:
                     pipe.expire(key, USAGE_DAY_KEPT_SECONDS)
                 failed = [reply for reply in pipe.execute(raise_on_error=False) if isinstance(reply, Exception)]
-        except redis.RedisError as error:
+        except BrokerUnavailable as error:
             log.debug("counters_kept", error=str(error))
             self._add(counted, seconds=seconds)
         else:
@@ -113,7 +114,7 @@ class FleetCounters(UsageRecorder):
                 log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
     def read(self) -> Sequence[Count]:
-        """Return the counts of all processes, of the metrics that this version has. Raises `redis.RedisError`."""
+        """Return the counts of all processes, of the metrics that this version has. Raises BrokerUnavailable."""
         counts = []
         for field, number in self._client.hgetall(self._keys.counters).items():
             name, *labels = json.loads(field)
@@ -125,7 +126,7 @@ class FleetCounters(UsageRecorder):
     def usage(self, agent: str, *, day: date | None = None, queries: bool = True) -> Sequence[Usage]:
         """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first.
 
-        Without `queries`, requests of searches are left out. Raises `redis.RedisError`.
+        Without `queries`, requests of searches are left out. Raises BrokerUnavailable.
         """
         counts: dict[tuple[str, str], Counter[str]] = {}
         for field, number in self._client.hgetall(self._keys.usage(agent, day)).items():

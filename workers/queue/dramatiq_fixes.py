@@ -8,25 +8,24 @@
    process lives. `ReliableConsumer` compares that set with the messages it handed out, and requeues the rest.
 3. *Dead consumers.* `_RedisConsumer` turns `redis.ConnectionError` alone into `ConnectionClosed`. `redis.ResponseError`
    (MISCONF, READONLY, OOM, NOREPLICAS) escapes: from `fetch` it drops the delayed messages of the consumer, from `ack`
-   the message stays unacknowledged. Here every Redis error is a lost connection, after which Dramatiq tries again.
-4. *Delayed messages that are enqueued a second time fail* in the same way, in `ConsumerThread.handle_delayed_messages`.
-5. *A warning for each worker.* Each `Worker` of a process adds a `_WorkerMiddleware`, and the broker warns of all but
+   the message stays unacknowledged, and a delayed message is lost when its time comes. `BrokerAway` is a
+   `ConnectionClosed`: after every error of the client, Dramatiq tries again.
+4. *A warning for each worker.* Each `Worker` of a process adds a `_WorkerMiddleware`, and the broker warns of all but
    the first one. Several workers on different queues are supported.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import dramatiq
-import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
-from dramatiq.worker import ConsumerThread, _WorkerMiddleware
+from dramatiq.worker import _WorkerMiddleware
+
+from schemas.errors import BrokerUnavailable
 
 #: Option of a delayed message: Unix time in milliseconds at which it was delayed.
 DELAYED_AT = "delayed_at"
@@ -47,9 +46,8 @@ class ReliableConsumer(_RedisConsumer):
         self._looks_at = 0.0
 
     def __next__(self) -> dramatiq.MessageProxy | None:
-        with connection_closed():
-            self._give_back_lost()
-            message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
+        self._give_back_lost()
+        message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
         if message is not None:
             self._handed.add(message.options["redis_message_id"])
         return message
@@ -58,24 +56,21 @@ class ReliableConsumer(_RedisConsumer):
         """Acknowledge a message after its retry is enqueued. Dramatiq tries again until the broker takes both."""
         if self.broker.closed:
             return
-        with connection_closed():
-            self.broker.retry_owed(message)
-            super().ack(message)  # type: ignore[no-untyped-call]
+        self.broker.retry_owed(message)
+        super().ack(message)  # type: ignore[no-untyped-call]
         self._handed.discard(message.options["redis_message_id"])
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
         """Reject a message. Dramatiq tries again as for `ack`."""
         if self.broker.closed:
             return
-        with connection_closed():
-            super().nack(message)  # type: ignore[no-untyped-call]
+        super().nack(message)  # type: ignore[no-untyped-call]
         self._handed.discard(message.options["redis_message_id"])
 
     def requeue(self, messages: Iterable[dramatiq.Message[Any] | dramatiq.MessageProxy]) -> None:
         """Give messages back. The next consumer returns those that the broker does not take."""
         given = list(messages)
-        with connection_closed():
-            super().requeue(given)  # type: ignore[no-untyped-call]
+        super().requeue(given)  # type: ignore[no-untyped-call]
         self._handed.difference_update(message.options["redis_message_id"] for message in given)
 
     def give_back_cached(self) -> None:
@@ -142,9 +137,6 @@ class ReliableBroker(RedisBroker):
         """Enqueue a message, `delay` milliseconds later."""
         if delay is not None:
             message = message.copy(options={DELAYED_AT: time.time() * 1000})
-        if isinstance(threading.current_thread(), ConsumerThread):
-            with connection_closed():  # a delayed message whose time has come
-                return super().enqueue(message, delay=delay)
         return super().enqueue(message, delay=delay)
 
     def retry(self, message: dramatiq.MessageProxy, *, seconds: float) -> None:
@@ -154,22 +146,13 @@ class ReliableBroker(RedisBroker):
         delay = int(seconds * 1000)
         try:
             self.enqueue(again, delay=delay)
-        except redis.RedisError:
+        except BrokerUnavailable:
             self._owed[message.options["redis_message_id"]] = again, delay
 
     def retry_owed(self, message: dramatiq.MessageProxy) -> None:
-        """Enqueue the attempt that `retry` could not. On `redis.RedisError` it stays owed."""
+        """Enqueue the attempt that `retry` could not. Without the broker it stays owed."""
         name = message.options["redis_message_id"]
         if name in self._owed:
             again, delay = self._owed[name]
             self.enqueue(again, delay=delay)
             del self._owed[name]
-
-
-@contextmanager
-def connection_closed() -> Iterator[None]:
-    """Raise `dramatiq.ConnectionClosed` for every Redis error: a full disk passes like a lost connection."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]

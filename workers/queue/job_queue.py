@@ -20,7 +20,6 @@ from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import message
-from workers.queue.connection import broker_errors
 from workers.queue.counters import field_of
 from workers.queue.dramatiq_fixes import DELAYED_AT
 from workers.queue.names import (
@@ -78,16 +77,15 @@ class BrokerJobQueue:
         """Mark documents as pending and queue a job for them."""
         if not documents:
             return
-        with broker_errors():
-            trace = tracing.traceparent()
-            if trace is not None:
-                self.pending_set.keep_trace(agent, documents, trace)
-            post = partial(self._post, INDEX_PENDING, agent)
-            self.pending_set.mark(agent, documents, lane=lane, now=time.time(), post=post)
+        trace = tracing.traceparent()
+        if trace is not None:
+            self.pending_set.keep_trace(agent, documents, trace)
+        post = partial(self._post, INDEX_PENDING, agent)
+        self.pending_set.mark(agent, documents, lane=lane, now=time.time(), post=post)
 
     def hold_back(self, agents: Collection[str], *, active: bool) -> None:
         """See `JobQueue.hold_back`."""
-        with suppress(redis.RedisError):
+        with suppress(BrokerUnavailable):
             if agents:
                 (self._client.sadd if active else self._client.srem)(self._keys.held_back, *agents)
 
@@ -97,8 +95,7 @@ class BrokerJobQueue:
 
     def request_vectors_now(self, agent: str) -> None:
         """Queue a job for chunks without vectors now, also while another one is delayed."""
-        with broker_errors():
-            self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
+        self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
         self.request(EMBED_PENDING, agent)
 
     def request_completion(self, agent: str) -> None:
@@ -107,8 +104,7 @@ class BrokerJobQueue:
 
     def request(self, actor: str, agent: str, lane: Lane = Lane.BACKFILL) -> None:
         """Queue a message unless one of its kind waits. The sweeper replaces lost ones of the pending set."""
-        with broker_errors():
-            self.pending_set.post(agent, self._post(actor, agent, lane))
+        self.pending_set.post(agent, self._post(actor, agent, lane))
 
     def _post(self, actor: str, agent: str, lane: Lane) -> Post:
         indexing = actor == INDEX_PENDING
@@ -135,7 +131,7 @@ class BrokerJobQueue:
             self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
             value = self._client.get(self._keys.epoch)
             run = self._client.info("server").get("run_id", "")
-        except redis.RedisError:
+        except BrokerUnavailable:
             return None
         return f"{value.decode() if value else ''} {run}"
 
@@ -181,7 +177,7 @@ class BrokerJobQueue:
             if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
                 return True
             owner = self._client.get(key)
-        except redis.RedisError:
+        except BrokerUnavailable:
             return True
         return owner is None or owner.decode() == job
 
@@ -193,27 +189,26 @@ class BrokerJobQueue:
         set back is replaced.
         """
         turn_ms = int(every_seconds * 900)  # a little less: its next round comes in time
-        with broker_errors():
-            if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
-                if self._client.pttl(self._keys.sweeper) <= turn_ms:
-                    return 0
-                self._client.set(self._keys.sweeper, "1", px=turn_ms)  # the server's clock was set back
-            self._mend_heartbeats()
-            put_right = self._replace_late()
-            marked = {agent: self.pending_set.waiting(agent) for agent in self.pending_set.agents()}
-            # Later than the marks: a message without a flag is not taken for a lost one.
-            living = list(_messages(self._client, self._keys))
-            jobs = sorted({job.id for job in living})
-            queued = {(job.actor, *job.arguments) for job in living}
-            for agent, waiting in marked.items():
-                back = self.pending_set.recover(agent, alive=jobs, now=time.time())
-                put_right += back
-                for lane in self.pending_set.waiting(agent).lanes if back else waiting.lanes:
-                    if (INDEX_PENDING, agent, lane.value) not in queued:
-                        self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
-                        self.request(INDEX_PENDING, agent, lane)
-                        put_right += 1
-            return put_right
+        if turn_ms and not self._client.set(self._keys.sweeper, "1", nx=True, px=turn_ms):
+            if self._client.pttl(self._keys.sweeper) <= turn_ms:
+                return 0
+            self._client.set(self._keys.sweeper, "1", px=turn_ms)  # the server's clock was set back
+        self._mend_heartbeats()
+        put_right = self._replace_late()
+        marked = {agent: self.pending_set.waiting(agent) for agent in self.pending_set.agents()}
+        # Later than the marks: a message without a flag is not taken for a lost one.
+        living = list(_messages(self._client, self._keys))
+        jobs = sorted({job.id for job in living})
+        queued = {(job.actor, *job.arguments) for job in living}
+        for agent, waiting in marked.items():
+            back = self.pending_set.recover(agent, alive=jobs, now=time.time())
+            put_right += back
+            for lane in self.pending_set.waiting(agent).lanes if back else waiting.lanes:
+                if (INDEX_PENDING, agent, lane.value) not in queued:
+                    self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
+                    self.request(INDEX_PENDING, agent, lane)
+                    put_right += 1
+        return put_right
 
     def _replace_late(self) -> int:
         """Queue anew the messages that were delayed before the clock was set back. Return their number.
@@ -251,7 +246,7 @@ class EventQueue:
     def put(self, event: Event) -> None:
         """Append one event. Raises BrokerUnavailable."""
         body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
-        with broker_errors(), self._client.pipeline() as pipe:
+        with self._client.pipeline() as pipe:
             pipe.rpush(self._key, body)
             pipe.ltrim(self._key, -MAX_WAITING, -1)
             pipe.execute()
@@ -260,7 +255,7 @@ class EventQueue:
         """Wait for one event. Return None after the timeout, or if the broker does not answer."""
         try:
             entry = self._client.blpop([self._key], timeout=timeout_seconds)
-        except redis.RedisError:
+        except BrokerUnavailable:
             return None
         if entry is None:
             return None
@@ -279,14 +274,14 @@ class EventQueue:
         try:
             self.put(replace(event, ticket=ticket))
             return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
-        except (BrokerUnavailable, redis.RedisError):
+        except BrokerUnavailable:
             return False
 
     def answer(self, event: Event) -> None:
         """See `EventInbox.answer`."""
         if event.ticket is None:
             return
-        with suppress(redis.RedisError), self._client.pipeline() as pipe:
+        with suppress(BrokerUnavailable), self._client.pipeline() as pipe:
             pipe.rpush(self._answers(event.ticket), "done")
             pipe.expire(self._answers(event.ticket), ANSWER_SECONDS)
             pipe.execute()
@@ -329,7 +324,7 @@ def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
     """Return every message, sorted by agent and work.
 
     Raises:
-        redis.RedisError: the server does not answer.
+        BrokerUnavailable: the server does not answer.
     """
     return sorted(_messages(client, keys), key=lambda job: (job.agent, job.work, job.state))
 

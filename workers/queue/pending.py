@@ -138,7 +138,7 @@ class Post:
 
 
 class PendingSet:
-    """Marks of all agents in one namespace. Raises `redis.RedisError` if the server does not answer."""
+    """Marks of all agents in one namespace. Raises BrokerUnavailable."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client  # the client's own types mix its asynchronous twin in

@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import redis
 import structlog
 
 from memory.http.private_folders import check_private
@@ -36,7 +35,7 @@ from memory.status.run_files import (
 )
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.queue.connection import IMPATIENT_SECONDS, TlsFailed, connect, in_words, namespace, refusal
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, connect, namespace
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import PendingSet
 
@@ -80,17 +79,14 @@ class BrokerServer:
         with connect(self._settings) as client:
             try:
                 return bool(client.ping())
-            except (redis.AuthenticationError, TlsFailed) as error:
-                raise UserError(in_words(error)) from None
-            except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
-                return False
-            except redis.RedisError as error:
-                if self._settings.broker.url is None:
-                    # It refuses, for example on a full disk: a second server must not touch its files.
-                    return True
-                raise UserError(
-                    refusal(error) or f"the broker refuses us: {error}; check REDIS_URL or broker.url"
-                ) from None
+            except BrokerAway as error:
+                if error.refusal is not None:
+                    raise UserError(error.refusal) from None
+                if error.answered and self._settings.broker.url is not None:
+                    cause = error.__cause__
+                    raise UserError(f"the broker refuses us: {cause}; check REDIS_URL or broker.url") from None
+                # A server that refuses (a full disk) runs: a second one must not touch its files.
+                return error.answered
 
     def ensure(self) -> None:
         """Start or adopt a server unless one answers.
@@ -120,7 +116,7 @@ class BrokerServer:
         noted = server_pid(self._settings.home)
         pid = process.pid if process is not None else noted
         if pid is not None:
-            with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
+            with suppress(BrokerAway), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
                 if pid == noted and _is_idle(client, Keys(namespace(self._settings))):
                     note_finished(self._settings.home)
             # By its process: another server may answer, if the folder of this one was removed.

@@ -38,7 +38,7 @@ class Verdict(Enum):
 
 
 class Quarantine:
-    """Crashes of documents and texts in one namespace. Raises `redis.RedisError` if the server does not answer."""
+    """Crashes of documents and texts in one namespace. Raises BrokerUnavailable."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import redis
 
-from schemas.errors import UserError
+from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from workers.queue.connection import made_once, namespace
 from workers.queue.names import Keys
@@ -53,19 +53,19 @@ class QueueTenancy:
         Raises:
             UserError: workers of another home hold it.
         """
-        with suppress(redis.RedisError):
+        with suppress(BrokerUnavailable):
             if not self.renew():
                 raise UserError(self.refusal())
 
     def renew(self, *, seconds: float = LEASE_SECONDS) -> bool:
-        """Renew the lock. Return False if another home holds it. Raises `redis.RedisError`."""
+        """Renew the lock. Return False if another home holds it. Raises BrokerUnavailable."""
         if self._identity is None:
             return True
         return bool(self._hold(keys=[self._key], args=[self._identity, int(seconds * 1000)]))
 
     def leave(self) -> None:
         """Leave the lock to other workers of this home; without any it is free soon."""
-        with suppress(redis.RedisError):
+        with suppress(BrokerUnavailable):
             self.renew(seconds=LEAVING_SECONDS)
 
     def refusal(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from dramatiq.middleware import TimeLimitExceeded
 
 from memory.store.errors import (
@@ -34,7 +33,6 @@ TABLE = [
     (Postponed("", retry_in=7.0), 9, Decision(7.0)),
     (Postponed("", retry_in=0.5, condition=ConditionCode.PROVIDER_MISSING), 0, Decision(0.5, "provider_missing")),
     (TimeLimitExceeded(), 3, Decision(1.0)),
-    (redis.ConnectionError("away"), 3, Decision(1.0)),
     (BrokerUnavailable("away"), 3, Decision(1.0)),
     (StoreCorrupt("torn"), 0, Decision(None, "index_set_aside", rebuild=True)),
     (MemoryError(), 5, Decision(2.0, ends=True)),
