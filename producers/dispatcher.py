@@ -22,7 +22,7 @@ from memory.telemetry import tracing
 from producers.tailer import Tailer
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
-from schemas.errors import BrokerUnavailable
+from schemas.errors import BrokerUnavailable, backoff
 from schemas.ports import ConditionReporter, JobQueue, ProducerQueue
 from schemas.settings import AgentSettings
 
@@ -129,9 +129,9 @@ class Dispatcher:
         self._unwatched: frozenset[str] = frozenset()
         self._held_back: frozenset[str] = frozenset()
         self._wake_at = math.inf
-        #: Nothing is marked before this time.
+        #: Nothing is marked before this time, after so many failures in a row.
         self._retry_at: float | None = None
-        self._retry_pause = RETRY_SECONDS[0]
+        self._failures = 0
         self._working = self._urgent = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="hand-over", daemon=True)
 
@@ -261,13 +261,15 @@ class Dispatcher:
                 for agent, stats in remaining.items():
                     self._due[agent] = {**stats, **self._due.get(agent, {})}
                 count = sum(map(len, self._due.values()))
-                self._retry_at = self._clock() + self._retry_pause
-                self._retry_pause = min(2 * self._retry_pause, RETRY_SECONDS[1])
+                self._failures += 1
+                self._retry_at = self._clock() + backoff(
+                    self._failures, first=RETRY_SECONDS[0], longest=RETRY_SECONDS[1]
+                )
             log.warning("hand_over_failed", error=str(failure), kept=count)
             self._reporter.report(ConditionCode.CHANGES_KEPT, error=str(failure), documents=count)
         elif batches and self._retry_at is not None:
             with self._changed:
-                self._retry_at, self._retry_pause = None, RETRY_SECONDS[0]
+                self._retry_at, self._failures = None, 0
             log.info("queue_answers_again")
             self._reporter.resolve(ConditionCode.CHANGES_KEPT)
             self._on_recovered()

@@ -19,7 +19,10 @@ from __future__ import annotations
 
 
 def backoff(failures: int, *, first: float, longest: float) -> float:
-    """Return the seconds to wait after a number of failures in a row: doubled with each, at most `longest`."""
+    """Return the seconds to wait after a number of failures in a row: doubled with each, at most `longest`.
+
+    Callers that fail together multiply it by a random share (full jitter), so that they do not return together.
+    """
     return min(longest, first * 2.0 ** min(max(failures, 1) - 1, 30))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from recalld.settings.load import environment_for_child
 from recalld.up.lifecycle import READY
+from schemas.errors import backoff
 
 #: Seconds a process gets to end by itself before it is killed; longer than `recalld.up.lifecycle.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0
@@ -75,7 +76,9 @@ class Child:
         self.failures = 0
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_at = self._due_at = self._pause_seconds = 0.0
+        self._started_at = self._due_at = 0.0
+        #: Ends in a row of a process that was not healthy.
+        self._ends = 0
         self._away_since = clock()
         self._end = "was started and does not get ready"
 
@@ -98,9 +101,8 @@ class Child:
         self._forget()
         if self.ready:
             self.ready, self._away_since = False, now
-        grown = self._pause_seconds * 2 if now - self._started_at <= HEALTHY_AFTER_SECONDS else 0.0
-        self._pause_seconds = min(max(grown, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-        self._due_at = now + self._pause_seconds
+        self._ends = self._ends + 1 if now - self._started_at <= HEALTHY_AFTER_SECONDS else 1
+        self._due_at = now + backoff(self._ends, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
         code = process.returncode
         self.failures += code > 0
         self._end = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
