@@ -16,6 +16,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.documents.comparison import forgets
+from memory.documents.content import OpenTranscript
 from memory.documents.roots import archived_path
 from memory.store.sqlite.reader import StoreReader
 from memory.transcripts.interpreter import is_compaction_line
@@ -25,14 +26,8 @@ from schemas.settings import AgentSettings, SyncSessions
 
 log = structlog.get_logger(__name__)
 
-#: Bytes of one read.
-BLOCK_BYTES = 64 * 1024
-
 #: A transcript with a longer unfinished line is due.
 LONGEST_LINE_BYTES = 4 * 1024 * 1024
-
-#: `read(offset, size)` returns up to `size` bytes of the file.
-Read = Callable[[int, int], bytes]
 
 #: Largest number of transcripts whose growth is recorded; the growth of others is read from the index.
 MAX_TRANSCRIPTS = 10_000
@@ -42,21 +37,23 @@ MAX_TRANSCRIPTS = 10_000
 class Growth:
     """Growth of a transcript since it was handed over.
 
-    `base`: stat at the last hand-over, None before the first. `lines`: whole lines appended since. `counted_to`: byte
-    at which the next line begins.
+    `base`: stat at the last hand-over, None before the first. `lines`: whole lines appended since, of `bytes` bytes.
+    `counted_to`: position at which the next line begins.
     """
 
     base: FileStat | None
     counted_to: int
     lines: int = 0
+    bytes: int = 0
 
-    def is_due(self, stat: FileStat, read: Read, sync: SyncSessions, *, at_any_change: bool = False) -> bool:
+    def is_due(self, opened: OpenTranscript, sync: SyncSessions, *, at_any_change: bool = False) -> bool:
         """Return True if a transcript in this state is due before its quiet time is over.
 
         `at_any_change`: the appended lines do not matter. Otherwise they are read if they decide. A line that records a
-        compaction makes the transcript due if the settings say so. No byte is read twice, except for those of the
-        unfinished last line.
+        compaction makes the transcript due if the settings say so. No line is read twice, except for the unfinished
+        last one.
         """
+        stat = opened.stat
         if self.base is not None and self.base.agrees_with(stat):
             return False
         size = self.base.size if self.base is not None else 0
@@ -64,32 +61,28 @@ class Growth:
             return True  # truncated or rewritten
         if at_any_change or stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
             return True
-        compacted = self._count(stat.size, read)
-        if self.lines >= sync.delta_messages or (compacted and sync.post_compaction_force):
+        compacted = self._count(opened)
+        if self.lines >= sync.delta_messages or self.bytes >= sync.delta_bytes:
+            return True
+        if compacted and sync.post_compaction_force:
             return True
         return stat.size - self.counted_to > LONGEST_LINE_BYTES
 
-    def handed_over(self, stat: FileStat, read: Read | None) -> None:
-        """Record a hand-over with this stat; `read` is None where lines are not counted."""
-        self.base, self.lines = stat, 0
-        self.counted_to = stat.size
-        if read is not None:
-            start = max(0, stat.size - BLOCK_BYTES)
-            self.counted_to = start + read(start, stat.size - start).rfind(b"\n") + 1 if stat.size else 0
+    def handed_over(self, opened: OpenTranscript) -> None:
+        """Record a hand-over of a transcript as it is."""
+        self.base, self.lines, self.bytes = opened.stat, 0, 0
+        self.counted_to = opened.next_position()
 
-    def _count(self, end: int, read: Read) -> bool:
-        """Count the whole lines up to `end`. Return True if one of them records a compaction."""
+    def _count(self, opened: OpenTranscript) -> bool:
+        """Count the appended lines that have ended. Return True if one of them records a compaction."""
         compacted = False
-        position, rest = self.counted_to, b""
-        while position < end and len(rest) <= LONGEST_LINE_BYTES:
-            block = read(position, min(BLOCK_BYTES, end - position))
-            if not block:
+        for line in opened.lines(self.counted_to, longest=LONGEST_LINE_BYTES):
+            if not line.has_line_end:
                 break
-            position += len(block)
-            *lines, rest = (rest + block).split(b"\n")
-            self.lines += len(lines)
-            compacted = compacted or any(map(is_compaction_line, lines))
-        self.counted_to = position - len(rest)
+            self.lines += 1
+            self.bytes += line.size
+            self.counted_to = line.end
+            compacted = compacted or (line.data is not None and is_compaction_line(line.data))
         return compacted
 
 
@@ -129,10 +122,9 @@ class Tailer:
             growth = self._growth[agent, key]
             try:
                 with files.opened(key, settled=False) as opened:
-                    # Compressed transcripts and archives do not grow.
-                    at_any_change = forced or opened.compressed or archived_path(key.path) is not None
-                    if growth.is_due(opened.stat, opened.block, sync, at_any_change=at_any_change):
-                        growth.handed_over(opened.stat, None if opened.compressed else opened.block)
+                    at_any_change = forced or not opened.grows or archived_path(key.path) is not None
+                    if growth.is_due(opened, sync, at_any_change=at_any_change):
+                        growth.handed_over(opened)
                         yield key, opened.stat
             except DocumentGone:
                 del self._growth[agent, key]

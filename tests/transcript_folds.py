@@ -12,9 +12,9 @@ from memory.transcripts.interpreter import Interpreter, Reading
 from memory.transcripts.lines import RawLine, lines_in
 
 
-def raw_lines(data: bytes) -> list[RawLine]:
-    """The lines of a file with that content."""
-    return list(lines_in(iter([data]))) if data else []
+def raw_lines(data: bytes, *, start: int = 0) -> list[RawLine]:
+    """The lines of a file with that content, the first one at `start`."""
+    return list(lines_in(iter([data]), start=start)) if data else []
 
 
 def readings(*entries: dict[str, Any], name: str | None = None) -> list[Reading]:
@@ -38,7 +38,7 @@ def new_fold(
 
 def feed(fold: TranscriptFold, data: bytes) -> RawLine | None:
     """Feed the lines; a last one without its end is not fed but returned, for `open`."""
-    for line in raw_lines(data):
+    for line in raw_lines(data, start=fold.offset):
         if not line.has_line_end:
             return line
         fold.feed(line)

@@ -18,6 +18,7 @@ import errno
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Larger files are refused: no note is, and a worker's memory is finite.
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+
+#: Bytes at the end of a transcript among which its last line end is looked for.
+_TAIL_BYTES = 64 * 1024
 
 _REPLACEMENT = "\ufffd"
 
@@ -217,34 +221,66 @@ def read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTranscript:
-    """Transcript that is open for reading, without the bytes beyond `stat.size`: they came later.
+class OpenTranscript(ABC):
+    """Transcript that is open for reading, without the lines beyond `stat.size`: they came later.
 
-    `compressed`: a Zstandard stream. `format`: what the user named for its folder, None if it is to be found out.
-    `name`: for messages.
+    `format`: as the user named it for its folder, None if it is to be found out. `name`: for messages.
     """
 
     stat: FileStat
-    compressed: bool
     format: str | None
     name: str
-    descriptor: int
 
     @property
     def file_name(self) -> str:
-        """Return the name of the very file, for messages: that of a document does not tell that it is compressed."""
-        return self.name + COMPRESSED if self.compressed else self.name
+        """Return the name of the very file, for messages."""
+        return self.name
 
-    def lines(self, offset: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
-        """Yield the lines from byte `offset` on; of a compressed transcript, of its decompressed bytes.
+    @property
+    @abstractmethod
+    def grows(self) -> bool:
+        """Return True if its lines stay as they are when more are appended."""
+
+    @abstractmethod
+    def lines(self, position: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
+        """Yield the lines from a position on, at which a line starts.
 
         A line of more than `longest` bytes (by default of those that indexing takes) comes without its content.
 
         Raises:
             Transient: it was cut or written anew meanwhile.
-            Permanent: a compressed one is damaged.
+            Permanent: it is damaged.
             OSError: it cannot be read; where it was opened, that becomes a `DocumentUnreadable`.
         """
+
+    @abstractmethod
+    def next_position(self) -> int:
+        """Return the start of the last line if that has no end yet, else the position of the next line."""
+
+    @abstractmethod
+    def changed(self) -> bool:
+        """Return True if something was written to it since it was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile(OpenTranscript):
+    """Open file with the lines of a transcript; positions are bytes. `compressed`: a Zstandard stream.
+
+    The positions of a compressed file are those of its decompressed bytes.
+    """
+
+    compressed: bool
+    descriptor: int
+
+    @property
+    def file_name(self) -> str:
+        return self.name + COMPRESSED if self.compressed else self.name
+
+    @property
+    def grows(self) -> bool:
+        return not self.compressed
+
+    def lines(self, position: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
         # A search does not read transcripts, and need not load the decompressor.
         from memory.transcripts.lines import read_lines
 
@@ -252,7 +288,7 @@ class OpenTranscript:
         try:
             yield from read_lines(
                 self.descriptor,
-                offset=offset,
+                offset=position,
                 end=end,
                 compressed=self.compressed,
                 longest=longest,
@@ -262,13 +298,15 @@ class OpenTranscript:
             raise
         self._check()
 
-    def changed(self) -> bool:
-        """Return True if something was written to it since it was opened."""
-        return not self._is_like(file_stat(os.fstat(self.descriptor)))
+    def next_position(self) -> int:
+        size = self.stat.size
+        if self.compressed or not size:
+            return size
+        start = max(0, size - _TAIL_BYTES)
+        return start + os.pread(self.descriptor, size - start, start).rfind(b"\n") + 1
 
-    def block(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes of the file as it is stored."""
-        return os.pread(self.descriptor, size, offset)
+    def changed(self) -> bool:
+        return not self._is_like(file_stat(os.fstat(self.descriptor)))
 
     def _check(self) -> None:
         """Raise `Transient` if the transcript was cut or, compressed, changed at all. It may have grown."""

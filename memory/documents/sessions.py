@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from memory.documents.content import DocumentGone, DocumentRefused, OpenTranscript, SourceText, settled_stat
+from memory.documents.content import DocumentGone, DocumentRefused, OpenFile, OpenTranscript, SourceText, settled_stat
 from memory.documents.imports import ImportedFolder, imported_folders, with_import
 from memory.documents.roots import (
     COMPRESSED,
@@ -110,7 +110,7 @@ class Transcripts(DocumentSource):
                 raise Transient(f"{key.path} is being replaced; it is read again later", retry_after=1.0) from None
             stat = file_stat(settled_stat(descriptor) if settled else os.fstat(descriptor))
             compressed = parts[-1].endswith(COMPRESSED)
-            yield OpenTranscript(stat, compressed, self._format_at(root, parts), key.path, descriptor)
+            yield OpenFile(stat, self._format_at(root, parts), key.path, compressed, descriptor)
 
     def format_of(self, key: DocumentKey) -> str | None:
         """Return the format that a user named for a transcript; None if it is to be found out."""

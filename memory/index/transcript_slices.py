@@ -48,14 +48,17 @@ _WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Contents of a mark's state: the state of the fold, and the last line, which identifies the file."""
+    """Contents of a mark's state: the state of the fold, and the last line, which identifies the file.
+
+    The last line starts at the mark's offset less `last_length`.
+    """
 
     fold: str
-    last_size: int
+    last_length: int
     last_digest: str
 
     def encode(self) -> str:
-        return json.dumps([self.fold, self.last_size, self.last_digest], ensure_ascii=False)
+        return json.dumps([self.fold, self.last_length, self.last_digest], ensure_ascii=False)
 
     @property
     def format(self) -> str | None:
@@ -139,7 +142,7 @@ class _Slicing:
         self._standing = self._stored
         self._revision = store.revision(key) if store is not None else 0
         self._indexed = store.file(key) if store is not None and self._stored is not None else None
-        self._last = ("", 0)  # digest and size of the last line
+        self._last = ("", 0)  # digest and length of the last line
         self._messages = 0  # up to the last slice
         self._closed: list[CutChunk] = []
 
@@ -153,25 +156,26 @@ class _Slicing:
         self._stale_from = fold.closed if any(row.ordinal >= 0 for row in rows) else None
         self._messages = fold.messages
         tail: RawLine | None = None
-        begun_at, begun_lines = fold.offset, fold.lines
+        begun_lines, read_bytes = fold.lines, 0
         try:
             for line in lines:
                 if not line.has_line_end:
                     tail = line
                     break
                 fold.feed(line)
-                self._last = line.digest.hex(), line.size
+                self._follow(line)
                 self._closed += fold.take()
+                read_bytes += line.size
                 if (
                     len(self._closed) >= SLICE_CHUNKS
-                    or fold.offset - begun_at >= SLICE_BYTES
+                    or read_bytes >= SLICE_BYTES
                     or fold.lines - begun_lines >= SLICE_LINES
                 ):
                     yield from self._slices(fold, final=False)
-                    begun_at, begun_lines = fold.offset, fold.lines
+                    begun_lines, read_bytes = fold.lines, 0
         except TranscriptDamaged as damage:
             # Messages before the damage are indexed; a repaired file continues after them.
-            if fold.offset > begun_at:
+            if fold.lines > begun_lines:
                 self._closed += fold.open()
                 yield from self._slices(fold, final=False)
             raise self._named(damage) from damage.__cause__
@@ -190,32 +194,36 @@ class _Slicing:
         if fold is not None and self._opened.format not in (None, fold.format):
             fold = None  # the user has named another format since then
         if mark is not None and position is not None and fold is not None:
-            lines = self._lines_after(mark, position)
-            if lines is not None:
-                self._last = position.last_digest, position.last_size
+            if not mark.lines:
+                return fold, self._opened.lines()
+            last, lines = self._lines_from_last(mark, position)
+            if last is not None:
+                self._follow(last)
+                # The transcript may have moved to where positions are others.
+                fold.offset = last.end
                 return fold, lines
         self._standing = None
         return self._new_fold(None), self._opened.lines()
 
-    def _lines_after(self, mark: TranscriptMark, position: _Position) -> Iterator[RawLine] | None:
-        """Return the lines after the mark if the file still begins with the indexed lines, else None."""
+    def _follow(self, line: RawLine) -> None:
+        """Remember the last line that the fold took in."""
+        self._last = line.digest.hex(), line.end - line.start
+
+    def _lines_from_last(self, mark: TranscriptMark, position: _Position) -> tuple[RawLine | None, Iterator[RawLine]]:
+        """Return the last indexed line and those after it; None if the file does not begin with the indexed lines."""
         stat = self._opened.stat
         indexed_stat = self._indexed.stat if self._indexed is not None else None
-        if not mark.lines:
-            return self._opened.lines()
-        if not self._opened.compressed and stat.size < mark.offset:
-            return None
         only_grew = (
             indexed_stat is not None
             and indexed_stat.inode == stat.inode
             and indexed_stat.mtime_ns != _WRITTEN_MEANWHILE
             and (stat.size > indexed_stat.size or indexed_stat.mtime_ns == _UNFINISHED)
         )
-        if self._opened.compressed or not only_grew:
-            return _after_the_same(self._opened, mark)
-        lines = self._opened.lines(mark.offset - position.last_size)
+        if not only_grew or not self._opened.grows:
+            return _from_the_same(self._opened, mark)
+        lines = self._opened.lines(mark.offset - position.last_length)
         last = next(lines, None)
-        return lines if last is not None and last.digest.hex() == position.last_digest else None
+        return (last if last is not None and last.digest.hex() == position.last_digest else None), lines
 
     def _fold(self, state: str) -> TranscriptFold | None:
         try:
@@ -286,13 +294,13 @@ class _Slicing:
         return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
 
 
-def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[RawLine] | None:
-    """Return the lines after the mark, None if the lines before it differ. Compares digests without parsing."""
+def _from_the_same(opened: OpenTranscript, mark: TranscriptMark) -> tuple[RawLine | None, Iterator[RawLine]]:
+    """Return the mark's last line, None if its lines differ, and the lines after it. Compares digests, parses none."""
     lines = opened.lines()
-    digest = NO_LINES_DIGEST
+    digest, line = NO_LINES_DIGEST, None
     for _ in range(mark.lines):
         line = next(lines, None)
         if line is None or not line.has_line_end:
-            return None
+            return None, lines
         digest = digest_with(digest, line)
-    return lines if digest == mark.digest else None
+    return (line if digest == mark.digest else None), lines

@@ -62,8 +62,8 @@ class IndexedFile:
 class TranscriptMark:
     """Place up to which a transcript has been indexed, with the state to continue from.
 
-    `offset` (bytes) and `lines` count the part that was read; `digest` is its hex digest. `state` is JSON of the
-    transcript reader, opaque to the store.
+    `offset` is the position behind the part that was read; `lines` counts its lines, and `digest` is its hex digest.
+    `state` is JSON of the transcript reader, opaque to the store.
     """
 
     offset: int

@@ -34,7 +34,7 @@ class TranscriptFold:
     """Chunks and counts of one transcript, whose lines are fed in order from its first one.
 
     Attributes:
-        offset: bytes fed, which is where the next line starts.
+        offset: position in the transcript behind the last line fed.
         lines: lines fed.
         digest: running digest of the lines fed, in hex; see `digest_with`.
         messages: messages among them that are in chunks.
@@ -95,7 +95,7 @@ class TranscriptFold:
         if not line.has_line_end:
             raise ValueError("only lines that have ended can be fed; show the last one to open()")
         self.lines += 1
-        self.offset += line.size
+        self.offset = line.end
         self.digest = digest_with(self.digest, line)
         if line.data is None:
             self._skipped.add(_TOO_LONG, self.lines)

@@ -1,4 +1,4 @@
-"""Lines of a transcript, read from its descriptor, plain or zstandard, in bounded memory.
+"""Lines of a transcript in a file, plain or zstandard, read in bounded memory.
 
 Permanent
 +-- TranscriptDamaged      the compressed stream is broken, ends too early or is a bomb, or a line has no end in sight
@@ -10,9 +10,10 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from schemas.errors import Permanent
 
@@ -39,6 +40,9 @@ _BLOCK_BYTES = 1024 * 1024
 
 #: Bytes of a line's and of a transcript's digest.
 DIGEST_BYTES = 16
+
+#: `read(size, position)` returns up to `size` bytes of a file.
+Read: TypeAlias = Callable[[int, int], bytes]
 
 _new_digest = partial(hashlib.blake2b, digest_size=DIGEST_BYTES)
 _PART_OF_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -67,15 +71,19 @@ class TranscriptDamaged(Permanent):
 
 @dataclass(frozen=True, slots=True)
 class RawLine:
-    """Line of a file, as it is after decompression.
+    """Line of a transcript, as it is after decompression.
 
     `data` is without the line end ("\\n" or "\\r\\n"), None for a line that is too long. `size` is in bytes, the line
     end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. Only the last line may lack one.
+
+    `start` and `end` are positions: bytes of a file. The next line starts at `end` or behind it.
     """
 
     data: bytes | None
     size: int
     digest: bytes
+    start: int
+    end: int
     has_line_end: bool
 
 
@@ -95,32 +103,41 @@ def read_lines(
         TranscriptDamaged: after the lines that could be read.
         OSError: the system cannot read the file.
     """
-    blocks = _decompressed(descriptor, skip=offset) if compressed else _plain(descriptor, start=offset, end=end)
-    return lines_in(blocks, longest=longest)
+    read = partial(os.pread, descriptor)
+    if compressed:
+        blocks = decompressed(read, os.fstat(descriptor).st_size, skip=offset)
+    else:
+        blocks = _plain(read, start=offset, end=end)
+    return lines_in(blocks, start=offset, longest=longest)
 
 
-def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
+def _plain(read: Read, *, start: int, end: int | None) -> Iterator[bytes]:
     position = start
     while end is None or position < end:
         block_bytes = _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - position)
-        block = os.pread(descriptor, block_bytes, position)
+        block = read(block_bytes, position)
         if not block:
             return
         position += len(block)
         yield block
 
 
-def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
-    """Yield the content of all frames, which may follow one another, in blocks of bounded size."""
+def decompressed(read: Read, size: int, *, skip: int = 0) -> Iterator[bytes]:
+    """Yield the content of all frames of a file, which may follow one another, in blocks of bounded size.
+
+    `size`: bytes of the file. `skip`: bytes of the content that are left out.
+
+    Raises:
+        TranscriptDamaged: after the blocks that could be read.
+    """
     position = lines = unpacked = 0
-    size = os.fstat(descriptor).st_size
     pending = b""
     decompressor = ZstdDecompressor()
     # Even empty content has a frame: a file without a byte was never written, such as on a full disk.
     in_frame = True
     while True:
         if not pending and (not in_frame or decompressor.needs_input):
-            pending = os.pread(descriptor, _BLOCK_BYTES, position)
+            pending = read(_BLOCK_BYTES, position)
             position += len(pending)
             if not pending:
                 if in_frame:
@@ -151,8 +168,10 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
             )
 
 
-def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:
+def lines_in(blocks: Iterator[bytes], *, start: int = 0, longest: int | None = None) -> Iterator[RawLine]:
     """Yield the lines of a file's content in blocks, none of them empty. `longest` as for `read_lines`.
+
+    `start`: position of the first block.
 
     Raises:
         TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
@@ -172,14 +191,15 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
             # Two of the collected bytes may turn out to be the line's end.
             pieces = [*pieces, piece] if size <= limit + 2 else []
             if piece.endswith(b"\n"):
-                yield _line(pieces, size, digest.digest(), limit, has_line_end=True)
+                yield _line(pieces, size, digest.digest(), limit, start=start, has_line_end=True)
+                start += size
                 size, pieces, digest = 0, [], _new_digest()
     if size:
-        yield _line(pieces, size, digest.digest(), limit, has_line_end=False)
+        yield _line(pieces, size, digest.digest(), limit, start=start, has_line_end=False)
 
 
-def _line(pieces: list[bytes], size: int, digest: bytes, limit: int, *, has_line_end: bool) -> RawLine:
+def _line(pieces: list[bytes], size: int, digest: bytes, limit: int, *, start: int, has_line_end: bool) -> RawLine:
     data = b"".join(pieces)
     if has_line_end:
         data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-    return RawLine(data if pieces and len(data) <= limit else None, size, digest, has_line_end)
+    return RawLine(data if pieces and len(data) <= limit else None, size, digest, start, start + size, has_line_end)

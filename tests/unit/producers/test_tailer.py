@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
-from producers.tailer import BLOCK_BYTES, Growth, Tailer
+from memory.documents.content import OpenTranscript
+from memory.transcripts.lines import RawLine, lines_in
+from producers.tailer import Growth, Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, SyncSessions
 from tests.recording import RememberedFiles, as_reader
@@ -19,6 +24,25 @@ from tests.transcript_files import compaction_line
 SYNC = SyncSessions()
 BOUNDLESS = SyncSessions(delta_bytes=10**9, delta_messages=10**9)
 LINE = b'{"role":"user","content":"hello"}\n'
+
+
+@dataclass(frozen=True)
+class OpenedFile(OpenTranscript):
+    """A transcript in memory, as it was when it was opened."""
+
+    file: File
+    grows: ClassVar[bool] = True  # type: ignore[misc]
+
+    def lines(self, position: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
+        data = self.file.data[position : self.stat.size]
+        self.file.reads.append((position, len(data)))
+        yield from lines_in(iter([data] if data else []), start=position, longest=longest)
+
+    def next_position(self) -> int:
+        return self.file.data.rfind(b"\n") + 1
+
+    def changed(self) -> bool:
+        return False
 
 
 class File:
@@ -39,13 +63,11 @@ class File:
         self.data += data
         self.written += 1
 
-    def read(self, offset: int, size: int) -> bytes:
-        self.reads.append((offset, size))
-        assert size <= BLOCK_BYTES
-        return self.data[offset : offset + size]
+    def opened(self) -> OpenedFile:
+        return OpenedFile(self.stat, None, "a.jsonl", self)
 
     def look(self, growth: Growth, sync: SyncSessions = SYNC) -> bool:
-        return growth.is_due(self.stat, self.read, sync)
+        return growth.is_due(self.opened(), sync)
 
     def look_after(self, growth: Growth, data: bytes, sync: SyncSessions) -> bool:
         if data:
@@ -54,8 +76,7 @@ class File:
 
     def handed_over(self) -> Growth:
         growth = Growth(None, 0)
-        growth.handed_over(self.stat, self.read)
-        self.reads.clear()
+        growth.handed_over(self.opened())
         return growth
 
 

@@ -30,7 +30,7 @@ def lines(*messages: tuple[str, str]) -> Iterator[RawLine]:
     entries: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in messages]
     for entry in entries:
         data = json.dumps(entry).encode()
-        yield RawLine(data, len(data) + 1, b"", has_line_end=True)
+        yield RawLine(data, len(data) + 1, b"", 0, len(data) + 1, has_line_end=True)
 
 
 def texts(*messages: tuple[str, str], count: int = 15) -> list[str]:

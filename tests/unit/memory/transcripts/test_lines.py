@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -75,10 +76,13 @@ def test_every_line_comes_without_its_end_and_with_the_digest_of_all_its_bytes(
     monkeypatch.setattr(line_reading, "_BLOCK_BYTES", block)
     path, compressed = write(b"".join(line + line_end for line in _LINES) + b"last\r")
     *read, last = lines_of(path, compressed=compressed)
+    contents = [line + line_end for line in _LINES]
+    ends = list(itertools.accumulate(map(len, contents)))
     assert read == [
-        RawLine(line, len(line + line_end), digest_of(line + line_end), has_line_end=True) for line in _LINES
+        RawLine(line, len(whole), digest_of(whole), end - len(whole), end, has_line_end=True)
+        for line, whole, end in zip(_LINES, contents, ends, strict=True)
     ]
-    assert last == RawLine(b"last\r", 5, digest_of(b"last\r"), has_line_end=False)
+    assert last == RawLine(b"last\r", 5, digest_of(b"last\r"), ends[-1], ends[-1] + 5, has_line_end=False)
 
 
 def test_reading_goes_on_at_an_offset_of_the_content(write: Callable[[bytes], tuple[Path, bool]]) -> None:
