@@ -25,7 +25,6 @@ from workers.batch_jobs import FEWEST_TEXTS
 from workers.index_job import CLAIM
 from workers.queue.job_queue import queued_jobs
 from workers.queue.names import EMBED_PENDING, POLL_BATCH_JOBS
-from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
 
 NOTES = FEWEST_TEXTS
@@ -34,7 +33,7 @@ NOTES = FEWEST_TEXTS
 SOON = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1))
 SOON_LOST = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1, missing=0.2, late=0.2))
 
-pytestmark = pytest.mark.usefixtures("pauses")
+pytestmark = pytest.mark.usefixtures("pauses", "broker_server")
 
 
 @pytest.fixture
@@ -87,9 +86,7 @@ def _at_provider(server: BatchServer, count: int = 1) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("provider", ["openai", "voyage", "gemini"])
-def test_a_thousand_notes_are_one_job(
-    make: Make, broker_server: BrokerServer, server: BatchServer, provider: str
-) -> None:
+def test_a_thousand_notes_are_one_job(make: Make, server: BatchServer, provider: str) -> None:
     settings = make(provider=provider)
     with Workers(settings, timing=SOON) as workers:
         texts = _backfill(workers, 1000)
@@ -105,9 +102,7 @@ def test_a_thousand_notes_are_one_job(
         assert not workers.conditions()
 
 
-def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(make: Make, server: BatchServer) -> None:
     server.open.clear()
     with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
@@ -127,9 +122,7 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         assert len(server.submitted) == 1
 
 
-def test_a_job_waits_for_documents_that_are_still_read(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_a_job_waits_for_documents_that_are_still_read(make: Make, server: BatchServer) -> None:
     with Workers(make(), timing=Timing(turn=0.001)) as workers:  # after each commit comes a job that embeds
         paths = [f"memory/{number}.md" for number in range(CLAIM + 6)]
         for path in paths:  # a few of them have enough texts for a job
@@ -164,13 +157,7 @@ def _well(_server: BatchServer) -> None:
     ],
 )
 def test_every_text_of_a_backfill_is_paid_once_in_jobs_or_the_normal_way(
-    make: Make,
-    broker_server: BrokerServer,
-    server: BatchServer,
-    notes: int,
-    arrange: Callable[[BatchServer], None],
-    inline: int,
-    jobs: int,
+    make: Make, server: BatchServer, notes: int, arrange: Callable[[BatchServer], None], inline: int, jobs: int
 ) -> None:
     arrange(server)
     settings = make()
@@ -184,9 +171,7 @@ def test_every_text_of_a_backfill_is_paid_once_in_jobs_or_the_normal_way(
         assert not workers.conditions()
 
 
-def test_texts_wait_while_as_many_jobs_are_open_as_may_be(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_texts_wait_while_as_many_jobs_are_open_as_may_be(make: Make, server: BatchServer) -> None:
     server.open.clear()
     settings = make(concurrency=1)
     with Workers(settings, timing=SOON) as workers:
@@ -205,9 +190,7 @@ def test_texts_wait_while_as_many_jobs_are_open_as_may_be(
 
 
 @pytest.mark.parametrize("ends", ["failed", "expired"])
-def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour(
-    make: Make, broker_server: BrokerServer, server: BatchServer, ends: str
-) -> None:
+def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour(make: Make, server: BatchServer, ends: str) -> None:
     server.script(JobScript(ends=ends, done=20))
     settings = make()
     with Workers(settings, timing=SOON) as workers:
@@ -224,9 +207,7 @@ def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour(
         assert len(server.submitted) == 1
 
 
-def test_an_endpoint_without_a_batch_api_is_asked_once_and_reported(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_an_endpoint_without_a_batch_api_is_asked_once_and_reported(make: Make, server: BatchServer) -> None:
     server.batches = False
     with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
@@ -262,12 +243,7 @@ def _going_on(server: BatchServer) -> None:
     ],
 )
 def test_a_job_is_stopped_and_read_before_its_texts_go_the_normal_way(
-    make: Make,
-    broker_server: BrokerServer,
-    server: BatchServer,
-    arrange: Callable[[BatchServer], None],
-    stopping: dict[str, Any],
-    in_job: int,
+    make: Make, server: BatchServer, arrange: Callable[[BatchServer], None], stopping: dict[str, Any], in_job: int
 ) -> None:
     server.open.clear()
     arrange(server)
@@ -294,7 +270,7 @@ def _in_an_unknown_state(server: BatchServer) -> None:
 
 @pytest.mark.parametrize(("arrange", "error"), [(_refusing_the_key, "HTTP 401"), (_in_an_unknown_state, "quarantined")])
 def test_a_job_that_cannot_be_followed_is_a_condition_until_it_can(
-    make: Make, broker_server: BrokerServer, server: BatchServer, arrange: Callable[[BatchServer], None], error: str
+    make: Make, server: BatchServer, arrange: Callable[[BatchServer], None], error: str
 ) -> None:
     arrange(server)
     settings = make()
@@ -316,7 +292,7 @@ def _lost(settings: Settings) -> bool:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
-    make: Make, broker_server: BrokerServer, server: BatchServer, *, enabled: bool
+    make: Make, server: BatchServer, *, enabled: bool
 ) -> None:
     server.open.clear()
     server.script(JobScript(done=NOTES))
@@ -342,9 +318,7 @@ def test_a_lost_job_that_comes_late_is_read_and_its_files_stay_until_then(
 
 
 @pytest.mark.parametrize("lost", ["the job", "its results"])
-def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
-    make: Make, broker_server: BrokerServer, server: BatchServer, lost: str
-) -> None:
+def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(make: Make, server: BatchServer, lost: str) -> None:
     settings = make()
     server.fail("POST", "/embeddings", 503, times=1000)
     if lost == "its results":
@@ -365,9 +339,7 @@ def test_a_lost_job_is_looked_for_before_its_texts_are_sent_again(
         assert len(server.submitted) == 1
 
 
-def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(make: Make, server: BatchServer) -> None:
     settings = make()
     server.open.clear()
     with Workers(settings, timing=SOON) as workers:
@@ -384,9 +356,7 @@ def test_without_a_cache_the_files_of_a_job_stay_at_its_provider(
     assert len(server.files) == 2
 
 
-def test_results_without_a_usable_vector_stay_at_their_provider(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_results_without_a_usable_vector_stay_at_their_provider(make: Make, server: BatchServer) -> None:
     server.script(JobScript(spoils=NOTES))
     with Workers(make(), timing=SOON) as workers:
         texts = _backfill(workers)
@@ -398,9 +368,7 @@ def test_results_without_a_usable_vector_stay_at_their_provider(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_text_is_paid_twice_whatever_a_gateway_answers(
-    make: Make, broker_server: BrokerServer, server: BatchServer, seed: int
-) -> None:
+def test_no_text_is_paid_twice_whatever_a_gateway_answers(make: Make, server: BatchServer, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(30):
         path = chance.choice(["/batches/batch-0", "/batches/batch-0", "/batches", "/files/file-1/content"])
@@ -412,9 +380,7 @@ def test_no_text_is_paid_twice_whatever_a_gateway_answers(
         assert not server.paid_inline
 
 
-def test_a_job_with_the_times_of_another_clock_is_followed_and_stops_no_other(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
+def test_a_job_with_the_times_of_another_clock_is_followed_and_stops_no_other(make: Make, server: BatchServer) -> None:
     """The clock was ahead while the last job failed and this one was looked at."""
     settings = make()
 

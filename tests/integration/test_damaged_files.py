@@ -22,7 +22,8 @@ from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.queue.private_server import BrokerServer
+
+pytestmark = pytest.mark.usefixtures("broker_server")
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def found(settings: Settings, words: str) -> tuple[list[str], str]:
     ],
 )
 def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | None
+    paying: Settings, server: EmbeddingServer, spoilt: bytes | None
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
@@ -126,7 +127,7 @@ def execute(file: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("spoil", [over_its_pages, without_meta])
 def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoil: Callable[[Path], None]
+    paying: Settings, server: EmbeddingServer, spoil: Callable[[Path], None]
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
@@ -163,7 +164,7 @@ def environment_of(settings: Settings, server: EmbeddingServer) -> dict[str, str
 
 @pytest.mark.parametrize("number", [SCHEMA_NUMBER + 1, FIRST_SCHEMA_NUMBER - 1])
 def test_an_index_of_another_format_is_said_and_built_anew_without_losing_or_paying(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, number: int
+    paying: Settings, server: EmbeddingServer, number: int
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
@@ -187,7 +188,7 @@ def test_an_index_of_another_format_is_said_and_built_anew_without_losing_or_pay
 
 
 def test_an_index_that_cannot_be_taken_over_stays_until_a_person_moves_it_away(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    paying: Settings, server: EmbeddingServer
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)

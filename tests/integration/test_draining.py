@@ -14,7 +14,8 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers, asking
 from workers.queue.names import Keys
-from workers.queue.private_server import BrokerServer
+
+pytestmark = pytest.mark.usefixtures("broker_server")
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def no_lease_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     "wire", ["silent", pytest.param("half", marks=pytest.mark.long), pytest.param("deaf", marks=pytest.mark.long)]
 )
 def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch, wire: str
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, wire: str
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
     with EmbeddingServer(deaf=wire == "deaf") as server:
@@ -50,7 +51,7 @@ def taken(client: redis.Redis, keys: Keys) -> list[str]:
 
 
 def test_an_unanswered_request_is_sent_again_by_the_next_worker_and_once_only(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
     with EmbeddingServer() as server:
@@ -77,7 +78,7 @@ def test_an_unanswered_request_is_sent_again_by_the_next_worker_and_once_only(
 
 
 def test_a_job_that_does_not_end_is_given_back_when_its_time_is_over(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.run.DRAIN_SECONDS", 0.5)
     read, reading, go_on = AgentFiles.read, threading.Event(), threading.Event()

@@ -15,7 +15,8 @@ from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.connection import BrokerAway
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import INDEX_PENDING
-from workers.queue.private_server import BrokerServer
+
+pytestmark = pytest.mark.usefixtures("broker_server")
 
 
 class Refusing:
@@ -76,13 +77,7 @@ def is_left(workers: Workers) -> int:
     ],
 )
 def test_consumers_outlive_a_server_without_writes_and_go_on_with_delayed_jobs(
-    setting: str,
-    value: str,
-    healthy: str,
-    settings: Settings,
-    broker_server: BrokerServer,
-    begun: list[str | None],
-    monkeypatch: pytest.MonkeyPatch,
+    setting: str, value: str, healthy: str, settings: Settings, begun: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
     consume = DoorbellBroker.consume
@@ -128,7 +123,6 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
     queue: str,
     error: redis.RedisError,
     settings: Settings,
-    broker_server: BrokerServer,
     begun: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,11 +143,7 @@ def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
 
 @pytest.mark.parametrize("lost", [BrokerAway("no answer"), None], ids=["a lost connection", "asked again"])
 def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
-    lost: BrokerAway | None,
-    settings: Settings,
-    broker_server: BrokerServer,
-    begun: list[str | None],
-    monkeypatch: pytest.MonkeyPatch,
+    lost: BrokerAway | None, settings: Settings, begun: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.queue.dramatiq_fixes.LOOK_SECONDS", 0.2)
     answers: list[object] = []

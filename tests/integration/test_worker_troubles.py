@@ -26,8 +26,9 @@ from tests.waiting import wait_until
 from tests.working import Workers, asking
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.queue.pending import Waiting
-from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
+
+pytestmark = pytest.mark.usefixtures("broker_server")
 
 
 @pytest.fixture
@@ -36,10 +37,7 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
 
 
 def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
-    remote: Settings,
-    broker_server: BrokerServer,
-    server: EmbeddingServer,
-    pauses: list[tuple[str, float]],
+    remote: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
     server.fail_next(Failure(status=401, message="Incorrect API key: a-secret-key"), times=10_000)
     with Workers(remote) as workers:
@@ -63,10 +61,7 @@ def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
 
 
 def test_a_provider_that_asks_for_time_gets_it(
-    remote: Settings,
-    broker_server: BrokerServer,
-    server: EmbeddingServer,
-    pauses: list[tuple[str, float]],
+    remote: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
     server.fail_next(Failure(status=429, headers={"Retry-After": "1.5"}))
     with Workers(remote, timing=Timing(patience=0.3)) as workers:
@@ -83,10 +78,7 @@ def test_a_provider_that_asks_for_time_gets_it(
 
 
 def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
-    settings: Settings,
-    broker_server: BrokerServer,
-    pauses: list[tuple[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = threading.Event()
     broken.set()
@@ -118,7 +110,7 @@ def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
 
 
 def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_for(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    remote: Settings, server: EmbeddingServer
 ) -> None:
     server.open.clear()
     with Workers(remote, timing=Timing(late_answer=0.1, heartbeat=0.05)) as workers:
@@ -141,10 +133,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
 
 
 def test_without_space_for_a_new_generation_live_notes_are_found_all_the_same(
-    settings: Settings,
-    broker_server: BrokerServer,
-    pauses: list[tuple[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workers(settings) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
@@ -173,7 +162,7 @@ def test_without_space_for_a_new_generation_live_notes_are_found_all_the_same(
 
 
 def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
-    settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]]
+    settings: Settings, pauses: list[tuple[str, float]]
 ) -> None:
     with Workers(settings) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
@@ -207,7 +196,7 @@ def identity(workers: Workers) -> str:
 
 
 def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    settings: Settings, server: EmbeddingServer
 ) -> None:
     ours = with_fallback(settings, server)
     with Workers(ours) as workers:
@@ -231,7 +220,7 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
 
 
 def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    settings: Settings, server: EmbeddingServer
 ) -> None:
     with Workers(with_fallback(settings, server)) as workers:
         workers.index("memory/a.md", "The heron stands in the reeds.")
@@ -249,7 +238,7 @@ def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
 
 
 def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
+    settings: Settings, server: EmbeddingServer, pauses: list[tuple[str, float]]
 ) -> None:
     server.fail_next(Failure(status=502), times=10_000)
     with Workers(with_fallback(settings, server), timing=Timing(patience=0.1)) as workers:
@@ -263,7 +252,7 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
 
 
 def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
-    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+    settings: Settings, server: EmbeddingServer
 ) -> None:
     server.fail_next(Failure(status=401), times=10_000)
     with Workers(with_fallback(settings, server, fallback="voyage")) as workers:

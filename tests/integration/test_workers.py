@@ -17,8 +17,9 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers.index_job import CLAIM
 from workers.queue.names import INDEX_PENDING
-from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
+
+pytestmark = pytest.mark.usefixtures("broker_server")
 
 OnRead = Callable[[AgentFiles, DocumentKey], None]
 
@@ -74,7 +75,7 @@ class Gate:
 
 
 def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_read(
-    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
+    one_thread: Settings, on_read: Callable[[OnRead], None]
 ) -> None:
     gate, reads = Gate(), Counter[str]()
 
@@ -98,7 +99,7 @@ def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_rea
 
 
 def test_an_agent_whose_job_takes_long_leaves_the_other_threads_to_other_agents(
-    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
+    one_thread: Settings, on_read: Callable[[OnRead], None]
 ) -> None:
     two_threads = one_thread.model_copy(update={"workers": one_thread.workers.model_copy(update={"threads": 2})})
     gate = Gate()
@@ -122,7 +123,7 @@ def test_an_agent_whose_job_takes_long_leaves_the_other_threads_to_other_agents(
 
 
 def test_two_agents_take_turns_that_are_short_as_long_as_both_wait(
-    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
+    one_thread: Settings, on_read: Callable[[OnRead], None]
 ) -> None:
     order: list[str] = []
     on_read(lambda files, key: order.append("noisy" if "noisy" in key.path else "quiet"))
@@ -170,9 +171,7 @@ def two_agents(settings: Settings, tmp_path: Path) -> Settings:
     return Settings.model_validate(facts)
 
 
-def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
-    two_agents: Settings, broker_server: BrokerServer
-) -> None:
+def test_other_agents_take_their_turn_while_a_long_transcript_is_read(two_agents: Settings) -> None:
     with Workers(two_agents, timing=Timing(turn=0.2)) as workers:
         workers.write("memory/short.md", "The okapi is short.\n", agent="second")
         workers.queue.mark_changed("main", [KEY], lane=Lane.BACKFILL)
@@ -198,7 +197,7 @@ def content(workers: Workers, agent: str) -> list[tuple[int, int, int, str]]:
 
 
 def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
-    settings: Settings, broker_server: BrokerServer, workspace: Path
+    settings: Settings, workspace: Path
 ) -> None:
     sessions = workspace.parent / "sessions"
     sessions.mkdir()
