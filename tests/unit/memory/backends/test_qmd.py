@@ -36,6 +36,8 @@ does = json.load(open(here + "/does"))
 exec(does.get(sys.argv[1], ""))
 """
 
+Make = Callable[..., QmdBackend]
+
 #: Settings of the agents whose backends were made.
 AGENTS: dict[QmdBackend, AgentSettings] = {}
 
@@ -75,7 +77,7 @@ def qmd(tmp_path: Path) -> StandIn:
 
 
 @pytest.fixture
-def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Callable[..., QmdBackend]]:
+def backend(tmp_path: Path, qmd: StandIn) -> Iterator[Make]:
     """A function that makes the backend of an agent with notes and a transcript; all are closed at the end."""
     (tmp_path / "workspace" / "memory").mkdir(parents=True)
     (tmp_path / "workspace" / "memory" / "a.md").write_text("one\ntwo\nthree\n", "utf-8")
@@ -125,12 +127,11 @@ def results(backend: QmdBackend, query: str = "gateway", **request: Any) -> list
     return [result.model_dump(exclude_none=True) for result in answer.results]
 
 
-def test_hits_become_results_with_lines_and_citations(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
-    qmd.finds(
-        {**HIT, "snippet": "@@ -2,2 @@ (1 before, 0 after)\ntwo\nthree\n"},
-        before="noise [1] on stdout\n",
-        after="\nend",
-    )
+def test_hits_become_results_with_lines_and_citations(backend: Make, qmd: StandIn) -> None:
+    hit = {**HIT, "snippet": "@@ -2,2 @@ (1 before, 0 after)\ntwo\nthree\n"}
+    places = ("qmd://other/a.md", "/etc/passwd", "qmd://memory-dir-main/../../x.md")
+    no_documents = [{**HIT, "file": place, "snippet": "x"} for place in places]
+    qmd.finds(hit, *no_documents, {"odd": 1}, before="noise [1] on stdout\n", after="\nend")
     found = results(backend())
     assert found == [
         {
@@ -145,9 +146,7 @@ def test_hits_become_results_with_lines_and_citations(backend: Callable[..., Qmd
     ]
 
 
-def test_a_search_is_one_command_in_a_folder_of_the_agent(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
-) -> None:
+def test_a_search_is_one_command_in_a_folder_of_the_agent(backend: Make, qmd: StandIn, tmp_path: Path) -> None:
     qmd.finds()
     assert (
         results(backend(search_mode="search"), "--json; rm -rf $HOME\nghp_0123456789abcdefghijABCDEFGHIJ012345") == []
@@ -160,9 +159,7 @@ def test_a_search_is_one_command_in_a_folder_of_the_agent(
     assert asked[-1] == str(tmp_path / "home" / "qmd" / "main" / "config" / "qmd")
 
 
-def test_only_collections_of_the_sources_that_the_session_sees_are_asked(
-    backend: Callable[..., QmdBackend], qmd: StandIn
-) -> None:
+def test_only_collections_of_the_sources_that_the_session_sees_are_asked(backend: Make, qmd: StandIn) -> None:
     qmd.finds()
     ours = backend()
     group = {"session_key": "agent:main:telegram:group:7"}
@@ -184,9 +181,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize(("mode", "query", "searched"), QUERIES.values(), ids=QUERIES)
-def test_a_query_is_searched_in_spite_of(
-    backend: Callable[..., QmdBackend], qmd: StandIn, mode: str, query: str, searched: str
-) -> None:
+def test_a_query_is_searched_in_spite_of(backend: Make, qmd: StandIn, mode: str, query: str, searched: str) -> None:
     qmd.does(**{mode: "print('[]')"})
     answer = asyncio.run(backend(search_mode=mode).searched(SearchRequest(query=query)))
     assert qmd.asked(mode)[0][-2].strip() == searched
@@ -194,13 +189,13 @@ def test_a_query_is_searched_in_spite_of(
 
 
 @pytest.mark.parametrize("mode", ["vsearch", "query"])
-def test_the_search_mode_is_the_command(backend: Callable[..., QmdBackend], qmd: StandIn, mode: str) -> None:
+def test_the_search_mode_is_the_command(backend: Make, qmd: StandIn, mode: str) -> None:
     qmd.does(**{mode: f"print({json.dumps([{**HIT, 'snippet': 'two'}])!r})"})
     assert results(backend(search_mode=mode))[0]["start_line"] == 3
     wait_until(lambda: qmd.asked("embed"))
 
 
-def test_results_stay_within_their_limits_and_sources(backend: Callable[..., QmdBackend], qmd: StandIn) -> None:
+def test_results_stay_within_their_limits_and_sources(backend: Make, qmd: StandIn) -> None:
     hits = [{**HIT, "snippet": f"{number}" * 900, "score": number / 10} for number in range(1, 9)]
     qmd.finds(*hits, {**HIT, "file": "qmd://sessions-main/s.jsonl.md", "snippet": "@@ -3,1 @@\nwords", "score": 0.2})
     ours = backend(limits={"max_results": 4, "max_snippet_chars": 100, "max_injected_chars": 250})
@@ -212,40 +207,21 @@ def test_results_stay_within_their_limits_and_sources(backend: Callable[..., Qmd
     ]
 
 
-def test_what_a_session_may_not_see_and_what_is_no_document_is_left_out(
-    backend: Callable[..., QmdBackend], qmd: StandIn
-) -> None:
-    memory = {**HIT, "file": "qmd://memory-root-main/MEMORY.md", "snippet": "private"}
-    strange = [
-        {**HIT, "file": file, "snippet": "x"}
-        for file in ("qmd://other/a.md", "/etc/passwd", "qmd://memory-dir-main/../../x.md")
-    ]
-    qmd.finds(memory, *strange, {**HIT, "snippet": "key ghp_0123456789abcdefghijABCDEFGHIJ012345"}, {"odd": 1})
-    ours = backend()
-    assert [one["path"] for one in results(ours)] == ["MEMORY.md", "memory/a.md"]
-    shared = results(ours, session_key="agent:main:telegram:group:7")
-    assert [one["path"] for one in shared] == ["memory/a.md"]
-    assert "ghp_" not in shared[0]["snippet"]
-    assert "citation" not in shared[0]
-
-
 def test_a_group_gets_no_private_transcript_and_finds_its_own_behind_many(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+    backend: Make, qmd: StandIn, tmp_path: Path
 ) -> None:
     own = {"agent:main:telegram:group:7": {"sessionId": "own"}}
     (tmp_path / "sessions" / "sessions.json").write_text(json.dumps(own))
     (tmp_path / "workspace" / "memory" / "b.md").write_text("- Transcript: sessions/s.jsonl\n", "utf-8")
-    places = ["sessions-main/s.jsonl.md"] * 50 + ["memory-dir-main/b.md", "sessions-main/own.jsonl.md"]
+    private = ["memory-root-main/MEMORY.md", "memory-dir-main/b.md", *["sessions-main/s.jsonl.md"] * 50]
+    places = [*private, "sessions-main/own.jsonl.md"]
     hits = json.dumps([{**HIT, "file": f"qmd://{place}", "snippet": "words"} for place in places])
     qmd.does(search=f"print(json.dumps(json.loads({hits!r})[: int(sys.argv[4])]))")
     ours = backend(limits={"max_results": 100})
     wanted: dict[str, Any] = {"max_results": 3, "session_key": "agent:main:telegram:group:7"}
     assert [one["path"] for one in results(ours, **wanted)] == ["sessions/own.jsonl"]
-    assert {one["path"] for one in results(ours, max_results=60)} == {
-        "sessions/s.jsonl",
-        "memory/b.md",
-        "sessions/own.jsonl",
-    }
+    of_owner = {one["path"] for one in results(ours, max_results=60)}
+    assert of_owner == {"MEMORY.md", "memory/b.md", "sessions/s.jsonl", "sessions/own.jsonl"}
 
 
 CRASH = """/x/q.js:7
@@ -277,9 +253,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILURES)
-def test_a_search_fails_with_a_reason_when(
-    backend: Callable[..., QmdBackend], qmd: StandIn, does: str, reason: str
-) -> None:
+def test_a_search_fails_with_a_reason_when(backend: Make, qmd: StandIn, does: str, reason: str) -> None:
     qmd.does(search=does)
     ours = backend(limits={"timeout_ms": 1_500 if "sleep" in does else 60_000})
     with pytest.raises(QmdFailed, match=reason):
@@ -295,17 +269,17 @@ def test_nothing_found_is_no_failure(printed: str) -> None:
     assert read_hits(printed) == []
 
 
-def test_a_command_that_is_not_installed_is_told(backend: Callable[..., QmdBackend]) -> None:
+def test_a_command_that_is_not_installed_is_told(backend: Make) -> None:
     with pytest.raises(QmdFailed, match="not installed; npm has it"):
         backend(command="no-such-command-here")
 
 
 def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+    backend: Make, qmd: StandIn, tmp_path: Path
 ) -> None:
     (tmp_path / "vault").mkdir()
     qmd.does(status="print('Documents\\n  Total:    3 files indexed')")
-    ours = backend(extra_paths=(str(tmp_path / "vault"),))
+    ours = backend(extra_paths=(str(tmp_path / "vault"),), update={"debounce_seconds": 0})
     wait_until(lambda: ours.status().updated_at is not None)
     folder = tmp_path / "home" / "qmd" / "main"
     written = json.loads((folder / "config" / "qmd" / "index.yml").read_text())["collections"]
@@ -323,11 +297,12 @@ def test_the_index_gets_notes_extra_paths_and_transcripts_without_secrets(
     assert not ours.probe_vector_availability().available
     (tmp_path / "sessions" / "s.jsonl").unlink()
     ours.sync()
+    wait_until(lambda: not export.exists(), what="a transcript that is gone leaves the index")
 
 
 @pytest.mark.parametrize(("mode", "step"), [("search", "update"), ("vsearch", "embed"), ("search", "cleanup")])
 def test_a_failed_update_is_tried_again_and_a_condition_of_answers_and_processes(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path, mode: str, step: str
+    backend: Make, qmd: StandIn, tmp_path: Path, mode: str, step: str
 ) -> None:
     folder = tmp_path / "home" / "qmd" / "main"
     (folder / "cache" / "qmd").mkdir(parents=True)
@@ -352,9 +327,7 @@ def test_a_failed_update_is_tried_again_and_a_condition_of_answers_and_processes
         wait_until(lambda: (folder / "failure").read_text() == "")
 
 
-def test_a_backend_that_is_closed_in_an_update_leaves_no_failure(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
-) -> None:
+def test_a_backend_that_is_closed_in_an_update_leaves_no_failure(backend: Make, qmd: StandIn, tmp_path: Path) -> None:
     qmd.does(update="time.sleep(600)")
     ours = backend()
     wait_until(lambda: qmd.asked("update"))
@@ -365,7 +338,7 @@ def test_a_backend_that_is_closed_in_an_update_leaves_no_failure(
 
 
 def test_a_note_is_pending_until_an_update_took_it_in_and_a_search_waits_for_that(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+    backend: Make, qmd: StandIn, tmp_path: Path
 ) -> None:
     gate, note = tmp_path / "gate", tmp_path / "workspace" / "memory" / "b.md"
 
@@ -390,46 +363,21 @@ def test_a_note_is_pending_until_an_update_took_it_in_and_a_search_waits_for_tha
     assert asked(wait_ms=0) == (2, True), "one is gone, and one has an earlier time than the update"
 
 
-def test_a_transcript_is_pending_only_once_it_is_quiet(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
+def test_a_transcript_is_pending_once_it_is_quiet_and_no_late_update_is_waited_for(
+    backend: Make, qmd: StandIn, tmp_path: Path
 ) -> None:
     qmd.does(search="print('[]')")
     ours = backend(update={"debounce_seconds": 3_600})
     wait_until((tmp_path / "home" / "qmd" / "main" / "failure").exists)
-    pending = []
+    answers = []
     for modified_at in (time.time() + 3_600, 1.0):
         os.utime(tmp_path / "sessions" / "s.jsonl", (modified_at, modified_at))
-        pending.append(asyncio.run(ours.searched(SearchRequest(query="gateway"))).pending.documents)
-    assert pending == [0, 1]
+        answers.append(asyncio.run(ours.searched(SearchRequest(query="gateway", wait_ms=60_000))))
+    assert [(answer.pending.documents, answer.stale) for answer in answers] == [(0, None), (1, True)]
+    assert answers[1].took_ms < 60_000
 
 
-def test_a_search_does_not_wait_for_an_update_that_begins_later(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
-) -> None:
-    qmd.does(search="print('[]')")
-    ours = backend(update={"debounce_seconds": 3_600})
-    wait_until((tmp_path / "home" / "qmd" / "main" / "failure").exists)
-    (tmp_path / "workspace" / "memory" / "b.md").write_text("fresh\n", "utf-8")
-    answer = asyncio.run(ours.searched(SearchRequest(query="gateway", wait_ms=60_000)))
-    assert answer.stale
-    assert answer.took_ms < 60_000
-
-
-def test_a_transcript_that_is_gone_leaves_the_index(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
-) -> None:
-    ours = backend(update={"debounce_seconds": 0})
-    export = tmp_path / "home" / "qmd" / "main" / "sessions" / "s.jsonl.md"
-    wait_until(export.exists)
-    (tmp_path / "sessions" / "s.jsonl").unlink()
-    wait_until(lambda: ours.status().updated_at is not None)
-    ours.sync()
-    wait_until(lambda: not export.exists())
-
-
-def test_an_index_that_changed_is_cleaned_up_after_the_update(
-    backend: Callable[..., QmdBackend], qmd: StandIn, tmp_path: Path
-) -> None:
+def test_an_index_that_changed_is_cleaned_up_after_the_update(backend: Make, qmd: StandIn, tmp_path: Path) -> None:
     index = tmp_path / "home" / "qmd" / "main" / "cache" / "qmd" / "index.sqlite"
     opened = (
         "path = os.environ['XDG_CACHE_HOME'] + '/qmd/index.sqlite'; os.makedirs(os.path.dirname(path), exist_ok=True)"

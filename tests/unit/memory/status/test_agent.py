@@ -72,27 +72,31 @@ def test_figures_that_say_something_is_wrong_are_conditions(
     assert codes(queue, index=index, in_batch_jobs=in_batch_jobs) == found
 
 
-LONG = SILENCE_SECONDS + 1
+LONG, SILENT = SILENCE_SECONDS + 1, ConditionCode.PROVIDER_SILENT
 
 
 @pytest.mark.parametrize(
-    ("seconds", "vectors_ago", "failing", "silent"),
+    ("condition", "seconds", "vectors_ago", "failing", "found"),
     [
-        pytest.param(LONG, None, "voyage", True, id="a request without an answer for long"),
-        pytest.param(LONG, LONG, "voyage", True, id="and no vector since"),
-        pytest.param(LONG, None, "openai", False, id="its failure was reported"),
-        pytest.param(300.0, 5.0, "voyage", False, id="slow, and vectors come in"),
-        pytest.param(SILENCE_SECONDS - 1, None, "voyage", False, id="not for long"),
-        pytest.param(None, None, "voyage", False, id="no request waits"),
+        pytest.param("waiting", LONG, None, "voyage", [SILENT], id="a request without an answer for long"),
+        pytest.param("waiting", LONG, LONG, "voyage", [SILENT], id="and no vector since"),
+        pytest.param("waiting", LONG, None, "openai", [], id="its failure was reported"),
+        pytest.param("waiting", 300.0, 5.0, "voyage", [], id="slow, and vectors come in"),
+        pytest.param("waiting", SILENCE_SECONDS - 1, None, "voyage", [], id="not for long"),
+        pytest.param("waiting", None, None, "voyage", [], id="no request waits"),
+        pytest.param("cooling down", None, None, "voyage", [], id="it asked for a pause"),
+        pytest.param("stopped", None, None, "voyage", [ConditionCode.PROVIDER_REFUSES], id="it refuses"),
+        pytest.param("stopped", None, None, "openai", [], id="a worker reported that it refuses"),
     ],
 )
-def test_an_endpoint_is_silent(seconds: float | None, vectors_ago: float | None, failing: str, silent: bool):
+def test_an_endpoint_that_refuses_or_is_silent_is_a_condition_told_once(
+    condition: str, seconds: float | None, vectors_ago: float | None, failing: str, found: list[ConditionCode]
+):
     since = None if seconds is None else NOW - seconds
-    state = EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered a request", since)
+    state = EndpointStatus(EndpointCondition(condition), None, "openai has not answered a request", since)
     progress = None if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
-    found = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
-    codes = [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
-    assert codes == [ConditionCode.PROVIDER_SILENT] * silent
+    reported = (Condition(ConditionCode.PROVIDER_FAILS, failing),)
+    assert [one.code for one in endpoint_conditions(state, progress, reported, provider="openai", now=NOW)] == found
 
 
 def test_a_condition_in_words_is_the_same_condition_for_the_doctor():
