@@ -12,12 +12,18 @@ from memory.store.options import StoreOptions
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey
-from schemas.settings import Settings
+from schemas.settings import AgentSettings, Settings
 
 
 def writer_of(settings: Settings, agent_id: str = "main") -> GenerationWriter:
     """The agent's generations, for writing."""
     return GenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
+
+
+def with_agent(settings: Settings, **changes: object) -> Settings:
+    """Return these settings with other ones of the first and only agent."""
+    agent = AgentSettings.model_validate(settings.agents[0].model_dump() | changes)
+    return settings.model_copy(update={"agents": (agent,)})
 
 
 def with_agents(settings: Settings, *names: str, note: str = "note") -> Settings:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-import structlog
 
 from memory.context.session_notes import session_note
 from memory.documents.note_facts import NoteFacts
-from recalld.settings import load as configuration
 from schemas.ports import Pending
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -25,7 +21,7 @@ from tests.serving import running, search
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 DENIED = "agent:main:slack:channel:general"
 OTHERS = "agent:other:main"
@@ -38,15 +34,6 @@ NOTHING: dict[str, Any] = {
     "conditions": [],
     "pending": {"documents": 0, "vectors": 0},
 }
-CONFIGURATION = """
-provider = "stub"
-[[agents]]
-id = "main"
-workspace = "{workspace}"
-sessions = ["{sessions}"]
-[agents.scope]
-rules = [{{ action = "deny", chat_type = "channel" }}]
-"""
 
 
 class Busy(QuietBoard):
@@ -57,46 +44,16 @@ class Busy(QuietBoard):
 
 
 @pytest.fixture
-def notes(workspace: Path) -> Path:
+def http(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
+    """A service with notes and a transcript, which is read from its file here and never searched."""
     (workspace / "MEMORY.md").write_text("The vault is called Basalt.\n", "utf-8")
     (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    write_index(settings).close()
     sessions = workspace.parent / "sessions"
     sessions.mkdir()
     (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
-    return workspace
-
-
-@pytest.fixture
-def cli(
-    home: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[CommandLine]:
-    for name in list(os.environ):
-        if name.startswith("RECALLD_"):
-            monkeypatch.delenv(name)
-    home.mkdir()
-    (home / "recalld.toml").write_text(CONFIGURATION.format(workspace=notes, sessions=notes.parent / "sessions"))
-    monkeypatch.setattr("recalld.logs.configure_logs", lambda **_options: None)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield CommandLine(home, capsys, monkeypatch)
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def scoped(cli: CommandLine, home: Path) -> Settings:
-    settings = configuration.load(home=str(home)).settings
-    write_notes(settings)
-    return settings
-
-
-def write_notes(settings: Settings) -> None:
-    """Index the notes; transcripts are read from their files here, never searched."""
-    agent = settings.agents[0].model_copy(update={"sessions": ()})
-    write_index(settings.model_copy(update={"agents": (agent,)}))
-
-
-@pytest.fixture
-def http(scoped: Settings) -> Iterator[httpx.Client]:
-    with running(scoped, Busy()) as client:
+    rules = [{"action": "deny", "chat_type": "channel"}]
+    with running(with_agent(settings, sessions=[str(sessions)], scope={"rules": rules}), Busy()) as client:
         wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
         yield client
 
@@ -120,16 +77,18 @@ def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, ses
     assert answers == [nothing] * len(paths)
 
 
-def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(scoped: Settings, cli: CommandLine, home: Path):
-    file = home / "recalld.toml"
-    file.write_text(file.read_text().replace("[agents.scope]", '[agents.scope]\ndefault = "deny"'))
+def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(commands: CommandLine, workspace: Path):
+    (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    config = workspace.parent / "recalld.toml"
+    config.write_text(f'{config.read_text()}[agents.scope]\ndefault = "deny"\n')
+    commands.say("index")
 
-    assert cli.json("search", "dentist")["results"]
-    assert cli.run("search", "dentist", "--session-key", "agent:main:main")[0] == 3
+    assert commands.json("search", "dentist")["results"]
+    assert commands.run("search", "dentist", "--session-key", "agent:main:main")[0] == 3
 
 
 @pytest.mark.usefixtures("broker_server")
-def test_no_door_gives_a_group_the_words_of_a_private_conversation(home: Path, workspace: Path) -> None:
+def test_no_door_gives_a_group_the_words_of_a_private_conversation(settings: Settings, workspace: Path) -> None:
     sessions, group = workspace.parent / "sessions", "agent:main:telegram:group:7"
     sessions.mkdir()
     owner, own = "owner.jsonl.reset.2026-09-08T10-00-00.000Z", "group.jsonl"
@@ -140,10 +99,7 @@ def test_no_door_gives_a_group_the_words_of_a_private_conversation(home: Path, w
     keys = {"agent:main:main": {"sessionId": "owner"}, group: {"sessionId": "group"}}
     (sessions / "sessions.json").write_text(json.dumps(keys), "utf-8")
     injection = {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0, "max_results": 20, "max_chars": 9_000}
-    agent = {"id": "main", "workspace": workspace, "provider": "stub", "sessions": [str(sessions)]}
-    settings = Settings.model_validate(
-        {"home": home, "agents": [{**agent, "context": {"injection": injection}}], "provider": "stub"}
-    )
+    settings = with_agent(settings, sessions=[str(sessions)], context={"injection": injection})
     with Workers(settings) as workers:
         workers.index("MEMORY.md", "A new index asks for all other documents.\n")
         wait_until(lambda: workers.complete() and workers.counts().files == 5)
