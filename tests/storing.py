@@ -6,18 +6,20 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 import numpy as np
 
+from memory.chunking.chunker import Chunk
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit, TranscriptMark, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
 from memory.store.sqlite.writer import Store, create_generation
-from memory.store.writer import DocumentTouch, DocumentWrite, KeptChunk, NewChunk
+from memory.store.writer import DocumentTouch, DocumentWrite, MovedChunk, Refusal
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
@@ -58,16 +60,27 @@ def vector(seed: int, dimensions: int = DIMENSIONS) -> Vector:
     return np.asarray(raw / np.linalg.norm(raw), dtype=np.float32)
 
 
-def chunk(text: str, ordinal: int = 0, *, vector: Vector | None = None, refused: str | None = None) -> NewChunk:
+@dataclass(frozen=True, slots=True)
+class VectorChunk(Chunk):
+    """A chunk together with its vector or refusal, which `vectors_of` hands to a write."""
+
+    vector: Vector | Refusal | None = None
+
+
+def vectors_of(chunks: Iterable[VectorChunk]) -> dict[str, Vector | Refusal]:
+    """Vectors and refusals of new chunks by text hash."""
+    return {chunk.text_hash: chunk.vector for chunk in chunks if chunk.vector is not None}
+
+
+def chunk(text: str, ordinal: int = 0, *, vector: Vector | None = None, refused: str | None = None) -> VectorChunk:
     """A chunk on a line of its own."""
-    return NewChunk(
+    return VectorChunk(
         ordinal=ordinal,
         start_line=ordinal + 1,
         end_line=ordinal + 1,
         text=text,
         text_hash=text_hash(text),
-        vector=vector,
-        refused=refused,
+        vector=Refusal(refused) if refused is not None else vector,
     )
 
 
@@ -75,13 +88,15 @@ def document(
     document_key: DocumentKey, *texts: str, revision: int = 0, vectors: Sequence[Vector | None] = ()
 ) -> DocumentWrite:
     """A document that is new to the index, one chunk a text."""
-    filled = [*vectors, *[None] * (len(texts) - len(vectors))]
+    given = [*vectors, *[None] * (len(texts) - len(vectors))]
+    added = tuple(chunk(text, ordinal, vector=given[ordinal]) for ordinal, text in enumerate(texts))
     return DocumentWrite(
         key=document_key,
         expected=revision,
         stat=STAT,
         content_hash=text_hash("".join(texts)),
-        added=tuple(chunk(text, ordinal, vector=filled[ordinal]) for ordinal, text in enumerate(texts)),
+        added=added,
+        vectors=vectors_of(added),
     )
 
 
@@ -91,11 +106,11 @@ def mark(lines: int, version: str = "") -> TranscriptMark:
 
 
 def piece(
-    *added: NewChunk,
+    *added: VectorChunk,
     continues: TranscriptMark | None,
     to: TranscriptMark,
     stale_from: int | None = None,
-    moved: tuple[KeptChunk, ...] = (),
+    moved: tuple[MovedChunk, ...] = (),
     removed: tuple[int, ...] = (),
     final: bool = True,
     of: DocumentKey = TALK,
@@ -107,6 +122,7 @@ def piece(
         stat=STAT if final else FORGOTTEN,
         content_hash=to.digest,
         added=added,
+        vectors=vectors_of(added),
         moved=moved,
         removed=removed,
         mark=to,
@@ -115,7 +131,7 @@ def piece(
     )
 
 
-def said(*texts: str, first: int = 0, vectors: bool = True) -> list[NewChunk]:
+def said(*texts: str, first: int = 0, vectors: bool = True) -> list[VectorChunk]:
     """Chunks one after the other; a vector is always the same for a text."""
     return [
         chunk(text, first + place, vector=vector(len(text)) if vectors else None) for place, text in enumerate(texts)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from memory.chunking.chunker import CutChunk
+from memory.chunking.chunker import Chunk
 from memory.transcripts.folding import TranscriptFold
 from memory.transcripts.interpreter import Interpreter, Reading
 from memory.transcripts.lines import RawLine, lines_in
@@ -45,13 +45,13 @@ def feed(fold: TranscriptFold, data: bytes) -> RawLine | None:
     return None
 
 
-def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[CutChunk]]:
+def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[Chunk]]:
     """The fold of a whole file, and all its chunks."""
     fold = new_fold(**options)
     tail = feed(fold, data)
     return fold, [*fold.take(), *fold.open(tail)]
 
 
-def text_of(chunks: list[CutChunk]) -> str:
+def text_of(chunks: list[Chunk]) -> str:
     """All text in the chunks."""
     return "\n".join(chunk.text for chunk in chunks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.chunking.chunker import chunk_text, text_hash
+from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import NO_VECTORS, choose_provider
 from memory.embedding.vectors import check_and_round
@@ -10,7 +10,7 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
 from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentWrite, NewChunk
+from memory.store.writer import DocumentWrite
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
 
@@ -66,13 +66,12 @@ def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) 
     if provider is not None and texts:
         matrix = check_and_round(provider.embed_documents(texts).vectors, expected=len(texts), dimensions=None)
     added = tuple(
-        NewChunk(
+        Chunk(
             ordinal=ordinal,
             start_line=chunk.start_line,
             end_line=chunk.end_line,
             text=chunk.text,
             text_hash=text_hash(chunk.text),
-            vector=None if matrix is None else matrix[ordinal],
         )
         for ordinal, chunk in enumerate(chunks)
     )
@@ -85,6 +84,7 @@ def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) 
                 stat=source.stat,
                 content_hash=source.content_hash,
                 added=added,
+                vectors={} if matrix is None else dict(zip(map(text_hash, texts), matrix, strict=True)),
                 removed=old,
                 notes=source.notes,
             )

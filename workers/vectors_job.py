@@ -9,7 +9,7 @@ import structlog
 
 from memory.index import completion as completing
 from memory.index.vector_fill import MOST, Rounds, fill_vectors
-from memory.store.reader import PendingChunk
+from memory.store.reader import StoredChunk
 from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
 from schemas.conditions import OF_PROVIDER, ConditionCode
@@ -131,7 +131,7 @@ class CrashSafeRounds(Rounds):
             quarantine.set_crashes(agent, job, self._crashes)
             raise Postponed("another job tries a document alone", retry_in=ALONE_PAUSE_SECONDS)
 
-    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+    def begins(self, chunks: Sequence[StoredChunk]) -> None:
         """Record a text before it is embedded alone."""
         if self.most == 1:
             self._quarantine.begin_text(self._agent, self._job, chunks[0].text_hash)

@@ -38,8 +38,8 @@ _MIN_BYTES = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """One piece of a document. Offsets are in characters of the source.
+class Piece:
+    """Piece of a text. Offsets are in characters of the text.
 
     `text` is `source[start:end]`; its part before `own_start` repeats the end of the previous chunk.
     `start_line` and `end_line` are the 1-based, inclusive lines that hold `text`; lines end at "\\n" only.
@@ -56,8 +56,12 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class CutChunk:
-    """Chunk of a document as an index takes it.
+class Chunk:
+    """Chunk of the present version of a document, as an index takes it.
+
+    A note's chunks are the filled pieces of its text, a transcript's are packed messages. The store keeps each as a
+    row: `StoredChunk` without the text compares it with the next version, `ChunkRow` answers a search. A row whose text
+    the next version still has stays, with a `MovedChunk` if its place is another.
 
     The lines of a transcript are those of its first and last message in the JSONL file (1-based). `said_at` is the Unix
     time of its last message that has one, None in a note.
@@ -84,7 +88,7 @@ def text_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def chunk_text(text: str, *, tokens: int = 400, overlap: int = 80, max_bytes: int = 8191) -> list[Chunk]:
+def chunk_text(text: str, *, tokens: int = 400, overlap: int = 80, max_bytes: int = 8191) -> list[Piece]:
     """Cut `text` into chunks of about `tokens` estimated tokens, each at most `max_bytes` long in UTF-8.
 
     A half-full chunk ends before a heading. Otherwise a full chunk ends before the best place in its second half: a
@@ -113,13 +117,13 @@ class _Cutter:
         self._overlap = overlap
         self._lines = MarkdownLines(text)
         self._above = self._lines.weights_above
-        self._chunks: list[Chunk] = []
+        self._chunks: list[Piece] = []
         # Start of the present chunk's own part: offset, line, and weight of all text before it.
         self._own_start = self._line = self._before = 0
         # Start of the chunk with what it repeats: offset, line, and weight of the repeated text.
         self._start = self._start_line = self._repeated = 0
 
-    def run(self) -> list[Chunk]:
+    def run(self) -> list[Piece]:
         while self._cut_once():
             pass
         self._emit(len(self._text), self._lines.count)
@@ -223,7 +227,7 @@ class _Cutter:
     def _emit(self, end: int, end_line: int) -> None:
         text = self._text[self._start : end]
         self._chunks.append(
-            Chunk(
+            Piece(
                 text=text,
                 start=self._start,
                 own_start=self._own_start,

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from memory.chunking.chunker import CutChunk, chunk_text, text_hash
+from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.embedding.batcher import Ticket
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.selection import NO_VECTORS
 from memory.store.reader import StoredChunk, Vector
-from memory.store.writer import DocumentChange, DocumentWrite, KeptChunk, NewChunk, Refusal
+from memory.store.writer import DocumentChange, DocumentWrite, MovedChunk, Refusal
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import Chunking
 
 
-class StoredChunks:
+class UnmatchedChunks:
     """Stored chunks of a document that its new version has not taken over yet.
 
     Equal texts are matched in order, so that repeated passages keep as many rows as there are repeats. `stale` chunks
@@ -30,10 +29,10 @@ class StoredChunks:
         for chunk in stored:
             self._rows[chunk.text_hash].append(chunk)
 
-    def take_over(self, cut: Iterable[CutChunk]) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...]]:
+    def take_over(self, cut: Iterable[Chunk]) -> tuple[tuple[Chunk, ...], tuple[MovedChunk, ...]]:
         """Take over chunks with the texts of the new version; return the chunks to add, and those that move."""
-        added: list[CutChunk] = []
-        moved: list[KeptChunk] = []
+        added: list[Chunk] = []
+        moved: list[MovedChunk] = []
         for chunk in cut:
             if not (old_chunks := self._rows[chunk.text_hash]):
                 added.append(chunk)
@@ -41,7 +40,7 @@ class StoredChunks:
             old = old_chunks.popleft()
             place = (chunk.ordinal, chunk.start_line, chunk.end_line)
             if self._stale or (old.ordinal, old.start_line, old.end_line) != place:
-                moved.append(KeptChunk(old.id, *place, chunk.said_at))
+                moved.append(MovedChunk(old.id, *place, chunk.said_at))
         return tuple(added), tuple(moved)
 
     def remaining_ids(self) -> tuple[int, ...]:
@@ -58,12 +57,12 @@ def byte_limit(provider: EmbeddingProvider | None) -> int:
     return provider.limits.input_bytes if provider is not None else _MAX_BYTES
 
 
-def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
+def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[Chunk]:
     """Return the chunks that hold more than white space, each short enough for the provider."""
     chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, max_bytes=byte_limit(provider))
     filled = (chunk for chunk in chunks if chunk.text.strip())
     return [
-        CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
+        Chunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
         for ordinal, chunk in enumerate(filled)
     ]
 
@@ -97,7 +96,7 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Difference between one document, or one slice of a transcript, and one store, without the `added` chunks.
+    """Difference between one document, or one slice of a transcript, and one store, without vectors.
 
     `messages` counts those that were read of a transcript. After a `resumable` slice, a later run may go on; a slice
     that ends inside a line is none, since the next run reads that line again. `meanings` are texts of a curated note
@@ -105,29 +104,9 @@ class Plan:
     """
 
     write: DocumentWrite
-    added: tuple[CutChunk, ...]
     messages: int = 0
     resumable: bool = False
     meanings: tuple[str, ...] = ()
-
-    def with_vectors(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite:
-        """Return the write with its new chunks and their vectors or refusals, looked up by text hash."""
-        added = []
-        for chunk in self.added:
-            value = vectors.get(chunk.text_hash) if identity != NO_VECTORS else None
-            added.append(
-                NewChunk(
-                    ordinal=chunk.ordinal,
-                    start_line=chunk.start_line,
-                    end_line=chunk.end_line,
-                    text=chunk.text,
-                    text_hash=chunk.text_hash,
-                    vector=None if isinstance(value, Refusal) else value,
-                    refused=value.reason if isinstance(value, Refusal) else None,
-                    said_at=chunk.said_at,
-                )
-            )
-        return replace(self.write, added=tuple(added))
 
 
 @dataclass(slots=True)
@@ -152,4 +131,4 @@ class CommitBatch:
 
     def add(self, plan: Plan) -> None:
         self.plans.append(plan)
-        self.chunks += len(plan.added)
+        self.chunks += len(plan.write.added)

@@ -11,12 +11,12 @@ from contextlib import closing, contextmanager, nullcontext
 
 import structlog
 
-from memory.chunking.chunker import CutChunk, text_hash
+from memory.chunking.chunker import Chunk, text_hash
 from memory.documents.comparison import difference
 from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
-from memory.index.changes import MAX_CHUNKS_PER_COMMIT, Plan, StoredChunks
+from memory.index.changes import MAX_CHUNKS_PER_COMMIT, UnmatchedChunks
 from memory.index.fingerprint import embedding_of
 from memory.index.indexer import Indexer
 from memory.redaction import redactor_for
@@ -163,17 +163,21 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
     ids = [chunk.id for chunk in reader.chunks_of(file.key)]
     # After a crash the copy starts again, with the chunks that the target has by then.
     rows = target.chunks_of(file.key)
-    stored = StoredChunks(rows, stale=True)
+    stored = UnmatchedChunks(rows, stale=True)
     expected = target.transcript(file.key) or target.revision(file.key)
     starts = range(0, max(1, len(ids)), MAX_CHUNKS_PER_COMMIT)
     for start in starts:
         added, moved = stored.take_over(_cut(indexer, reader, ids[start : start + MAX_CHUNKS_PER_COMMIT], first=start))
         last = start == starts[-1]
+        identity = embedding_of(target.meta("identity"))
+        vectors = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
         write = DocumentWrite(
             file.key,
             expected,
             file.stat if last else FORGOTTEN,
             NOWHERE.digest,
+            added,
+            vectors if identity != NO_VECTORS else {},
             moved=moved,
             removed=stored.remaining_ids() if last else (),
             notes=file.notes,
@@ -181,15 +185,13 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
             stale_from=0 if rows and start == 0 else None,
             complete=last,
         )
-        identity = embedding_of(target.meta("identity"))
-        vectors = indexer.held_vectors([chunk.text_hash for chunk in added], identity=identity)
-        target.write([Plan(write, added).with_vectors(vectors, identity)])
+        target.write([write])
         expected = NOWHERE
 
 
-def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: int) -> Iterator[CutChunk]:
+def _cut(indexer: Indexer, reader: StoreReader, ids: Sequence[int], *, first: int) -> Iterator[Chunk]:
     redact = redactor_for(indexer.agent, SESSIONS_SOURCE)
     rows, times = reader.chunk_rows(ids), reader.times_of(ids)
     for ordinal, row in enumerate((rows[number] for number in ids if number in rows), start=first):
         text = redact(row.text)  # redaction rules that are newer than the indexed text apply as well
-        yield CutChunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))
+        yield Chunk(ordinal, row.start_line, row.end_line, text, text_hash(text), times.get(row.id))

@@ -79,9 +79,9 @@ class _Work:
         """Add planned changes; return True if there are new or changed documents among them."""
         for plan in batch.plans:
             self.messages += plan.messages
-            self.chunks += len(plan.added)
+            self.chunks += len(plan.write.added)
             self.removed.update(plan.write.removed)
-            for chunk in plan.added:
+            for chunk in plan.write.added:
                 self.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
             for meaning in plan.meanings:
                 self.texts.setdefault(text_hash(meaning), estimate_tokens(meaning))

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from memory.chunking.chunker import text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
+from memory.embedding.selection import NO_VECTORS
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT, CommitBatch, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, fingerprint
@@ -180,7 +181,7 @@ class Indexer:
         batch.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
         if store.vector_reason is not None:
             return batch
-        texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.added}
+        texts = {chunk.text_hash: chunk.text for plan in batch.plans for chunk in plan.write.added}
         batcher = self.supply.batcher
         if lane is None or batcher is None:
             # Stored vectors cost nothing and need no key.
@@ -226,12 +227,12 @@ class Indexer:
             batch.ticket.wait(max(0.0, batch.deadline - self._clock()))
             batch.ticket.cancel()
             batch.vectors.update(batch.ticket.results())
+        has_vectors = embedding_of(run.target.meta("identity")) != NO_VECTORS
         # A document larger than a transaction gets its keywords now and its vectors in slices.
-        identity = embedding_of(run.target.meta("identity"))
         changes = [
-            plan.with_vectors(
-                batch.vectors if run.lane is None or len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity
-            )
+            replace(plan.write, vectors=batch.vectors)
+            if has_vectors and (run.lane is None or len(plan.write.added) <= MAX_CHUNKS_PER_COMMIT)
+            else plan.write
             for plan in batch.plans
         ]
         conflicts: dict[DocumentKey, None] = {}
@@ -249,7 +250,7 @@ class Indexer:
                 run.report.documents += change.complete
                 run.report.added += len(change.added)
                 run.report.removed += len(change.removed)
-                run.report.vectors_missing += sum(new.vector is None and new.refused is None for new in change.added)
+                run.report.vectors_missing += sum(chunk.text_hash not in change.vectors for chunk in change.added)
         done = [key for key in dict.fromkeys(batch.done) if key not in conflicts]
         for store in run.mirrors:
             self._run(_Run(store), done, attempt=0)

@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterator, Sequence
 
 import structlog
 
-from memory.chunking.chunker import CutChunk
+from memory.chunking.chunker import Chunk
 from memory.chunking.curated import CURATED_FILES, curated_blocks
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.comparison import forgets
 from memory.documents.content import SourceText
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.index.changes import CommitBatch, IndexReport, Plan, StoredChunks, cut_document
+from memory.index.changes import CommitBatch, IndexReport, Plan, UnmatchedChunks, cut_document
 from memory.index.transcript_slices import has_other_format, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
@@ -101,13 +101,14 @@ class Planner:
 
     def _note(self, key: DocumentKey, source: SourceText, revision: int) -> Plan:
         text = redactor_for(self._agent, key.source)(source.text)
-        stored = StoredChunks(self._store.chunks_of(key) if self._store is not None else ())
+        stored = UnmatchedChunks(self._store.chunks_of(key) if self._store is not None else ())
         added, moved = stored.take_over(cut_document(text, self._agent.chunking, self._provider))
         write = DocumentWrite(
             key=key,
             expected=revision,
             stat=source.stat,
             content_hash=source.content_hash,
+            added=added,
             moved=moved,
             removed=stored.remaining_ids(),
             notes=source.notes,
@@ -118,14 +119,14 @@ class Planner:
         if is_injected and self._provider is not None and self._provider.account:
             blocks = curated_blocks(text, path=key.path)
             meanings = tuple(block.meaning for block in blocks if block.meaning is not None)
-        return Plan(write, added, meanings=meanings)
+        return Plan(write, meanings=meanings)
 
     def _transcript(self, key: DocumentKey, stat: FileStat, *, is_new: bool) -> Iterator[None]:
         store = self._store
         for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=self._provider):
             # For an estimate, a renamed transcript is a new one whose texts have vectors.
             is_first = is_new and isinstance(part.write.expected, int)
-            if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.added[:1]):
+            if is_first and isinstance(store, Store) and self._renamed(store, key, stat, part.write.added[:1]):
                 break
             self.batch.add(part)
             self.resumable = part.resumable
@@ -134,7 +135,7 @@ class Planner:
             return
         yield from self._steps(key)
 
-    def _renamed(self, store: Store, key: DocumentKey, stat: FileStat, first: Sequence[CutChunk]) -> bool:
+    def _renamed(self, store: Store, key: DocumentKey, stat: FileStat, first: Sequence[Chunk]) -> bool:
         """Give a renamed transcript's rows its new name; return True if there were any.
 
         The old file is gone, and the new one begins with every line that the index has read of it.

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from memory.chunking.chunker import CutChunk
+from memory.chunking.chunker import Chunk
 from memory.documents.agent_files import AgentFiles
 from memory.documents.content import OpenTranscript
 from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.index.changes import Plan, StoredChunks, byte_limit
+from memory.index.changes import Plan, UnmatchedChunks, byte_limit
 from memory.redaction import redactor_for
 from memory.store.reader import NOWHERE, TranscriptMark
 from memory.store.sqlite.reader import StoreReader
@@ -144,7 +144,7 @@ class _Slicing:
         self._indexed = store.file(key) if store is not None and self._stored is not None else None
         self._last = ("", 0)  # digest and length of the last line
         self._messages = 0  # up to the last slice
-        self._closed: list[CutChunk] = []
+        self._closed: list[Chunk] = []
 
     def run(self) -> Iterator[Plan]:
         try:
@@ -152,7 +152,7 @@ class _Slicing:
         except TranscriptDamaged as damage:  # before the mark: the indexed part stays
             raise self._named(damage) from damage.__cause__
         rows = self._store.chunks_of(self._key, first=fold.closed) if self._store is not None else []
-        self._chunks = StoredChunks(rows, stale=True)
+        self._chunks = UnmatchedChunks(rows, stale=True)
         self._stale_from = fold.closed if any(row.ordinal >= 0 for row in rows) else None
         self._messages = fold.messages
         tail: RawLine | None = None
@@ -270,6 +270,7 @@ class _Slicing:
             self._stored if self._stored is not None else self._revision,
             stat,
             mark.digest,
+            added=added,
             moved=moved,
             removed=self._chunks.remaining_ids() if final else (),
             notes=notes,
@@ -279,7 +280,7 @@ class _Slicing:
         )
         self._stored = self._standing = mark
         self._stale_from = None
-        return Plan(write, added, messages, resumable)
+        return Plan(write, messages, resumable)
 
     def _read(self, fold: TranscriptFold) -> FileStat:
         """Return the stat of the file that was read to its end."""

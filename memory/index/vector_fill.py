@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import dimensions_of
-from memory.store.reader import PendingChunk, Vector
+from memory.store.reader import StoredChunk, Vector
 from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
 from schemas.documents import Lane
@@ -44,7 +44,7 @@ class Rounds:
     #: Largest number of chunks in a round.
     most = MOST
 
-    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+    def begins(self, chunks: Sequence[StoredChunk]) -> None:
         """Record that a round with these chunks begins and that the round before is over."""
 
 
@@ -82,7 +82,8 @@ def fill_vectors(
         if not (chunks := store.pending_chunks(most, among=only)):
             break
         rounds.begins(chunks)
-        texts = {chunk.text_hash: chunk.text for chunk in chunks}
+        rows_by_id = store.chunk_rows([chunk.id for chunk in chunks])
+        texts = {chunk.text_hash: rows_by_id[chunk.id].text for chunk in chunks if chunk.id in rows_by_id}
         vectors: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
         vectors |= stored_vectors([text_hash for text_hash in texts if text_hash not in vectors])
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory.store.reader import DeadLetterRow, RefusedChunk
+from memory.store.reader import DeadLetterRow, StoredChunk
 from schemas.documents import DocumentKey, FileStat
 
 #: `DeadLetterRow.error_class` of a document that is indexed, some of its chunks without vectors for good.
@@ -15,7 +15,7 @@ FORGOTTEN = FileStat(size=-1, mtime_ns=-1, inode=0)
 
 
 def refusal_letter(
-    key: DocumentKey, refused: Sequence[RefusedChunk], before: DeadLetterRow | None, *, fresh: bool, now: float
+    key: DocumentKey, refused: Sequence[StoredChunk], before: DeadLetterRow | None, *, fresh: bool, now: float
 ) -> DeadLetterRow | None:
     """Return the letter of a document after a commit, None without refused chunks.
 
@@ -40,7 +40,7 @@ def lines_of(start_line: int, end_line: int) -> str:
     return f"line {start_line}" if start_line == end_line else f"lines {start_line}-{end_line}"
 
 
-def _reason(refused: Sequence[RefusedChunk]) -> str:
+def _reason(refused: Sequence[StoredChunk]) -> str:
     first, *more = refused
     remainder = f"; and {len(more)} more chunk{'' if len(more) == 1 else 's'}" if more else ""
-    return f"{lines_of(first.start_line, first.end_line)}: {first.reason}{remainder}"
+    return f"{lines_of(first.start_line, first.end_line)}: {first.refusal}{remainder}"

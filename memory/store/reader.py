@@ -85,7 +85,7 @@ class StoredChunk:
     """Chunk without its text, enough to compute a difference.
 
     A negative `ordinal` marks a stale chunk: it was at -1 - ordinal of a transcript that is being read again. Searches
-    find it until the new version moves or removes it.
+    find it until the new version moves or removes it. A chunk with a `refusal` will never have a vector.
     """
 
     id: int
@@ -94,6 +94,7 @@ class StoredChunk:
     start_line: int
     end_line: int
     vector_state: VectorState
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +107,6 @@ class ChunkRow:
     start_line: int
     end_line: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PendingChunk:
-    """Chunk that waits for its vector."""
-
-    id: int
-    text_hash: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedChunk:
-    """Chunk that will never have a vector, with the reason. Keyword search finds it."""
-
-    id: int
-    start_line: int
-    end_line: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

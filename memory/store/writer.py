@@ -7,30 +7,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from memory.chunking.chunker import Chunk
 from memory.store.reader import TranscriptMark, Vector
 from schemas.documents import DocumentKey, FileStat
 
 
 @dataclass(frozen=True, slots=True)
-class NewChunk:
-    """Chunk to insert. Ready with a vector, refused with a reason, else pending.
+class Refusal:
+    """Reason why the provider will never embed a chunk."""
 
-    `said_at` is the Unix time of the last message in it, None without one.
-    """
-
-    ordinal: int
-    start_line: int
-    end_line: int
-    text: str
-    text_hash: str
-    vector: Vector | None = None
-    refused: str | None = None
-    said_at: float | None = None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeptChunk:
-    """Chunk that stays, with its place in the new version of the document, and the time of its last message."""
+class MovedChunk:
+    """Stored chunk with its place in the new version of the document, and the time of its last message."""
 
     id: int
     ordinal: int
@@ -44,7 +35,8 @@ class DocumentWrite:
     """New state of a document, or of the next part of a transcript, as the difference from its indexed state.
 
     `expected` is the result of `revision` before the source was read, or the mark that this part of a transcript
-    continues. `moved` lists kept chunks with a new ordinal or new lines. Other kept chunks are not listed.
+    continues. `vectors` holds vectors and refusals of `added` chunks by text hash; other chunks are pending. `moved`
+    lists kept chunks with a new ordinal or new lines. Other kept chunks are not listed.
 
     A transcript has a `mark`, and its `content_hash` is the digest of it. A long one is written part after part; only
     the last part is `complete`. The others have the stat `memory.store.dead_letters.FORGOTTEN`, so that a worker
@@ -56,8 +48,9 @@ class DocumentWrite:
     expected: int | TranscriptMark
     stat: FileStat
     content_hash: str
-    added: tuple[NewChunk, ...] = ()
-    moved: tuple[KeptChunk, ...] = ()
+    added: tuple[Chunk, ...] = ()
+    vectors: Mapping[str, Vector | Refusal] = field(default_factory=dict)
+    moved: tuple[MovedChunk, ...] = ()
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     mark: TranscriptMark | None = None
@@ -105,13 +98,6 @@ class WriteOutcome(StrEnum):
 
     COMMITTED = "committed"
     CONFLICT = "conflict"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Reason why the provider will never embed a chunk."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from memory.chunking.chunker import CutChunk
+from memory.chunking.chunker import Chunk
 from memory.transcripts.interpreter import Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import Packer, label
@@ -102,11 +102,11 @@ class TranscriptFold:
         else:
             self._read(line.data)
 
-    def take(self) -> list[CutChunk]:
+    def take(self) -> list[Chunk]:
         """Return the chunks closed since the last call."""
         return self._packer.take()
 
-    def open(self, tail: RawLine | None = None) -> list[CutChunk]:
+    def open(self, tail: RawLine | None = None) -> list[Chunk]:
         """Return the chunks that would follow the closed ones if the file ended here. Changes nothing.
 
         `tail` is a last line without a line end. It is used if it is a whole JSON object; else it waits for its end.

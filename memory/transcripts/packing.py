@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memory.chunking.chunker import SLACK_TOKENS, Chunk, CutChunk, chunk_text, text_hash
+from memory.chunking.chunker import SLACK_TOKENS, Chunk, Piece, chunk_text, text_hash
 from memory.chunking.lines import weigh
 
 #: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
@@ -70,7 +70,7 @@ class Packer:
         self._overlap = min(overlap * 8, self._budget // 2)
         #: Chunks that never change, the taken ones included.
         self.closed: int = state["closed"] if state else 0
-        self._taken: list[CutChunk] = []
+        self._taken: list[Chunk] = []
         self._parts: list[Part] = []
         self._weight = 0
         for line, said_at, text in state["parts"] if state else ():
@@ -86,12 +86,12 @@ class Packer:
             self._begin_next(repeat=min(self._overlap, self._budget - weight - _JOINT))
         self._append(Part(line, said_at, label + text, weight))
 
-    def take(self) -> list[CutChunk]:
+    def take(self) -> list[Chunk]:
         """Return the chunks closed since the last call."""
         chunks, self._taken = self._taken, []
         return chunks
 
-    def open(self) -> list[CutChunk]:
+    def open(self) -> list[Chunk]:
         """Return the chunk under way, if there is one."""
         return [self._chunk()] if self._parts else []
 
@@ -138,16 +138,16 @@ class Packer:
                 self._begin_next(repeat=0)
                 self._append(_part(line, said_at, label + piece.text))
 
-    def _cut(self, text: str, room: int) -> list[Chunk]:
+    def _cut(self, text: str, room: int) -> list[Piece]:
         tokens = (room - _SLACK) // 8
         overlap = min(self._overlap // 8, tokens // 2)
         return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max(_LEAST_BYTES, room // 2))
 
-    def _chunk(self) -> CutChunk:
+    def _chunk(self) -> Chunk:
         parts = self._parts
         text = "\n".join([part.text for part in parts])
         said_at = next((part.said_at for part in reversed(parts) if part.said_at is not None), None)
-        return CutChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
+        return Chunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
 
 
 def _part(line: int, said_at: float | None, text: str) -> Part:

@@ -19,7 +19,7 @@ from memory.index.generation_writer import GenerationWriter
 from memory.status.condition_texts import counted, duration
 from memory.status.index import dead_letter
 from memory.store.dead_letters import EMBEDDING_REFUSED
-from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk
+from memory.store.reader import DeadLetterRow, IndexedFile, StoredChunk
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
 from producers.spool import write_event
@@ -73,7 +73,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
     [failure] = _failures_at(invocation.settings, invocation.agents(), [path])
     if as_json:
         file = failure.file
-        refused = [fields(chunk, "start_line", "end_line", "reason") for chunk in failure.refused]
+        refused = [{**fields(chunk, "start_line", "end_line"), "reason": chunk.refusal} for chunk in failure.refused]
         indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}
         print_json({**_body(failure), "refused": refused, "indexed": indexed})
         return
@@ -86,7 +86,7 @@ def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
     dropped = "its dead letter was dropped" + ("; it is left out until it changes" if failure.left_out else "")
     yield "reason", failure.letter.reason if failure.letter else dropped
     for chunk in failure.refused:
-        yield "refused", f"lines {chunk.start_line}-{chunk.end_line}: {chunk.reason}"
+        yield "refused", f"lines {chunk.start_line}-{chunk.end_line}: {chunk.refusal}"
     if failure.file is None:
         yield "indexed", "nothing of it"
         return
@@ -185,7 +185,7 @@ class Failure:
     key: DocumentKey
     letter: DeadLetterRow | None
     file: IndexedFile | None = None
-    refused: Sequence[RefusedChunk] = ()
+    refused: Sequence[StoredChunk] = ()
     left_out: bool = False
 
     @property

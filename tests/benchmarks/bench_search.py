@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from memory.chunking.chunker import text_hash
+from memory.chunking.chunker import Chunk, text_hash
 from memory.embedding.selection import choose_provider
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
-from memory.store.writer import DocumentWrite, NewChunk
+from memory.store.writer import DocumentWrite
 from recalld.settings.load import load
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Settings
@@ -85,12 +85,14 @@ def fill(settings: Settings, chunks: int, dimensions: int, numbers: np.random.Ge
     for note in range(chunks // CHUNKS_PER_NOTE):
         vectors = numbers.standard_normal((CHUNKS_PER_NOTE, dimensions)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        added = []
+        added, vectors_by_hash = [], {}
         for place, vector in enumerate(vectors):
             text = f"note {note} " + " ".join(words.choices(WORDS, cum_weights=CUMULATIVE_WEIGHTS, k=WORDS_PER_CHUNK))
-            added.append(NewChunk(place, place * 10 + 1, place * 10 + 10, text, text_hash(text), vector))
+            added.append(Chunk(place, place * 10 + 1, place * 10 + 10, text, text_hash(text)))
+            vectors_by_hash[text_hash(text)] = vector
         key = DocumentKey("memory", f"memory/{note:06d}.md")
-        changes.append(DocumentWrite(key, store.revision(key), FileStat(1, 1, note), str(note), added=tuple(added)))
+        stat, revision = FileStat(1, 1, note), store.revision(key)
+        changes.append(DocumentWrite(key, revision, stat, str(note), tuple(added), vectors_by_hash))
     for start in range(0, len(changes), 50):
         # An unknown document's revision counts deletions, and there are none.
         store.write(changes[start : start + 50])

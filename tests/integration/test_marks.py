@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from memory.store.reader import PendingChunk
+from memory.store.reader import StoredChunk, VectorState
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.working import Workers
@@ -147,7 +147,7 @@ def test_texts_of_a_job_that_keeps_crashing_are_embedded_alone_until_one_is_refu
     client: redis.Redis, keys: Keys
 ) -> None:
     quarantine = Quarantine(client, keys)
-    chunks = [PendingChunk(number, f"hash {number}", "text") for number in range(100)]
+    chunks = [StoredChunk(number, f"hash {number}", number, 1, 1, VectorState.PENDING) for number in range(100)]
     sizes = []
     for _ in range(MOST_CRASHES):  # each time the process dies in its first round
         rounds = CrashSafeRounds(quarantine, "main", "job")

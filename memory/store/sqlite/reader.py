@@ -21,8 +21,6 @@ from memory.store.reader import (
     Flaw,
     Hit,
     IndexedFile,
-    PendingChunk,
-    RefusedChunk,
     StoredChunk,
     TermCounts,
     TranscriptMark,
@@ -110,14 +108,14 @@ LEFT JOIN chunks AS c ON c.file_id = f.id
     AND EXISTS (SELECT 1 FROM json_each(?2) AS words WHERE instr(c.text, words.value))
 """
 
-SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
+SELECT_PENDING = f"SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"  # noqa: S608 - a constant
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id"
 
 # Another worker may have written a chunk's vector since its id was read.
-SELECT_PENDING_AMONG = """
-SELECT id, text_hash, text FROM chunks
+SELECT_PENDING_AMONG = f"""
+SELECT {STORED_CHUNK_COLUMNS} FROM chunks
 WHERE id IN (SELECT value FROM json_each(?)) AND vector_state = 'pending' ORDER BY id
-"""
+"""  # noqa: S608 - a constant
 
 # One chunk of each text; any of several will do.
 SELECT_READY_BY_HASH = """
@@ -263,7 +261,7 @@ class StoreReader:
         rows = self._fetch(SELECT_TEXTS_HOLDING, json.dumps([name_of(key) for key in keys]), json.dumps(words))
         return [(DocumentKey(*row[:2]), row[2] % 2**64, row[3]) for row in rows]
 
-    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[StoredChunk]:
         """Return the next chunks that wait for a vector, oldest id first, limited to text hashes `among` these."""
         if among is not None and not among:
             return []
@@ -272,13 +270,13 @@ class StoreReader:
         else:
             pending_ids = (number for number, text_hash in self.pending_hashes().items() if text_hash in among)
             rows = self._fetch(SELECT_PENDING_AMONG, as_json(islice(pending_ids, limit)))
-        return [PendingChunk(*row) for row in rows]
+        return [stored_chunk(row) for row in rows]
 
     def pending_hashes(self) -> dict[int, str]:
         """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text."""
         return dict(self._fetch(SELECT_PENDING_HASHES))
 
-    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+    def refused_chunks(self, key: DocumentKey) -> list[StoredChunk]:
         """Return the document's refused chunks, in the order of `chunks_of`."""
         with self._readers.borrow() as connection:
             row = fetch_one(connection, SELECT_FILE_ID, name_of(key))

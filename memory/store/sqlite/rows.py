@@ -13,7 +13,6 @@ from memory.store.reader import (
     DeadLetterRow,
     Hit,
     IndexedFile,
-    RefusedChunk,
     StoredChunk,
     TranscriptMark,
     Vector,
@@ -35,7 +34,7 @@ FILE_COLUMNS = (
 )
 
 #: Columns for `stored_chunk`.
-STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state"
+STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state, refusal"
 
 #: Columns for `dead_letter`.
 DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, last_at"
@@ -43,10 +42,10 @@ DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, la
 SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 
 # Stale ones last, in their former order.
-SELECT_REFUSED_OF_FILE = """
-SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused'
+SELECT_REFUSED_OF_FILE = f"""
+SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE file_id = ? AND vector_state = 'refused'
 ORDER BY ordinal < 0, abs(ordinal), id
-"""
+"""  # noqa: S608 - a constant
 
 SELECT_MARK = """
 SELECT t."offset", t.lines, t.digest, t.state
@@ -96,8 +95,8 @@ def indexed_file(row: Sequence[Any]) -> IndexedFile:
 
 def stored_chunk(row: Sequence[Any]) -> StoredChunk:
     """Convert a row of `STORED_CHUNK_COLUMNS`."""
-    chunk_id, text_hash, ordinal, start_line, end_line, vector_state = row
-    return StoredChunk(chunk_id, text_hash, ordinal, start_line, end_line, VectorState(vector_state))
+    chunk_id, text_hash, ordinal, start_line, end_line, vector_state, refusal = row
+    return StoredChunk(chunk_id, text_hash, ordinal, start_line, end_line, VectorState(vector_state), refusal)
 
 
 def chunk_row(row: Sequence[Any]) -> ChunkRow:
@@ -112,9 +111,9 @@ def dead_letter(row: Sequence[Any]) -> DeadLetterRow:
     return DeadLetterRow(DocumentKey(source, path), *rest)
 
 
-def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
+def refused_of(connection: apsw.Connection, file_id: int) -> list[StoredChunk]:
     """Return the refused chunks of one file."""
-    return [RefusedChunk(*row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
+    return [stored_chunk(row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
 
 
 def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import apsw
 
+from memory.chunking.chunker import Chunk
 from memory.chunking.segmenting import index_text, index_title
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptMark, Vector, VectorState
@@ -43,7 +44,6 @@ from memory.store.writer import (
     DocumentFailure,
     DocumentTouch,
     DocumentWrite,
-    NewChunk,
     Refusal,
     WriteOutcome,
 )
@@ -163,7 +163,7 @@ class WriteTransaction:
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
         [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
         self._last_chunk_id: int = last_chunk_id
-        self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
+        self._added: list[tuple[int, int, Chunk, Vector | Refusal | None]] = []  # id, file id, chunk
         self._titles: dict[int, str] = {}  # by file id
         self._removed: list[tuple[int, str]] = []  # id, vector state
 
@@ -207,9 +207,9 @@ class WriteTransaction:
         )
         self._titles[file_id] = index_title(change.key.source, change.key.path)
         for number, chunk in enumerate(change.added, start=self._last_chunk_id + 1):
-            self._added.append((number, file_id, chunk))
+            self._added.append((number, file_id, chunk, change.vectors.get(chunk.text_hash)))
         self._last_chunk_id += len(change.added)
-        refusal = any(chunk.refused is not None for chunk in change.added)
+        refusal = any(isinstance(change.vectors.get(chunk.text_hash), Refusal) for chunk in change.added)
         if change.complete or refusal:  # an incomplete document without one may have the letter of its unreadable rest
             self._settled[change.key] = refusal or self._settled.get(change.key, False)
 
@@ -366,27 +366,28 @@ class WriteTransaction:
             INSERT_FTS,
             (
                 (chunk_id, index_text(f"{title}\n{chunk.text}" if (title := self._titles[file_id]) else chunk.text))
-                for chunk_id, file_id, chunk in self._added
+                for chunk_id, file_id, chunk, _ in self._added
             ),
         )
         self._insert_vectors(
             [
-                (chunk_id, chunk.vector)
-                for chunk_id, _, chunk in self._added
-                if chunk.vector is not None and self._state(chunk) is VectorState.READY
+                (chunk_id, vector)
+                for chunk_id, _, _, vector in self._added
+                if self._keeps_vectors and vector is not None and not isinstance(vector, Refusal)
             ]
         )
         self._removed, self._added = [], []
 
-    def _chunk_values(self, chunk_id: int, file_id: int, chunk: NewChunk) -> tuple[int | float | str | None, ...]:
+    def _chunk_values(
+        self, chunk_id: int, file_id: int, chunk: Chunk, vector: Vector | Refusal | None
+    ) -> tuple[int | float | str | None, ...]:
+        state, refusal = VectorState.PENDING, None
+        if isinstance(vector, Refusal):
+            state, refusal = VectorState.REFUSED, vector.reason
+        elif vector is not None and self._keeps_vectors:
+            state = VectorState.READY
         place = (chunk.ordinal, chunk.start_line, chunk.end_line)
-        state, text_hash = self._state(chunk), chunk.text_hash
-        return (chunk_id, file_id, *place, state, text_hash, chunk.refused, chunk.text, chunk.said_at)
-
-    def _state(self, chunk: NewChunk) -> VectorState:
-        if chunk.refused is not None:
-            return VectorState.REFUSED
-        return VectorState.READY if chunk.vector is not None and self._keeps_vectors else VectorState.PENDING
+        return (chunk_id, file_id, *place, state, chunk.text_hash, refusal, chunk.text, chunk.said_at)
 
     def _insert_vectors(self, rows: Sequence[tuple[int, Vector]]) -> None:
         """Insert vectors at once; the first ones of an index make their table.
@@ -462,7 +463,7 @@ def parts_of(
         # The last chunks first, so that the rest is the beginning.
         firsts = range(highest + 1 - MOST_CHANGED, change.stale_from, -MOST_CHANGED)
         parts += [replace(part, stale_from=first) for first in (*firsts, change.stale_from)]
-    parts += [replace(part, added=group) for group in _groups(change.added, MOST_ADDED)]
+    parts += [replace(part, added=group, vectors=change.vectors) for group in _groups(change.added, MOST_ADDED)]
     parts += [replace(part, moved=group) for group in _groups(change.moved, MOST_CHANGED)]
     parts += [replace(part, removed=group) for group in _groups(change.removed, MOST_CHANGED)]
     *parts, last = parts

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, estimate_tokens, text_hash
+from memory.chunking.chunker import SLACK_TOKENS, Piece, chunk_text, estimate_tokens, text_hash
 
 _FRAGMENTS = st.sampled_from(
     [
@@ -35,7 +35,7 @@ _SIZES = st.sampled_from(
 _EXAMPLES = settings(max_examples=60, deadline=None)
 
 
-def _cut(text: str, size: tuple[int, int, int]) -> list[Chunk]:
+def _cut(text: str, size: tuple[int, int, int]) -> list[Piece]:
     tokens, overlap, max_bytes = size
     return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max_bytes)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import CutChunk
-from memory.index.changes import StoredChunks
+from memory.chunking.chunker import Chunk
+from memory.index.changes import UnmatchedChunks
 from memory.store.reader import StoredChunk, VectorState
-from memory.store.writer import KeptChunk
+from memory.store.writer import MovedChunk
 
 HASHES = st.lists(st.sampled_from("abcdef"), max_size=12)
 
@@ -20,14 +20,14 @@ def stored(hashes: list[str]) -> list[StoredChunk]:
     ]
 
 
-def cut(hashes: list[str]) -> list[CutChunk]:
-    return [CutChunk(place, place * 10 + 1, place * 10 + 10, text, text) for place, text in enumerate(hashes)]
+def cut(hashes: list[str]) -> list[Chunk]:
+    return [Chunk(place, place * 10 + 1, place * 10 + 10, text, text) for place, text in enumerate(hashes)]
 
 
 def difference(
     before: list[str], after: list[str]
-) -> tuple[tuple[CutChunk, ...], tuple[KeptChunk, ...], tuple[int, ...]]:
-    chunks = StoredChunks(stored(before))
+) -> tuple[tuple[Chunk, ...], tuple[MovedChunk, ...], tuple[int, ...]]:
+    chunks = UnmatchedChunks(stored(before))
     return *chunks.take_over(cut(after)), chunks.remaining_ids()
 
 

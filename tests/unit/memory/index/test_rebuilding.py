@@ -18,7 +18,7 @@ from memory.store.writer import DocumentWrite
 from schemas.documents import DocumentKey, Lane
 from tests import indexing
 from tests.indexing import FAST
-from tests.storing import chunk
+from tests.storing import chunk, vectors_of
 
 NOTES = {
     "MEMORY.md": "The gateway is called Basalt.\n",
@@ -108,7 +108,9 @@ def test_a_new_index_asks_for_refused_texts_once_and_at_another_account_only(wor
     known = store.file(key)
     assert known is not None
     refused = chunk("An odd line.", 1, refused="too long")
-    store.write([DocumentWrite(key, store.revision(key), known.stat, known.content_hash, (refused,))])
+    store.write(
+        [DocumentWrite(key, store.revision(key), known.stat, known.content_hash, (refused,), vectors_of([refused]))]
+    )
     assert complete_generation(changed)
     assert release_refused(changed) == 0
     assert len(changed.target().dead_letters()) == 1

@@ -101,7 +101,8 @@ class CachedAnswersMachine(RuleBasedStateMachine):
     def fill_vectors(self) -> None:
         waiting = self.store.pending_chunks(2)
         if waiting:
-            embeddings = PROVIDER.embed_documents([one.text for one in waiting]).vectors
+            rows = self.store.chunk_rows([one.id for one in waiting])
+            embeddings = PROVIDER.embed_documents([rows[one.id].text for one in waiting]).vectors
             self.store.write_vectors(
                 {one.id: (one.text_hash, vector) for one, vector in zip(waiting, embeddings, strict=True)}
             )

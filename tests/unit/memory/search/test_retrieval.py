@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from memory.chunking.chunker import text_hash
+from memory.chunking.chunker import Chunk, text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.ranking.ranker import SearchParameters
 from memory.search.retrieval import QuerySide, Retrieval, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.writer import DocumentWrite, NewChunk
+from memory.store.writer import DocumentWrite
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Hybrid
@@ -42,7 +42,8 @@ def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: Tem
                 expected=store.revision(DocumentKey("memory", path)),
                 stat=FileStat(1, 1, 1),
                 content_hash="",
-                added=(NewChunk(0, 1, 1, text, text_hash(text), vector=embed(text) if vectors else None),),
+                added=(Chunk(0, 1, 1, text, text_hash(text)),),
+                vectors={text_hash(text): embed(text)} if vectors else {},
             )
             for path, text in NOTES.items()
         ]

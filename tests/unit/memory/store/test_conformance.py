@@ -14,13 +14,26 @@ from memory.store.sqlite.writer import Store
 from memory.store.writer import (
     DocumentDelete,
     DocumentWrite,
-    KeptChunk,
-    NewChunk,
+    MovedChunk,
     Refusal,
     WriteOutcome,
 )
 from schemas.documents import DocumentKey, FileStat
-from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, touch, vector
+from tests.storing import (
+    STAT,
+    TALK,
+    VectorChunk,
+    chunk,
+    document,
+    key,
+    mark,
+    piece,
+    said,
+    text_hash,
+    touch,
+    vector,
+    vectors_of,
+)
 
 NOTE = key("memory/2026-11-20.md")
 OTHER = key("MEMORY.md")
@@ -47,12 +60,14 @@ def found(store: Store, query: str) -> set[int]:
 
 
 def test_a_document_comes_back_as_it_was_written(store: Store) -> None:
+    added = (chunk("first 一\n", 0, vector=vector(1)), chunk("second", 1), chunk("third", 2, refused="too long"))
     write = DocumentWrite(
         key=NOTE,
         expected=0,
         stat=FileStat(size=3, mtime_ns=-5, inode=2**64 - 1, ctime_ns=1_800_000_000_123_456_789),
         content_hash="abc",
-        added=(chunk("first 一\n", 0, vector=vector(1)), chunk("second", 1), chunk("third", 2, refused="too long")),
+        added=added,
+        vectors=vectors_of(added),
         notes=("invalid UTF-8 was replaced", "注意"),
     )
     assert store.write([write]) == [COMMITTED]
@@ -93,8 +108,9 @@ def test_what_is_unknown_is_absent_and_not_an_error(store: Store) -> None:
 def test_an_edit_keeps_the_ids_of_the_chunks_that_it_does_not_name(store: Store) -> None:
     store.write([document(NOTE, "one", "two", "three", vectors=[vector(1), vector(2), vector(3)])])
     one, two, three = ids_of(store)
-    new, moved = chunk("two, edited", 1, vector=vector(4)), KeptChunk(id=three, ordinal=2, start_line=30, end_line=31)
-    edit = DocumentWrite(NOTE, store.revision(NOTE), STAT, "new", added=(new,), moved=(moved,), removed=(two,))
+    new, moved = chunk("two, edited", 1, vector=vector(4)), MovedChunk(id=three, ordinal=2, start_line=30, end_line=31)
+    vectors = vectors_of([new])
+    edit = DocumentWrite(NOTE, store.revision(NOTE), STAT, "new", (new,), vectors, moved=(moved,), removed=(two,))
     assert store.write([edit]) == [COMMITTED]
 
     after = store.chunks_of(NOTE)
@@ -107,7 +123,7 @@ def test_an_edit_keeps_the_ids_of_the_chunks_that_it_does_not_name(store: Store)
 def test_a_write_cannot_touch_the_chunks_of_another_document(store: Store) -> None:
     store.write([document(NOTE, "mine"), document(OTHER, "theirs")])
     [theirs] = ids_of(store, OTHER)
-    taken = KeptChunk(theirs, 9, 9, 9)
+    taken = MovedChunk(theirs, 9, 9, 9)
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "x", moved=(taken,), removed=(theirs,))])
     assert [(one.id, one.ordinal) for one in store.chunks_of(OTHER)] == [(theirs, 0)]
 
@@ -341,7 +357,7 @@ def test_what_is_stale_is_found_until_the_last_slice_and_comes_last(store: Store
     store.write([piece(*said(*(f"gateway {number}" for number in range(5))), continues=None, to=mark(5))])
     first = ids_of(store, TALK)
     read = store.revision(TALK)
-    new, moved = said("new start", first=1), (KeptChunk(first[3], 0, 1, 1),)
+    new, moved = said("new start", first=1), (MovedChunk(first[3], 0, 1, 1),)
     half = piece(*new, continues=mark(5), to=mark(2, "other"), stale_from=0, moved=moved, final=False)
     assert store.write([half, DocumentDelete(TALK, read)]) == [COMMITTED, CONFLICT]
     assert found(store, "gateway") == set(first)
@@ -370,14 +386,15 @@ def letters(store: Store) -> list[tuple[DocumentKey, str, int]]:
     return [(letter.key, letter.reason, letter.attempts) for letter in store.dead_letters()]
 
 
-def refused(*texts: str, reason: str = "too long", first: int = 0) -> list[NewChunk]:
+def refused(*texts: str, reason: str = "too long", first: int = 0) -> list[VectorChunk]:
     return [chunk(text, first + place, refused=reason) for place, text in enumerate(texts)]
 
 
 def with_refusals(store: Store, *texts: str, refused: dict[int, str]) -> None:
     """Write NOTE anew: one chunk a text, those at the given places refused."""
     added = tuple(chunk(text, place, refused=refused.get(place)) for place, text in enumerate(texts))
-    write = DocumentWrite(NOTE, store.revision(NOTE), STAT, text_hash("".join(texts)), added, (), tuple(ids_of(store)))
+    content, before = text_hash("".join(texts)), tuple(ids_of(store))
+    write = DocumentWrite(NOTE, store.revision(NOTE), STAT, content, added, vectors_of(added), removed=before)
     assert store.write([write]) == [COMMITTED]
 
 
@@ -416,7 +433,7 @@ def test_a_refused_chunk_is_a_dead_letter_of_its_document_which_is_indexed(store
     assert letter.reason == "line 2: not welcome"
     assert found(store, "gateway") == {ids_of(store)[1]}
     assert len(store.pending_chunks(9)) == 2
-    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [(2, "not welcome")]
+    assert [(one.start_line, one.refusal) for one in store.refused_chunks(NOTE)] == [(2, "not welcome")]
     assert store.refused_chunks(OTHER) == []
 
 
@@ -427,7 +444,8 @@ def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store)
     store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "edited", (chunk("new", 2),))])
     touch(store, NOTE, FileStat(1, 2, 3))
     assert store.dead_letters() == [], "an edit elsewhere is no news of it"
-    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "again", (chunk("bad", 3, refused="no words"),))])
+    bad = chunk("bad", 3, refused="no words")
+    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "again", (bad,), vectors_of([bad]))])
     assert len(store.dead_letters()) == 1
     assert store.drop_dead_letter(NOTE)
     assert store.retry_dead_letter(NOTE) == 2

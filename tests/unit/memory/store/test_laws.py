@@ -9,17 +9,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from memory.chunking.chunker import CutChunk
-from memory.index.changes import StoredChunks
+from memory.index.changes import UnmatchedChunks
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, VectorState
-from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, WriteOutcome
+from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
-from tests.storing import STAT, TemporaryStore, chunk, key, mark, piece, text_hash, vector
+from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, mark, piece, text_hash, vector, vectors_of
 
 NOTES = (key("MEMORY.md"), key("memory/笔记.md"))
 TALKS = (key("sessions/a.jsonl", source="sessions"), key("sessions/b.jsonl", source="sessions"))
 TEXTS = ("gateway", "数据库迁移", "deploy", "C++ and 网关")
+
+HASHES = [text_hash(text) for text in TEXTS]
 
 #: Texts of a document, and the state that each has if it is new.
 SAID = st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(list(VectorState))), max_size=5)
@@ -43,15 +44,16 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NOTES), said=SAID)
     def write_note(self, name: DocumentKey, said: list[tuple[str, VectorState]]) -> None:
         for store in self.stores:
-            stored = StoredChunks(store.chunks_of(name))
-            cut, new = _cut(said, 0)
+            stored = UnmatchedChunks(store.chunks_of(name))
+            cut = _cut(said, 0)
             added, moved = stored.take_over(cut)
             change = DocumentWrite(
                 name,
                 store.revision(name),
                 STAT,
                 text_hash(str(said)),
-                added=tuple(new[one.ordinal] for one in added),
+                added=added,
+                vectors=vectors_of(cut),
                 moved=moved,
                 removed=stored.remaining_ids(),
             )
@@ -65,16 +67,16 @@ class StoreMachine(RuleBasedStateMachine):
         before = self.current.get(name, [])[:kept]
         complete = kept % 2 == 0
         for store in self.stores:
-            stored = StoredChunks(store.chunks_of(name, first=len(before)), stale=True)
+            stored = UnmatchedChunks(store.chunks_of(name, first=len(before)), stale=True)
             expected: int | TranscriptMark = store.transcript(name) or store.revision(name)
             changes = []
             ordinal = len(before)
             for number, said in enumerate(parts, start=self.parts):
-                cut, new = _cut(said, ordinal)
+                cut = _cut(said, ordinal)
                 added, moved = stored.take_over(cut)
                 last = complete and said is parts[-1]
                 part = piece(
-                    *(new[one.ordinal] for one in added),
+                    *added,
                     continues=None,
                     to=mark(number),
                     stale_from=len(before) if number == self.parts else None,
@@ -138,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
     def join_vectors(self, refuse: bool, limit: int) -> None:
         for store in self.stores:
             given = {
-                one.id: (one.text_hash, Refusal("no") if refuse else vector(TEXTS.index(one.text)))
+                one.id: (one.text_hash, Refusal("no") if refuse else vector(HASHES.index(one.text_hash)))
                 for one in store.pending_chunks(limit)
             }
             assert store.write_vectors(given) == len(given)
@@ -155,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
         broken = key("memory/broken.md")
         added = (chunk("gateway"), chunk("x", 1, vector=vector(1, 3)))
         for store in self.stores if self.stores[0].meta("dimensions") else ():
-            change = DocumentWrite(broken, store.revision(broken), STAT, "h", added=added)
+            change = DocumentWrite(broken, store.revision(broken), STAT, "h", added=added, vectors=vectors_of(added))
             try:
                 store.write([change])
             except ValueError:
@@ -216,19 +218,17 @@ class StoreMachine(RuleBasedStateMachine):
             assert {ready[hit.id] for hit in hits if hit.score > 0.99} <= {text_hash(TEXTS[0])}
 
 
-def _cut(said: list[tuple[str, VectorState]], first: int) -> tuple[list[CutChunk], dict[int, NewChunk]]:
-    """Return the chunks of a new version, and by ordinal what is added of them if need be."""
-    new = {
-        ordinal: chunk(
+def _cut(said: list[tuple[str, VectorState]], first: int) -> list[VectorChunk]:
+    """Return the chunks of a new version; a repeated text has the vector or the refusal of its last repeat."""
+    return [
+        chunk(
             text,
             ordinal,
             vector=vector(TEXTS.index(text)) if state is VectorState.READY else None,
             refused="no" if state is VectorState.REFUSED else None,
         )
         for ordinal, (text, state) in enumerate(said, start=first)
-    }
-    cut = [CutChunk(one.ordinal, one.start_line, one.end_line, one.text, one.text_hash) for one in new.values()]
-    return cut, new
+    ]
 
 
 TestStoreLaws = StoreMachine.TestCase

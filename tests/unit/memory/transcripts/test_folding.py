@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import CutChunk
+from memory.chunking.chunker import Chunk
 from memory.transcripts.folding import TranscriptFold
 from tests.transcript_files import (
     FORMATS,
@@ -121,12 +121,12 @@ def test_words_that_wait_in_a_queue_are_kept_without_their_secrets() -> None:
     assert text_of(following.open()) == "[2026-02-03 09:00] User: open ***"
 
 
-def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[CutChunk]]:
+def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[Chunk]]:
     """Fold with a kept state between appends that end at `cuts`; what a reader would see is checked at each."""
-    taken: list[CutChunk] = []
+    taken: list[Chunk] = []
     state: str | None = None
     fold = new_fold(**_SMALL)
-    shown: list[CutChunk] = []
+    shown: list[Chunk] = []
     for cut in [*cuts, len(data)]:
         fold = new_fold(**_SMALL, state=state)
         tail = feed(fold, data[fold.offset : cut])

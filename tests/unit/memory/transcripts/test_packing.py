@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking.chunker import CutChunk, estimate_tokens
+from memory.chunking.chunker import Chunk, estimate_tokens
 from memory.transcripts.packing import Packer
 
 _AT = 1770109200.0
@@ -24,7 +24,7 @@ _TEXTS = st.one_of(
 
 def packed(
     messages: list[str], *, tokens: int = 100, overlap: int = 20, max_bytes: int = 8191, speaker: str = "User"
-) -> list[CutChunk]:
+) -> list[Chunk]:
     packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes)
     for number, text in enumerate(messages, start=1):
         packer.add(number, _AT + 60 * number, f"{speaker}: ", text)
@@ -33,7 +33,7 @@ def packed(
 
 def test_messages_share_a_chunk_until_it_is_full() -> None:
     (first, second) = packed(["one", "two\nlines", "x " * 190])
-    assert first == CutChunk(0, 1, 2, "User: one\nUser: two\nlines", first.text_hash, _AT + 120)
+    assert first == Chunk(0, 1, 2, "User: one\nUser: two\nlines", first.text_hash, _AT + 120)
     assert second.text.startswith("User: x x")
     assert (second.ordinal, second.start_line, second.end_line, second.said_at) == (1, 3, 3, _AT + 180)
 
@@ -89,7 +89,7 @@ def test_without_an_overlap_the_chunks_hold_all_of_every_message_once(messages: 
 def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: int) -> None:
     new = partial(Packer, tokens=60, overlap=20, max_bytes=400)
     packer = new()
-    taken: list[CutChunk] = []
+    taken: list[Chunk] = []
     for number, text in enumerate(messages):
         if number == stop:
             taken += packer.take()

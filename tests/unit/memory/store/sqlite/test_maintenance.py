@@ -12,8 +12,8 @@ from memory.store.reader import Hit
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import Store
-from memory.store.writer import DocumentWrite, NewChunk
-from tests.storing import STAT, by_sqlite_vec, key, text_hash, vector
+from memory.store.writer import DocumentWrite
+from tests.storing import STAT, by_sqlite_vec, chunk, key, vector, vectors_of
 
 #: Wide vectors: a block has few places, so that a test needs few of them.
 DIMENSIONS = 4096
@@ -30,7 +30,7 @@ def note(store: Store, number: int, *, count: int, seed: int, keep: int = 0) -> 
     old = store.chunks_of(name)
     texts = [f"word{seed}x{place} heron {'reed ' * 30}" for place in range(keep, count)]
     added = [
-        NewChunk(place, place + 1, place + 1, text, text_hash(text), vector=vector(seed * 1000 + place, DIMENSIONS))
+        chunk(text, place, vector=vector(seed * 1000 + place, DIMENSIONS))
         for place, text in enumerate(texts, start=keep)
     ]
     store.write(
@@ -41,7 +41,8 @@ def note(store: Store, number: int, *, count: int, seed: int, keep: int = 0) -> 
                 stat=STAT,
                 content_hash=str(seed),
                 added=tuple(added),
-                removed=tuple(chunk.id for chunk in old[keep:]),
+                vectors=vectors_of(added),
+                removed=tuple(stored.id for stored in old[keep:]),
             )
         ]
     )

@@ -22,8 +22,8 @@ from memory.store.reader import Vector, VectorState
 from memory.store.sqlite import vectors as sqlite_vectors
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import ResidentVectors, VectorShelf
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk
-from tests.storing import STAT, chunk, document, key
+from memory.store.writer import DocumentDelete, DocumentWrite, MovedChunk
+from tests.storing import STAT, chunk, document, key, vectors_of
 
 DOCUMENTS = [key("MEMORY.md"), key("memory/a.md"), key("memory/b.md")]
 QUERIES = 2
@@ -80,14 +80,16 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
         """An edit: some chunks stay, some go, some are new."""
         before = self.store.chunks_of(DOCUMENTS[place])
         kept = [one for one, stays in zip(before, keep * 99, strict=False) if stays]
+        added = tuple(self.fresh(len(kept) + number, state) for number, state in enumerate(states))
         self.commit(
             DocumentWrite(
                 key=DOCUMENTS[place],
                 expected=self.store.revision(DOCUMENTS[place]),
                 stat=STAT,
                 content_hash="x",
-                added=tuple(self.fresh(len(kept) + number, state) for number, state in enumerate(states)),
-                moved=tuple(KeptChunk(one.id, number, number + 1, number + 1) for number, one in enumerate(kept)),
+                added=added,
+                vectors=vectors_of(added),
+                moved=tuple(MovedChunk(one.id, number, number + 1, number + 1) for number, one in enumerate(kept)),
                 removed=tuple(one.id for one in before if one not in kept),
             )
         )
@@ -105,7 +107,7 @@ class ResidentVectorsMachine(RuleBasedStateMachine):
         self.store.write(
             [
                 DocumentDelete(DOCUMENTS[place], known),
-                DocumentWrite(other, self.store.revision(other), STAT, "x", added=added),
+                DocumentWrite(other, self.store.revision(other), STAT, "x", added=added, vectors=vectors_of(added)),
             ]
         )
 
