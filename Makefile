@@ -56,12 +56,12 @@ chaos: install-dev
 	$(BIN)/python -m pytest -q tests/chaos
 
 # The stamps: a second run installs nothing, a changed lock or package definition does.
-$(VENV)/installed: requirements.lock pyproject.toml
-	$(call make_environment,requirements.lock)
+$(VENV)/installed: deploy/requirements.lock pyproject.toml
+	$(call make_environment,deploy/requirements.lock)
 	@touch $@
 
-$(VENV)/installed-dev: requirements-dev.lock pyproject.toml
-	$(call make_environment,requirements-dev.lock)
+$(VENV)/installed-dev: deploy/requirements-dev.lock pyproject.toml
+	$(call make_environment,deploy/requirements-dev.lock)
 	@touch $@ $(VENV)/installed
 
 # An environment that a failed or interrupted run left half made, or whose Python is gone, is made anew.
@@ -97,9 +97,9 @@ LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra lo
 	--no-annotate --no-header --quiet
 
 lock:
-	$(LOCK) -o requirements.lock
+	$(LOCK) -o deploy/requirements.lock
 	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra onnx --extra otel --extra test --extra lint \
-		-o requirements-dev.lock
+		-o deploy/requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

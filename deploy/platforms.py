@@ -60,7 +60,7 @@ PLATFORMS = (
 
 def locked() -> list[Requirement]:
     """Return what the lock holds, markers included."""
-    lines = (_ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    lines = (_ROOT / "deploy" / "requirements.lock").read_text(encoding="utf-8").splitlines()
     return [Requirement(line.rstrip("\\ ")) for line in lines if re.match(r"[A-Za-z0-9]", line)]
 
 

@@ -187,7 +187,7 @@ def test_every_promise_names_tests_that_exist() -> None:
 
 
 def _locked(name: str) -> dict[str, str]:
-    text = (ROOT / name).read_text("utf-8")
+    text = (ROOT / "deploy" / name).read_text("utf-8")
     return dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, flags=re.MULTILINE))
 
 
@@ -195,7 +195,7 @@ def test_both_locks_agree_and_hold_hashes_only() -> None:
     run, development = _locked("requirements.lock"), _locked("requirements-dev.lock")
     assert run.items() <= development.items()
     for name in ("requirements.lock", "requirements-dev.lock"):
-        for entry in re.split(r"\n(?=\S)", (ROOT / name).read_text("utf-8").strip()):
+        for entry in re.split(r"\n(?=\S)", (ROOT / "deploy" / name).read_text("utf-8").strip()):
             assert "--hash=sha256:" in entry
 
 
