@@ -43,7 +43,7 @@ class BrokerSide:
     client: redis.Redis
     keys: Keys
     queue: BrokerJobQueue
-    board: HealthStore
+    health: HealthStore
     inbox: EventQueue
 
     def __enter__(self) -> BrokerSide:
@@ -70,7 +70,7 @@ def open_broker(settings: Settings, *, answer_seconds: float | None = None, read
         client=client,
         keys=keys,
         queue=BrokerJobQueue(client, keys),
-        board=HealthStore(client, keys),
+        health=HealthStore(client, keys),
         inbox=EventQueue(client, keys),
     )
 

@@ -16,13 +16,13 @@ from memory.http.server import Bounds
 from memory.service.run import serve
 from schemas.ports import PendingReader
 from schemas.settings import Settings
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 
 
 @contextmanager
 def running(
     settings: Settings,
-    board: PendingReader | None = None,
+    health: PendingReader | None = None,
     *,
     coordinate: Coordinate = alone,
     port: int = 0,
@@ -35,7 +35,9 @@ def running(
 
     def run() -> None:
         try:
-            serve(settings, board or QuietBoard(), coordinate=coordinate, on_ready=ready.set, stop=stop, bounds=bounds)
+            serve(
+                settings, health or QuietHealth(), coordinate=coordinate, on_ready=ready.set, stop=stop, bounds=bounds
+            )
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             failures.append(error)
             ready.set()

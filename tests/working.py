@@ -32,9 +32,9 @@ def key(path: str) -> DocumentKey:
     return DocumentKey("memory", path)
 
 
-def ready(board: HealthStore, *, problems: Sequence[str] = ()) -> Response:
+def ready(health: HealthStore, *, problems: Sequence[str] = ()) -> Response:
     """Return the answer of `/readyz`."""
-    return readiness(board.broker, board.stalled_seconds, stalled_after_seconds=60, problems=lambda: problems)()
+    return readiness(health.broker, health.stalled_seconds, stalled_after_seconds=60, problems=lambda: problems)()
 
 
 def asking(settings: Settings, url: str, *, key: str = "a-secret-key", **more: object) -> Settings:
@@ -53,7 +53,7 @@ class Workers:
         self.client = connect(settings)
         self.keys = Keys(namespace(settings))
         self.queue = BrokerJobQueue(self.client, self.keys)
-        self.board = HealthStore(self.client, self.keys)
+        self.health = HealthStore(self.client, self.keys)
         self.asked_to_stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -114,7 +114,7 @@ class Workers:
 
     def conditions(self, agent: str = "main") -> dict[ConditionCode, Condition]:
         """Return the reported conditions that are not over, by code."""
-        return {one.code: one for one in self.board.conditions(agent)}
+        return {one.code: one for one in self.health.conditions(agent)}
 
     def counts(self, agent: str = "main") -> IndexCounts:
         with self.reading(agent) as reader:

@@ -60,12 +60,12 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
             process.settings,
             broker.queue,
             broker.inbox,
-            broker.board,
+            broker.health,
             process.stop,
             indexes_of(process.settings),
             on_ready=process.ready,
             pulses=process.pulses,
-            count=broker.board.counters.count_spooled,
+            count=broker.health.counters.count_spooled,
         )
 
 
@@ -115,7 +115,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     ):
         run.serve(
             process.settings,
-            broker.board,
+            broker.health,
             inbox=waiting.inbox,
             coordinate=shared,
             stop=process.stop,

@@ -96,7 +96,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield machine.clock(broker_seconds_ahead=machine.seconds_ahead(side))
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         # Before anything is healed: the findings below are of this state.
-        status = build_status(chosen, side.board, deep=True)
+        status = build_status(chosen, side.health, deep=True)
         status = with_absent_backends(chosen, status)
         yield from broker_findings(settings, status)
         yield from process_findings(settings, status)

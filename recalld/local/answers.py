@@ -204,6 +204,6 @@ def _status(invocation: Invocation, *, deep: bool) -> Answer:
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
     with open_broker(settings, answer_seconds=IMPATIENT_SECONDS, reads_only=True) as broker:
-        answer = build_status(settings, broker.board, deep=deep)
+        answer = build_status(settings, broker.health, deep=deep)
     answer = with_absent_backends(settings, answer)
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -134,8 +134,8 @@ def cost_body(cost: Estimate) -> dict[str, Any]:
 class Spending:
     """Cost of embedding documents from now on. Searches of other processes are not counted."""
 
-    def __init__(self, board: HealthStore, agents: Sequence[AgentSettings]) -> None:
-        self._board = board
+    def __init__(self, health: HealthStore, agents: Sequence[AgentSettings]) -> None:
+        self._health = health
         self._agents = {agent.id: agent for agent in agents}
         self._before = {agent: self._used(agent) for agent in self._agents}
 
@@ -152,4 +152,4 @@ class Spending:
         return spent
 
     def _used(self, agent: str) -> dict[tuple[str, str], Usage]:
-        return {(usage.provider, usage.model): usage for usage in self._board.usage(agent, queries=False)}
+        return {(usage.provider, usage.model): usage for usage in self._health.usage(agent, queries=False)}

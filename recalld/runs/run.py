@@ -107,7 +107,7 @@ class Run:
         self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
         self.expected = 0
         self._stop = stop
-        self._spending = Spending(broker.board, agents)
+        self._spending = Spending(broker.health, agents)
         self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
         self._start = _sum([agent.counts() for agent in self._agents])
         for sentence in filter(None, (agent.other_format for agent in self._agents)):
@@ -136,7 +136,7 @@ class Run:
         for agent in self._agents:
             agent.ask_again()
         for failure in failures:
-            self.broker.board.take_step(*failure)
+            self.broker.health.take_step(*failure)
         self._look()
         if all(agent.is_done for agent in self._agents):
             outcomes = self._outcomes()
@@ -260,12 +260,12 @@ class _AgentWait(AgentIndex):
         """Take in the present state."""
         # Before the index is counted: a document loses its mark after its commit.
         self.documents = self._documents()
-        self.index_counts, board, provider = self.counts(), self._broker.board, self.choice.provider
-        self.endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
+        self.index_counts, health, provider = self.counts(), self._broker.health, self.choice.provider
+        self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
         self.oldest_chunk = self._oldest_chunk() if self.index_counts.vectors_pending else None
         self.building = self.generations.next()
         # Conditions of an earlier run may be over.
-        self.conditions = board.conditions(self.agent.id, reported_since=self._began_at)
+        self.conditions = health.conditions(self.agent.id, reported_since=self._began_at)
         unable = (condition for condition in self.conditions if condition.code in _UNABLE)
         self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
         self.stopped = next(filter(self._holds_up, self.conditions), None)
@@ -292,7 +292,7 @@ class _AgentWait(AgentIndex):
         """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
         provider = self.choice.provider
         if provider is not None and provider.account:
-            self._broker.board.take_step(provider.account, provider.model, "forget")
+            self._broker.health.take_step(provider.account, provider.model, "forget")
         if self.counts().vectors_pending:
             self._broker.queue.request_vectors_now(self.agent.id)
 
@@ -312,7 +312,7 @@ class _AgentWait(AgentIndex):
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
-        marked = self._broker.board.marked_before(self.agent.id, self.marked_at)
+        marked = self._broker.health.marked_before(self.agent.id, self.marked_at)
         if marked is None:
             return 1  # the broker is away for a moment: not all is done
         if marked.count > len(marked.some):

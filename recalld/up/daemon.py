@@ -87,7 +87,7 @@ class _Daemon:
         self._settings = settings = invocation.settings
         self._address = address
         self._broker = broker
-        self._board = side.board
+        self._health = side.health
         self._stop = stop
         self._stalled_after = settings.workers.stalled_after_seconds
         self._pulses = Pulses(stalled_after_seconds=self._stalled_after)
@@ -118,8 +118,8 @@ class _Daemon:
             ending.callback(self._pulses.close)
             if (port := self._settings.up.port) is not None:
                 route = readiness(
-                    self._board.broker,
-                    self._board.stalled_seconds,
+                    self._health.broker,
+                    self._health.stalled_seconds,
                     stalled_after_seconds=self._stalled_after,
                     problems=lambda: [*self._missed().values(), *self._hanging()],
                 )
@@ -139,7 +139,7 @@ class _Daemon:
     def _hanging(self) -> list[str]:
         """Return the condition that only a restart of all ends: stalled processes of ours."""
         ours = {child.pid for child in self._children}
-        states = [state for state in known_processes(self._board) if state.pid in ours]
+        states = [state for state in known_processes(self._health) if state.pid in ours]
         return [*self._pulses.problems(), *map(text_of, process_conditions(states))]
 
     def _supervise(self) -> None:
@@ -148,7 +148,7 @@ class _Daemon:
         Raises:
             UserError: a child does not start.
         """
-        progress, pulse = Progress(self._settings, self._board), self._pulses.of("supervising")
+        progress, pulse = Progress(self._settings, self._health), self._pulses.of("supervising")
         is_up, ask_at, reported = False, 0.0, None
         while not self._stop.wait(_LOOK_SECONDS):
             pulse.busy("looks after the processes")
@@ -171,7 +171,7 @@ class _Daemon:
             if (missed := self._missed()) != reported:
                 code, reported = ConditionCode.PROCESS_MISSING, missed
                 conditions = [Condition(code, name, params={"reason": why}) for name, why in missed.items()]
-                self._board.replace((code,), conditions, agent="*")
+                self._health.replace((code,), conditions, agent="*")
             if is_up:
                 progress.look()
 

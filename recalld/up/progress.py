@@ -73,8 +73,8 @@ class _Index:
 class Progress:
     """Printer of the progress of indexing, while there is something to index."""
 
-    def __init__(self, settings: Settings, board: HealthStore) -> None:
-        self._board = board
+    def __init__(self, settings: Settings, health: HealthStore) -> None:
+        self._health = health
         self._indexes = [_Index(settings, agent) for agent in settings.agents if agent.enabled]
         self._line = ProgressLine(say, terminal=sys.stdout.isatty(), at_once=True)
         self._waited: Collection[str] = ()
@@ -82,7 +82,7 @@ class Progress:
     def look(self) -> None:
         """Print the progress if there is any; cheap if there is none."""
         # Before the indexes are counted: a document loses its mark after its commit.
-        waiting = self._board.waiting()
+        waiting = self._health.waiting()
         if waiting is None or (waiting and not self._line.due):
             return
         changed = [index for index in self._indexes if index.moves or index.agent.id in {*waiting, *self._waited}]
@@ -92,7 +92,7 @@ class Progress:
         if not changed:
             return
         behind, lacking = sum(waiting.values()), sum(index.lacking for index in self._indexes)
-        held_up = self._board.vectors_of([index.agent.id for index in self._indexes if index.lacking])
+        held_up = self._health.vectors_of([index.agent.id for index in self._indexes if index.lacking])
         for agent, (_, condition) in held_up.items():
             if condition is not None:
                 # These lines often end in a log, where a provider's words may quote memory. Status has them.

@@ -17,7 +17,7 @@ from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import Settings
 from tests.browsing import Visit, chromium, visiting
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running
 from tests.storing import document, key, vector
 from tests.written_index import with_agents, write_index
@@ -125,11 +125,11 @@ def test_a_click_opens_the_lines_around_it_and_reading_goes_on_to_both_ends(visi
 
 
 def test_an_answer_that_is_empty_or_behind_says_how(settings: Settings, workspace: Path, browser: Browser) -> None:
-    class Behind(QuietBoard):
+    class Behind(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
             return Pending(documents=40, running=3, oldest_at=1.0)
 
-    class Away(QuietBoard):
+    class Away(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
             return None
 
@@ -370,7 +370,7 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
 def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
     settings: Settings, tmp_path: Path, browser: Browser
 ) -> None:
-    class HealthStore(QuietBoard):
+    class ScriptedHealth(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
             number = int(agent[-3:])
             return Pending(number, 1, time.time() - number) if number % 20 == 7 else Pending()
@@ -379,7 +379,7 @@ def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
     agents = tuple(settings.agents[0].model_copy(update={"id": name, "workspace": tmp_path / name}) for name in ids)
     auth = settings.auth.model_copy(update={"trust_loopback": True})
     many = settings.model_copy(update={"agents": agents, "auth": auth})
-    with running(many, HealthStore()) as service, visiting(browser, service.base_url) as visit:
+    with running(many, ScriptedHealth()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
         expect(page.locator(".agent")).to_have_count(12)
         expect(page.locator("#pages")).to_have_text("1–12 of 300")
@@ -406,19 +406,19 @@ def test_three_hundred_agents_are_paged_and_only_opened_ones_are_looked_at(
 
 
 def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
-    class HealthStore(QuietBoard):
+    class ScriptedHealth(QuietHealth):
         waiting = Pending()
 
         def pending(self, agent: str) -> Pending | None:
             return self.waiting
 
-    board = HealthStore()
-    with running(settings, board) as service, visiting(browser, service.base_url) as visit:
+    health = ScriptedHealth()
+    with running(settings, health) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
         expect(page.locator("#queue")).to_contain_text("Nothing waits")
         expect(page.locator("#letters")).to_contain_text("Every document could be indexed.")
 
-        board.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
+        health.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
         failed = key("memory/2026-02-03.md")
         store.add_dead_letter(failed, reason="the file is too large", error_class="TooLarge")
         store.write([document(key("memory/2026-03-01.md"), "one", "two", vectors=[vector(1, 64), vector(2, 64)])])
@@ -435,7 +435,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
         expect(page.locator(".line").first).to_contain_text("A deployment failed at the gateway.")
         page.keyboard.press("Escape")
 
-        board.waiting = Pending()
+        health.waiting = Pending()
         store.drop_dead_letter(failed)
 
         expect(page.locator("#queue")).to_contain_text("Nothing waits")

@@ -45,17 +45,17 @@ def test_a_broker_that_is_away_is_asked_again_only_after_a_rest(settings: Settin
         update={"broker": settings.broker.model_validate({"url": f"unix://{path}", "namespace": "team"})}
     )
     with silent_server(path) as listener, connect(at_server, answer_seconds=0.1, circuit=circuit) as client:
-        board = HealthStore(client, Keys("team"))
-        assert board.pending("main") is None
+        health = HealthStore(client, Keys("team"))
+        assert health.pending("main") is None
         assert connections(listener) > 0
 
-        assert (board.pending("other"), board.broker(), board.fleet()) == (None, None, None)
+        assert (health.pending("other"), health.broker(), health.fleet()) == (None, None, None)
         with pytest.raises(BrokerAway):
             client.ping()
         assert connections(listener) == 0
 
         now[0] += 2.0
-        assert board.pending("main") is None
+        assert health.pending("main") is None
         assert connections(listener) > 0
 
 

@@ -38,7 +38,7 @@ def side(settings: Settings) -> Iterator[BrokerSide]:
 
 def looked(settings: Settings, side: BrokerSide, check: str) -> list[Finding]:
     """The findings of one check; each that is not fine says what to do."""
-    status = build_status(settings, side.board)
+    status = build_status(settings, side.health)
     found = [
         *examination.broker_findings(settings, status),
         *examination.process_findings(settings, status),
@@ -74,14 +74,14 @@ def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
     os.kill(pid, signal.SIGSTOP)
     try:
         wait_until(lambda: is_stopped(pid))
-        status = build_status(settings, side.board)
+        status = build_status(settings, side.health)
         [found], [unknown] = (looked(settings, side, check) for check in ("broker", "processes"))
     finally:
         os.kill(pid, signal.SIGCONT)
     assert (status.ok, status.agents[0].troubles[0].params) == (False, {"pid": pid})
     assert (found.level, f"`kill -CONT {pid}`" in str(found.action)) == (Level.PROBLEM, True)
     assert unknown.level is Level.WARNING
-    wait_until(lambda: build_status(settings, side.board).ok)
+    wait_until(lambda: build_status(settings, side.health).ok)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_provider_in_trouble_is_a_warning_until_it_serves_again(
         remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
 
         def found(*, online: bool = False) -> Finding:
-            status, choice = build_status(remote, side.board).agents[0], provider_of(remote, remote.agents[0])
+            status, choice = build_status(remote, side.health).agents[0], provider_of(remote, remote.agents[0])
             return next(examination.provider_findings(status, choice, online=online, now=time.time()))
 
         assert (found().level, "was not asked" in found().message) == (Level.OK, True)

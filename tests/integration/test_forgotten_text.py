@@ -11,7 +11,7 @@ from memory.index.fingerprint import Fingerprint
 from memory.service.app import LOOK_AROUND_SECONDS
 from memory.store.sqlite.maintenance import ERASE_AFTER_SECONDS
 from schemas.settings import Settings
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers, key
@@ -34,7 +34,7 @@ def traces(home: Path) -> set[str]:
 
 def deleted_on_disk(settings: Settings) -> tuple[int, bool]:
     """Return the count of status, and True if it has a time."""
-    with running(settings, QuietBoard()) as client:
+    with running(settings, QuietHealth()) as client:
         index = client.get("/v1/status").json()["agents"][0]["index"]
     return index.get("deletedOnDisk", 0), "deletedSince" in index
 
@@ -60,7 +60,7 @@ def test_words_of_a_deleted_note_and_line_leave_the_home_and_are_counted_until_t
         left = traces(settings.home)
         assert any(".sqlite" in name for name in left), "segments of the keyword index keep words"
 
-        runtime = Runtime(settings, workers.queue, workers.board)
+        runtime = Runtime(settings, workers.queue, workers.health)
         with runtime.indexer("main") as indexer:
             revision = indexer.target().revision(key("memory/kept.md"))
         early, late = now + ERASE_AFTER_SECONDS / 2, now + ERASE_AFTER_SECONDS + 1
@@ -85,7 +85,7 @@ def test_damaged_indexes_and_those_of_a_former_backend_leave_the_home(settings: 
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(WORDS[0])
-        runtime = Runtime(settings, workers.queue, workers.board)
+        runtime = Runtime(settings, workers.queue, workers.health)
         workers.stop()
         keep_house(runtime, "main")
         runtime.close()

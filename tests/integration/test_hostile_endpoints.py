@@ -150,8 +150,8 @@ def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(
             workers.mark("memory/a.md")
             wait_until(lambda: workers.finds("heron"))
             wait_until(workers.complete, timeout=200)
-            wait_until(lambda: sum(one.requests for one in workers.board.usage("*")) >= server.requests)
-            [usage] = workers.board.usage("main")
+            wait_until(lambda: sum(one.requests for one in workers.health.usage("*")) >= server.requests)
+            [usage] = workers.health.usage("main")
             assert (usage.inputs, usage.requests - usage.failed) == (1, 1)
             assert usage.tokens < 100
             wait_until(lambda: not workers.conditions())

@@ -16,7 +16,7 @@ from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from tests.model_hub import ModelHub
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.tiny_model import write_model
 
@@ -136,7 +136,7 @@ def asked(home: Path, server: EmbeddingServer, words: str) -> str:
     """Return what a search of the service sent."""
     before = server.requests
     settings = load(home=str(home)).settings
-    with running(settings, QuietBoard()) as service:
+    with running(settings, QuietHealth()) as service:
         answer = service.post("/v1/search", json={"query": words}).json()
     assert answer["mode"] == "hybrid"
     (sent,) = server.log[before].inputs

@@ -15,7 +15,7 @@ from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import Settings
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running
 from tests.storing import document, key
 from tests.written_index import with_agents, write_index
@@ -47,7 +47,7 @@ def sign(role: str, *, silent_seconds: float) -> ProcessState:
 
 
 def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: Store) -> None:
-    class HealthStore(QuietBoard):
+    class ScriptedHealth(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
             return Pending(documents=3, running=1, oldest_at=time.time() - 7)
 
@@ -57,7 +57,7 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
         def conditions(self, agent: str) -> tuple[Condition, ...]:
             return (Condition(ConditionCode.FOLDER_UNLISTABLE, "/ws", 5.0, {"error": "cannot be read"}),)
 
-    with running(settings, HealthStore()) as client:
+    with running(settings, ScriptedHealth()) as client:
         answer = client.get("/v1/queue").json()
     [agent] = answer["agents"]
     assert abs(answer["at"] - time.time()) < 30
@@ -73,11 +73,11 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
 
 
 def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, store: Store) -> None:
-    class HealthStore(QuietBoard):
+    class ScriptedHealth(QuietHealth):
         def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
-    with running(settings, HealthStore()) as client:
+    with running(settings, ScriptedHealth()) as client:
         [agent] = client.get("/v1/queue").json()["agents"]
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
     [trouble] = agent["troubles"]
@@ -91,7 +91,7 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
 def test_a_queue_that_takes_nothing_new_is_reported_and_no_process_called_silent(
     settings: Settings, store: Store
 ) -> None:
-    class HealthStore(QuietBoard):
+    class ScriptedHealth(QuietHealth):
         def processes(self) -> tuple[ProcessState, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
@@ -105,7 +105,7 @@ def test_a_queue_that_takes_nothing_new_is_reported_and_no_process_called_silent
                 writable=False,
             )
 
-    with running(settings, HealthStore()) as client:
+    with running(settings, ScriptedHealth()) as client:
         [agent] = client.get("/v1/queue").json()["agents"]
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
         page = client.get("/metrics").text
@@ -133,7 +133,7 @@ def test_a_commit_changes_the_revision_and_the_counts_and_nothing_else_does(sett
 
 
 def test_an_index_that_is_missing_or_damaged_and_a_queue_that_is_away_are_answers(settings: Settings) -> None:
-    class Away(QuietBoard):
+    class Away(QuietHealth):
         def pending(self, agent: str) -> Pending | None:
             return None
 

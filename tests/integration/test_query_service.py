@@ -21,7 +21,7 @@ from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import ConditionCode
 from schemas.errors import UserError
 from schemas.settings import Settings
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_document, write_index, writer_of
@@ -238,7 +238,7 @@ def test_the_token_for_metrics_opens_everybodys_numbers_and_nothing_else(two_age
 def test_beyond_loopback_nothing_listens_without_tokens(settings: Settings):
     service = settings.service.model_copy(update={"host": "0.0.0.0", "port": 0})
     with pytest.raises(UserError, match=r"refusing to listen on 0\.0\.0\.0 without tokens"):
-        serve(settings.model_copy(update={"service": service}), QuietBoard())
+        serve(settings.model_copy(update={"service": service}), QuietHealth())
 
 
 def test_a_port_in_use_is_one_sentence(settings: Settings):
@@ -248,7 +248,7 @@ def test_a_port_in_use_is_one_sentence(settings: Settings):
         port = taken.getsockname()[1]
         service = settings.service.model_copy(update={"port": port})
         with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
-            serve(settings.model_copy(update={"service": service}), QuietBoard())
+            serve(settings.model_copy(update={"service": service}), QuietHealth())
 
 
 def test_generations_flip_under_load_without_a_failed_search(settings: Settings, notes: Path, http: httpx.Client):

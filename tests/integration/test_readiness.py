@@ -109,35 +109,35 @@ def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, bro
 
 
 @pytest.fixture
-def board(client: redis.Redis, keys: Keys) -> HealthStore:
+def health(client: redis.Redis, keys: Keys) -> HealthStore:
     return HealthStore(client, keys)
 
 
-def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: HealthStore, settings: Settings) -> None:
+def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(health: HealthStore, settings: Settings) -> None:
     with Heartbeat(settings, "watch", Pulses(), beat_seconds=0.05):
-        [first] = board.processes()
+        [first] = health.processes()
         assert (first.role, first.stuck) == ("watch", ())
-        wait_until(lambda: board.processes()[0].heard_at > first.heard_at + 0.05)
-    assert board.processes() == []
+        wait_until(lambda: health.processes()[0].heard_at > first.heard_at + 0.05)
+    assert health.processes() == []
 
 
-def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: HealthStore, settings: Settings) -> None:
+def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(health: HealthStore, settings: Settings) -> None:
     pulses = Pulses(stalled_after_seconds=0.0)
     pulse = pulses.of("hand-over")
     with Heartbeat(settings, "watch", pulses, beat_seconds=0.05):
-        assert build_status(settings, board).ok
+        assert build_status(settings, health).ok
         pulse.busy("hands over to the queue")
-        status = wait_until(lambda: None if (found := build_status(settings, board)).ok else found)
+        status = wait_until(lambda: None if (found := build_status(settings, health)).ok else found)
         assert [process.condition for process in status.processes] == ["stuck"]
         [trouble] = [one for one in status.agents[0].troubles if one.part == "watch"]
         assert trouble.code == ConditionCode.PROCESS_STUCK
         assert "hand-over" in str(trouble.params["threads"])
         pulse.idle()
-        wait_until(lambda: build_status(settings, board).ok)
+        wait_until(lambda: build_status(settings, health).ok)
 
 
 def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
-    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, client: redis.Redis, health: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}
@@ -152,9 +152,9 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
     monkeypatch.setattr("workers.actors.index_turn", index)
     with Workers(settings, timing=Timing(heartbeat=0.05)) as workers:
         workers.mark("memory/a.md")
-        heard = wait_until(lambda: next(iter(board.processes()), None)).heard_at
-        wait_until(lambda: (beat := board.processes()[0]).heard_at > heard + 1.5 and not beat.stuck)
+        heard = wait_until(lambda: next(iter(health.processes()), None)).heard_at
+        wait_until(lambda: (beat := health.processes()[0]).heard_at > heard + 1.5 and not beat.stuck)
         go_on.set()
-        wait_until(lambda: any("index_pending of main" in one for one in board.processes()[0].stuck))
+        wait_until(lambda: any("index_pending of main" in one for one in health.processes()[0].stuck))
         stay.set()
-        wait_until(lambda: not board.processes()[0].stuck)
+        wait_until(lambda: not health.processes()[0].stuck)

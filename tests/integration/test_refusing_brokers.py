@@ -70,7 +70,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 ) -> None:
     refused = at(settings, WRONG.format(guarded))
     side = open_broker(refused, answer_seconds=IMPATIENT_SECONDS)
-    reader = side.board
+    reader = side.health
     assert reader.pending("main") is None
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)

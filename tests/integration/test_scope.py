@@ -16,7 +16,7 @@ from memory.documents.note_facts import NoteFacts
 from schemas.ports import Pending
 from schemas.settings import Settings
 from tests.commanding import CommandLine
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.serving import running, search
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
@@ -36,7 +36,7 @@ NOTHING: dict[str, Any] = {
 }
 
 
-class Busy(QuietBoard):
+class Busy(QuietHealth):
     """A queue that has work for everybody."""
 
     def pending(self, agent: str) -> Pending | None:

@@ -143,9 +143,9 @@ def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
 
 
 def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys) -> None:
-    board = HealthStore(client, keys)
-    board.report(ConditionCode.STORE_FULL, agent="main", error=f"redis://:{PASSWORD}@localhost")
-    [trouble] = board.conditions("main")
+    health = HealthStore(client, keys)
+    health.report(ConditionCode.STORE_FULL, agent="main", error=f"redis://:{PASSWORD}@localhost")
+    [trouble] = health.conditions("main")
     assert trouble.params == {"error": "redis://:[redacted:password]@localhost"}
 
 

@@ -57,15 +57,15 @@ def serving(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoo
 
 
 @pytest.fixture
-def http(remote: Settings, serving: BrokerCoordination, board: HealthStore) -> Iterator[httpx.Client]:
+def http(remote: Settings, serving: BrokerCoordination, health: HealthStore) -> Iterator[httpx.Client]:
     """The service, a process of its own as far as the broker can tell."""
-    with running(remote, board, coordinate=serving) as client:
+    with running(remote, health, coordinate=serving) as client:
         wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
         yield client
 
 
 @pytest.fixture
-def board(client: Any, keys: Any) -> HealthStore:
+def health(client: Any, keys: Any) -> HealthStore:
     return HealthStore(client, keys)
 
 

@@ -81,7 +81,7 @@ def test_a_swapped_model_costs_each_text_once_and_a_question_now_and_then(
         assert provider_of(remote, remote.agents[0]).name == "openai", "no takeover"
         assert server.inputs - before <= NOTES + 10
 
-        with coordinating(remote) as shared, running(remote, workers.board, coordinate=shared) as client:
+        with coordinating(remote) as shared, running(remote, workers.health, coordinate=shared) as client:
             answer = search(client, "heron kingfisher")
         assert answer["mode"] == "keyword"
         assert "32 dimensions" in answer["degraded"][0]
@@ -117,7 +117,7 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
             assert reader.meta("dimensions") == "32"
         wait_until(lambda: not workers.conditions())
         assert fingerprint_of(remote, agent) == anew, "all processes go on with the new width"
-        with coordinating(remote) as shared, running(remote, workers.board, coordinate=shared) as client:
+        with coordinating(remote) as shared, running(remote, workers.health, coordinate=shared) as client:
             assert wait_until(lambda: search(client, "heron")["mode"] == "hybrid")
 
 

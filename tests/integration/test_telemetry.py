@@ -63,7 +63,7 @@ def trace_of(span: ReadableSpan) -> int:
 
 def hand_over(workers: Workers, *paths: str) -> None:
     """As the producers do it."""
-    made = Dispatcher({}, workers.queue, workers.board, Tailer({}, {}, lambda _: None), on_recovered=lambda: None)
+    made = Dispatcher({}, workers.queue, workers.health, Tailer({}, {}, lambda _: None), on_recovered=lambda: None)
     made.start()
     made.submit("main", [key(path) for path in paths])
     made.stop()

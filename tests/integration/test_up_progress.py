@@ -26,7 +26,7 @@ def several(settings: Settings, tmp_path: Path) -> Settings:
 
 
 def progress_of(settings: Settings) -> Progress:
-    return Progress(settings, open_broker(settings).board)
+    return Progress(settings, open_broker(settings).health)
 
 
 def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
@@ -72,7 +72,7 @@ def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported
         for number in range(2):
             (folder / f"{number}.md").write_text(f"Note {number} of {name}.\n")
         write_index(several, name, vectors=False).close()
-        Workers(several).board.report(
+        Workers(several).health.report(
             ConditionCode.PROVIDER_FAILS, agent=name, subject="stub", error="it does not answer"
         )
     agents = [agent.model_copy(update={"provider": provider}) for agent in several.agents]

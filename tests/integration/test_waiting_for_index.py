@@ -221,7 +221,7 @@ def endure_an_outage(home: Path) -> None:
             now[0] += hold.seconds if hold is not None else 0.1
         limiter.report(Transient("Connection refused"))
         side.queue.may_retry(EMBED_PENDING, "main", VECTORS_QUEUE, job="of an earlier run", seconds=9_000)
-        side.board.report(ConditionCode.PROVIDER_FAILS, agent="main", subject="openai", error="Connection refused")
+        side.health.report(ConditionCode.PROVIDER_FAILS, agent="main", subject="openai", error="Connection refused")
         side.client.close()
 
 

@@ -1,4 +1,4 @@
-"""Workers whose provider, disk or index fails them: said on the board, nothing lost, and it goes on."""
+"""Workers whose provider, disk or index fails them: reported in health, nothing lost, and it goes on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_refused_key_leaves_keywords_and_vectors_come_when_it_is_accepted(
         server.recover()
         provider = provider_of(remote, remote.agents[0]).provider
         assert provider is not None
-        workers.board.take_step(provider.account, provider.model, "forget")
+        workers.health.take_step(provider.account, provider.model, "forget")
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
 
@@ -98,7 +98,7 @@ def test_an_unexpected_error_is_reported_and_retried_ever_more_rarely(
         workers.mark(*paths)
         wait_until(lambda: len(pauses) >= 3)
         assert pauses[:3] == [(INDEX_PENDING, 2.0), (INDEX_PENDING, 4.0), (INDEX_PENDING, 8.0)]
-        [failed] = workers.board.conditions("main")
+        [failed] = workers.health.conditions("main")
         assert (failed.code, failed.subject) == (ConditionCode.JOB_FAILED, "index_pending live")
         assert "ZeroDivisionError" in str(failed.params["error"])
         wait_until(lambda: workers.waiting() == Waiting(live=3, backfill=0, running=0))
@@ -117,7 +117,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
         workers.note("memory/note.md", "the kettle")
 
         def told() -> AgentStatus | None:
-            [agent] = build_status(remote, workers.board).agents
+            [agent] = build_status(remote, workers.health).agents
             return agent if agent.endpoint is not None and agent.endpoint.condition != "ok" else None
 
         status = wait_until(told)
@@ -126,7 +126,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
         assert server.url in str(status.endpoint.reason)
         server.open.set()
         wait_until(lambda: workers.complete() and told() is None)
-        assert build_status(remote, workers.board).ok
+        assert build_status(remote, workers.health).ok
 
 
 # No space, and no owner

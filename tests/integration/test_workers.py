@@ -59,7 +59,7 @@ def on_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnRead], None]:
 def jobs(workers: Workers, actor: str) -> int:
     """Stop the workers; return how many jobs of an actor they ran."""
     workers.stop()
-    return sum(count.number for count in workers.board.counters.read() if count.labels[:1] == (actor,))
+    return sum(count.number for count in workers.health.counters.read() if count.labels[:1] == (actor,))
 
 
 class Gate:

@@ -11,7 +11,7 @@ from memory.backends.registry import with_absent_backends
 from memory.status.home import build_status
 from schemas.settings import Settings
 from schemas.status import Status
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.written_index import write_index
 
 INSTALLED = {"command": "sh"}
@@ -33,7 +33,7 @@ STATES: dict[str, tuple[dict[str, Any], str, tuple[str, str] | None]] = {
 def status_of(settings: Settings, agent: dict[str, Any]) -> Status:
     whole = Settings.model_validate({"home": settings.home, "agents": [{**agent, "provider": "none"}]})
     write_index(whole).close()
-    return with_absent_backends(whole, build_status(whole, QuietBoard()))
+    return with_absent_backends(whole, build_status(whole, QuietHealth()))
 
 
 @pytest.mark.parametrize(("agent", "failure", "expected"), STATES.values(), ids=STATES)

@@ -23,14 +23,14 @@ from schemas.ports import Event, Pending, PendingReader
 from schemas.search import SearchRequest
 from schemas.settings import Settings
 from schemas.status import Availability
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.without_fts5 import without_fts5
 from tests.written_index import write_index
 
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
 
-class ScriptedBoard(QuietBoard):
+class ScriptedHealth(QuietHealth):
     """A queue that says what a test tells it to."""
 
     def __init__(self, pending: Pending | None = None) -> None:
@@ -113,13 +113,13 @@ def test_citations_are_on_or_off_or_for_private_sessions(
 def test_what_is_behind_is_said(settings: Settings, opened: Opening):
     (settings.agents[0].workspace / "memory" / "new.md").write_text("The dentist wrote.\n", "utf-8")
     write_index(settings, vectors=False)
-    board = ScriptedBoard(Pending(documents=3, oldest_at=time.time() - 5))
-    manager = opened(board)
+    health = ScriptedHealth(Pending(documents=3, oldest_at=time.time() - 5))
+    manager = opened(health)
     pending = manager.search(SearchRequest(query="dentist", wait_ms=0)).pending
     assert (pending.documents, pending.vectors) == (3, 1)
     assert pending.oldest_seconds == pytest.approx(5, abs=2)
 
-    board.state = None
+    health.state = None
     unknown = manager.search(SearchRequest(query="dentist"))
     assert unknown.results
     assert ConditionCode.QUEUE_UNREACHABLE in [one.code for one in unknown.conditions]
@@ -141,12 +141,12 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
         def ask(self, event: Event, timeout_seconds: float) -> bool:
             assert event == Event(kind="flush", agent="main")
             self.asked += 1
-            board.state = Pending()
+            health.state = Pending()
             return True
 
     write_derived(settings.home / WATCH_STATE_PATH, {"main": {"mode": "events", **this_process()}})
-    board, inbox = ScriptedBoard(Pending()), Inbox()
-    manager = opened(board, inbox)
+    health, inbox = ScriptedHealth(Pending()), Inbox()
+    manager = opened(health, inbox)
     for state, wait_ms, asked in (
         (Pending(), None, 0),
         (Pending(held_back=True), 0, 0),
@@ -154,7 +154,7 @@ def test_producers_are_asked_only_while_they_hold_something_back(settings: Setti
         (Pending(documents=1), None, 2),
         (Pending(), 1_000, 3),
     ):
-        board.state = state
+        health.state = state
         assert manager.search(SearchRequest(query="dentist", wait_ms=wait_ms)).results
         assert inbox.asked == asked
 
@@ -172,13 +172,13 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(opened: Opening
         assert status.conditions == answer.conditions
         assert not status.text_search.available
         assert [trouble.part for trouble in status.troubles] == ["keywords"]
-    manager = opened(ScriptedBoard(Pending()))
+    manager = opened(ScriptedHealth(Pending()))
     again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
     assert (again.mode, again.degraded) == ("hybrid", ())
     assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
 
 
-class Hanging(QuietBoard):
+class Hanging(QuietHealth):
     """A broker that does not answer while a test runs."""
 
     def __init__(self, release: threading.Event) -> None:
@@ -231,7 +231,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(opened: Opening
 
 
 def test_waiting_for_pending_documents_leaves_time_to_search(opened: Opening):
-    manager = opened(ScriptedBoard(Pending(documents=1)), timeout_ms=8000)
+    manager = opened(ScriptedHealth(Pending(documents=1)), timeout_ms=8000)
     answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
     assert answer.degraded == ()

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from memory.service.agents import ServedAgents
 from schemas.settings import Qmd, Settings
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.waiting import wait_until
 from tests.written_index import with_agents, write_index
 
@@ -32,7 +32,7 @@ def several(settings: Settings) -> Settings:
 
 @pytest.fixture
 def agents(several: Settings) -> Iterator[ServedAgents]:
-    made = ServedAgents(several, pending=QuietBoard(), inbox=None)
+    made = ServedAgents(several, pending=QuietHealth(), inbox=None)
     yield made
     made.close()
 
@@ -68,7 +68,7 @@ def test_a_start_opens_the_last_used_agents_and_logs_in_one_line_what_is_not_wel
         (tmp_path / name).mkdir()
         made.append({"id": name, "workspace": tmp_path / name, "provider": "none", **more})
     several = Settings.model_validate({"home": settings.home, "agents": made})
-    started = ServedAgents(several, pending=QuietBoard(), inbox=None)
+    started = ServedAgents(several, pending=QuietHealth(), inbox=None)
     with capture_logs() as logs:
         started.warm_up()
     started.close()
@@ -87,7 +87,7 @@ def test_a_backend_updates_its_index_when_that_of_recalld_changed(several: Setti
     qmd = {"backend": "qmd", "qmd": {"command": str(command), "update": {"debounce_seconds": 0}}}
     agents = [{**agent.model_dump(), **qmd} for agent in several.agents]
     served = ServedAgents(
-        Settings.model_validate({"home": several.home, "agents": agents}), pending=QuietBoard(), inbox=None
+        Settings.model_validate({"home": several.home, "agents": agents}), pending=QuietHealth(), inbox=None
     )
 
     def updates() -> int:
@@ -110,7 +110,7 @@ def test_a_backend_updates_its_index_when_that_of_recalld_changed(several: Setti
 def test_a_backend_that_fails_makes_its_agent_not_ok(settings: Settings) -> None:
     write_index(settings).close()
     agent = settings.agents[0].model_copy(update={"backend": "qmd", "qmd": Qmd(problem="qmd.command is 3")})
-    served = ServedAgents(settings.model_copy(update={"agents": (agent,)}), pending=QuietBoard(), inbox=None)
+    served = ServedAgents(settings.model_copy(update={"agents": (agent,)}), pending=QuietHealth(), inbox=None)
     status = served.status(["main"], deep=False)
     served.close()
     assert not status.ok

@@ -15,7 +15,7 @@ from memory.store.options import StoreOptions
 from recalld.runs.status import status_lines
 from schemas.settings import Settings
 from schemas.status import IndexCounts
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.storing import document, key, vector
 from tests.written_index import write_index
 
@@ -35,7 +35,7 @@ def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspac
     assert state.begun_at == pytest.approx(time.time(), abs=60)
     assert state.eta_seconds is not None
 
-    answer = build_status(settings, QuietBoard())
+    answer = build_status(settings, QuietHealth())
     assert answer.agents[0].index.files == 4, "the old one answers"
     assert answer.agents[0].index.build == state.model_copy(update={"eta_seconds": None}), "no rate is known"
     lines = "\n".join(status_lines(answer.model_dump(mode="json", by_alias=True, exclude_none=True)))

@@ -25,13 +25,13 @@ from schemas.documents import DocumentKey
 from schemas.ports import Pending
 from schemas.settings import AgentSettings, Settings, Sync
 from schemas.status import AgentStatus, DiskState
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.written_index import write_index
 
 HELD = Pending(held_back=True)
 
 
-class Board(QuietBoard):
+class ScriptedHealth(QuietHealth):
     def __init__(self, pending: Pending | None, conditions: Sequence[Condition] = ()) -> None:
         self._pending, self._conditions = pending, conditions
 
@@ -42,7 +42,7 @@ class Board(QuietBoard):
         return self._conditions
 
 
-def look(settings: Settings, board: Board, *, queue_expected: bool = True, deep: bool = False) -> AgentStatus:
+def look(settings: Settings, health: ScriptedHealth, *, queue_expected: bool = True, deep: bool = False) -> AgentStatus:
     agent = settings.agents[0]
     generations = Generations.of(settings, agent.id)
     reader = SharedReader(generations)
@@ -50,7 +50,7 @@ def look(settings: Settings, board: Board, *, queue_expected: bool = True, deep:
         files=AgentFiles.of(settings, agent),
         generations=generations,
         lease=reader.lease,
-        pending=board,
+        pending=health,
         queue_expected=queue_expected,
     )
     try:
@@ -80,11 +80,11 @@ def test_status_is_green_while_notes_are_written_and_deleted(
     (memory / "deleted.md").unlink()
     (memory / "new.md").write_text("a new note\n", "utf-8")
 
-    unwatched = look(settings, Board(pending))
+    unwatched = look(settings, ScriptedHealth(pending))
     assert (unwatched.ok, differing(unwatched.disk)) == (False, (0, 1, 1, 1))
     assert [trouble.code for trouble in unwatched.troubles] == [ConditionCode.DOCUMENTS_UNQUEUED]
     watch(home)
-    status = look(settings, Board(pending))
+    status = look(settings, ScriptedHealth(pending))
     assert (status.ok, differing(status.disk), status.troubles) == (True, (3, 0, 0, 0), ())
 
 
@@ -161,7 +161,7 @@ def test_status_is_not_ok_exactly_if_a_condition_says_why(
         if mode is not None:
             watch(home, mode)
 
-        status = look(settings, Board(pending, reported), queue_expected=queue_expected, deep=deep)
+        status = look(settings, ScriptedHealth(pending, reported), queue_expected=queue_expected, deep=deep)
 
         assert status.ok is not bool(status.troubles)
         lost = status.disk.missing + status.disk.stale + status.disk.vanished

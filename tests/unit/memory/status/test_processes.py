@@ -5,10 +5,10 @@ from __future__ import annotations
 from memory.status.processes import known_processes, outdated_conditions, process_conditions
 from schemas.conditions import Condition, ConditionCode
 from schemas.status import OutdatedState, ProcessState
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 
 
-class Looks(QuietBoard):
+class Looks(QuietHealth):
     """A queue whose processes are other ones at each look."""
 
     def __init__(self, *looks: tuple[ProcessState, ...]) -> None:

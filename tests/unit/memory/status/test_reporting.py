@@ -21,11 +21,11 @@ from schemas.documents import DocumentKey
 from schemas.ports import Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState
-from tests.quiet_board import QuietBoard
+from tests.quiet_health import QuietHealth
 from tests.written_index import write_index
 
 
-class ScriptedBoard(QuietBoard):
+class ScriptedHealth(QuietHealth):
     def __init__(self, pending: Pending | None, troubles: tuple[Condition, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
         self.state: EndpointStatus | None = None
@@ -54,7 +54,7 @@ QUIET = Pending()
 @pytest.fixture
 def look(settings: Settings) -> Look:
     def look(pending: Pending | None = QUIET, *, troubles=(), deep: bool = False) -> AgentStatus:
-        [agent] = build_status(settings, ScriptedBoard(pending, troubles), deep=deep).agents
+        [agent] = build_status(settings, ScriptedHealth(pending, troubles), deep=deep).agents
         return agent
 
     return look
@@ -110,7 +110,7 @@ def test_settings_that_ask_for_another_index_or_provider_than_there_is_are_a_tro
 ):
     write_index(settings)
     agent = settings.agents[0].model_copy(update={"provider": provider})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), ScriptedBoard(Pending())).agents
+    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), ScriptedHealth(Pending())).agents
     assert (status.ok, [trouble.part for trouble in status.troubles]) == (False, [part])
     assert status.provider_reason
 
@@ -167,13 +167,13 @@ def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
 
 
 def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settings: Settings):
-    board = ScriptedBoard(QUIET)
-    board.spent["main", False] = [
+    health = ScriptedHealth(QUIET)
+    health.spent["main", False] = [
         Usage("openai", "text-embedding-3-small", requests=68, failed=2, inputs=9000, tokens=5_000_000),
         Usage("openai", "nobody-s-model", requests=1, inputs=1, tokens=10),
     ]
-    board.spent["main", True] = [Usage("openai", "text-embedding-3-small", requests=8, inputs=90, tokens=500_000)]
-    [status] = build_status(settings, board).agents
+    health.spent["main", True] = [Usage("openai", "text-embedding-3-small", requests=8, inputs=90, tokens=500_000)]
+    [status] = build_status(settings, health).agents
 
     known, unknown = status.usage
     assert (known.provider, known.model) == ("openai", "text-embedding-3-small")
@@ -186,20 +186,20 @@ def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settin
 
 
 def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: Settings, tmp_path: Path):
-    board = ScriptedBoard(QUIET)
-    board.spent["*", False] = [Usage("openai", "text-embedding-3-small", requests=3)]
+    health = ScriptedHealth(QUIET)
+    health.spent["*", False] = [Usage("openai", "text-embedding-3-small", requests=3)]
     second = settings.agents[0].model_copy(update={"id": "second", "workspace": tmp_path})
     both = settings.model_copy(update={"agents": (settings.agents[0], second)})
 
-    whole = build_status(both, board)
+    whole = build_status(both, health)
     assert [usage.total.requests for usage in whole.usage] == [3]
-    assert whole_status(both, whole.agents[:1], board, sizes=home_sizes(both, board)).usage == ()
-    assert build_status(settings, board).usage == (), "one agent is everybody: it is said there"
+    assert whole_status(both, whole.agents[:1], health, sizes=home_sizes(both, health)).usage == ()
+    assert build_status(settings, health).usage == (), "one agent is everybody: it is said there"
 
 
 def test_an_endpoint_that_refuses_is_a_trouble(settings: Settings):
-    board = ScriptedBoard(QUIET)
-    board.state = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused")
-    [agent] = build_status(settings, board).agents
+    health = ScriptedHealth(QUIET)
+    health.state = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused")
+    [agent] = build_status(settings, health).agents
     assert (agent.ok, [trouble.code for trouble in agent.troubles]) == (False, [ConditionCode.PROVIDER_REFUSES])
-    assert agent.endpoint == board.state
+    assert agent.endpoint == health.state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schemas.ports import FleetNumbers, Pending, PendingReader
 
 
-class QuietBoard(PendingReader):
+class QuietHealth(PendingReader):
     """A reader of that queue. Tests override what they are about."""
 
     def pending(self, agent: str) -> Pending | None:
