@@ -233,10 +233,25 @@ def claude_code_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False,
 
 
 def codex_transcript(
-    turns: int = 8, *, seed: int = 1, bare: bool = False, events_only: bool = False, old: bool = False
+    turns: int = 8,
+    *,
+    seed: int = 1,
+    bare: bool = False,
+    events_only: bool = False,
+    completed: bool = False,
+    old: bool = False,
+    **fields: Any,
 ) -> bytes:
-    """A rollout: with `events_only` without message items, with `old` of bare items as before September 2025."""
-    meta = {"id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/srv/u/{UNSAID}", "instructions": None}
+    """A rollout: with `events_only` without message items, with `completed` of versions from 0.147 on, with `old` of
+    bare items as before September 2025. `fields` are those of its first line.
+    """
+    meta = {
+        "id": _identifier(seed),
+        "timestamp": _iso(BEGUN),
+        "cwd": f"/srv/u/{UNSAID}",
+        "instructions": None,
+        **fields,
+    }
     lines: list[dict[str, Any]] = [meta if old else _codex_line("session_meta", meta, BEGUN)]
 
     def item(payload: dict[str, Any], at: datetime) -> None:
@@ -262,10 +277,12 @@ def codex_transcript(
                 item(payload, said.at)
             event({"type": "agent_reasoning", "text": f"{UNSAID} thoughts"}, said.at)
             event({"type": "token_count", "info": {"total": 1}}, said.at)
+        # Items come before the events of a user, and after those of the assistant.
+        events = [_codex_completed(said) if completed else _codex_event(said)]
         if not events_only:
-            item(_codex_item(said.role, said.text), said.at)
-        kind = "user_message" if said.role == "user" else "agent_message"
-        event({"type": kind, "message": said.text}, said.at)
+            events.insert(said.role == "assistant", _codex_item(said.role, said.text))
+        for payload in events:
+            (item if payload["type"] == "message" else event)(payload, said.at)
     if not bare and not old:
         half = len(lines) // 2
         lines[half:half] = [
@@ -415,6 +432,16 @@ def _codex_line(kind: str, payload: dict[str, Any], at: datetime) -> dict[str, A
 def _codex_item(role: str, text: str) -> dict[str, Any]:
     kind = "output_text" if role == "assistant" else "input_text"
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def _codex_event(said: SaidMessage) -> dict[str, Any]:
+    return {"type": "user_message" if said.role == "user" else "agent_message", "message": said.text}
+
+
+def _codex_completed(said: SaidMessage) -> dict[str, Any]:
+    kind, block = ("UserMessage", "text") if said.role == "user" else ("AgentMessage", "Text")
+    item = {"type": kind, "id": "i", "content": [{"type": block, "text": said.text}]}
+    return {"type": "item_completed", "thread_id": "t", "turn_id": "u", "item": item}
 
 
 def _codex_message(role: str, text: str, at: datetime) -> dict[str, Any]:

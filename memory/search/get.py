@@ -94,7 +94,7 @@ def _from_index(agent: AgentSettings, index: SharedReader, key: DocumentKey, req
 def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[[RawLine, bool], str]:  # noqa: A002
     """Return the `text_of` of a transcript in this format; None recognizes it.
 
-    A line without a message is empty. Lines above a page are parsed only until the format is settled.
+    A line without a message is empty. A line above a page is parsed only if the format needs it.
     """
     # Most processes never open a transcript.
     from memory.transcripts.interpreter import Interpreter

@@ -4,11 +4,17 @@
     {"timestamp": ..., "type": "response_item", "payload": {"type": "message", "role": "user",
      "content": [{"type": "input_text", "text": ...}]}}
     {"timestamp": ..., "type": "event_msg", "payload": {"type": "agent_message", "message": ...}}
+    {"timestamp": ..., "type": "event_msg", "payload": {"type": "item_completed", "thread_id": ...,
+     "item": {"type": "UserMessage | AgentMessage | Plan", "content": [{"type": "text", "text": ...}]}}}
     {"timestamp": ..., "type": "compacted", "payload": {...}}
 
-Two logs of one conversation are interleaved: response items and event messages. Only the log of the file's first
-message line is read. Rollouts of before September 2025 hold bare response items below a first line
-{"id", "timestamp", "instructions", "git"}.
+Up to three logs of one conversation are interleaved: response items, event messages and, from version 0.147 on,
+completed items. A message is read where it comes first, and its copies in the other logs are not. Rollouts of before
+September 2025 hold bare response items below a first line {"id", "timestamp", "instructions", "git"}.
+
+The rollout of a sub-agent names its kind in `source` of its first `session_meta`. With `forked_from_id` there, or with
+the parent's `session_meta` below, a copy of the parent's history follows. The sub-agent's first turn ends the copy: ids
+are UUIDs of version 7, which sort by time, so the ids of its turns are not below the id of its thread.
 """
 
 from __future__ import annotations
@@ -18,7 +24,9 @@ import re
 from typing import Any
 
 from memory.transcripts.transcript_format import (
+    AGENT,
     ASSISTANT,
+    SUBAGENT,
     USER,
     Entry,
     Facts,
@@ -27,6 +35,7 @@ from memory.transcripts.transcript_format import (
     Wordless,
     between,
     kind_of,
+    mark_of,
     names,
     texts_of,
     time_of,
@@ -72,27 +81,55 @@ _SPOKEN_BEFORE = "<source>transcript_tail_flush</source>"
 _BROWSER_COMMENTS = "# Browser comments:"
 _COMMENT = re.compile(r"^Comment:[ \t]*\n(.*?)(?=^#{1,2} |^<in-app-browser-context|\Z)", re.DOTALL | re.MULTILINE)
 
-_TEXT_BLOCKS = frozenset(("input_text", "output_text", "text"))
+_TEXT_BLOCKS = frozenset(("input_text", "output_text", "text", "Text"))
 
-_KNOWN_LINES = frozenset(("session_meta", "turn_context", "world_state", "inter_agent_communication_metadata"))
+_KNOWN_LINES = frozenset(
+    names("""
+    inter_agent_communication inter_agent_communication_metadata session_meta token_usage_record turn_context
+    world_state
+    """)
+)
 _LINES = frozenset((*_KNOWN_LINES, "response_item", "event_msg", "compacted"))
 
 _KNOWN_ITEMS = frozenset(
     names("""
-    compaction compaction_summary context_compaction custom_tool_call custom_tool_call_output function_call
-    function_call_output ghost_snapshot image_generation_call local_shell_call local_shell_call_output other reasoning
-    tool_search_call tool_search_output web_search_call
+    additional_tools agent_message compaction compaction_summary compaction_trigger context_compaction
+    custom_tool_call custom_tool_call_output function_call function_call_output ghost_snapshot image_generation_call
+    local_shell_call local_shell_call_output other reasoning tool_search_call tool_search_output web_search_call
     """)
 )
 
-#: The fact with the log to read. A file's first message line settles it.
-_LOG = "log"
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+
 _ITEMS = "response_item"
 _EVENTS = "event_msg"
+_COMPLETED = "item_completed"
+
+#: Types of messages among events, and among completed items, with the role that speaks.
+_EVENT_ROLES = {"user_message": "user", "agent_message": "assistant"}
+_COMPLETED_ROLES = {"UserMessage": "user", "AgentMessage": "assistant", "Plan": "assistant"}
+
+#: Tags around a plan, which is a completed item of its own beside the message that holds it.
+_PLAN_TAG = re.compile(r"</?proposed_plan>")
+
+#: The fact with the id of a sub-agent's thread, empty for a thread of a person.
+_THREAD = "thread"
+#: The fact that a thread only reviews another one: its prompts repeat that thread.
+_REVIEWS = "reviews"
+#: The fact that lines are a copy of the parent's history.
+_COPIED = "copied"
+#: The fact that lists the messages read last: [digest, names of the logs that have it].
+_LATEST = "latest"
+
+#: Largest number of messages among which a copy in another log is looked for.
+_MOST_LATEST = 40
+
+#: Parts of lines that change facts.
+_CHANGING = (b'"message"', b'_message"', b'"item_completed"', b'"session_meta"', b'"task_started"')
 
 
 class CodexFormat(TranscriptFormat):
-    """Messages of user and assistant, from one of the two logs."""
+    """Messages of user and assistant, each from the log that has it first; of Agent and Subagent in a sub-agent's."""
 
     name = "codex"
 
@@ -110,11 +147,15 @@ class CodexFormat(TranscriptFormat):
             if kind == "message" or kind in _KNOWN_ITEMS:
                 return _item(entry, entry, facts)
             return Wordless.KNOWN if _is_bare_meta(entry) or "record_type" in entry else None
-        if kind == _ITEMS:
+        if kind == "session_meta":
+            _begin_thread(payload, facts)
+        elif _is_copied(payload, facts):
+            return Wordless.KNOWN
+        elif kind == _ITEMS:
             return _item(payload, entry, facts)
-        if kind == _EVENTS:
+        elif kind == _EVENTS:
             return _event(payload, entry, facts)
-        if kind == "compacted":
+        elif kind == "compacted":
             return Wordless.COMPACTED
         return Wordless.KNOWN if kind in _KNOWN_LINES else None
 
@@ -123,37 +164,77 @@ class CodexFormat(TranscriptFormat):
         kind = kind_of(entry)
         return f"{kind}/{kind_of(payload)}" if kind == _ITEMS and isinstance(payload, dict) else kind
 
-    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - any line may settle it
-        return _LOG not in facts
+    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - the line tells
+        return any(part in line for part in _CHANGING)
+
+
+def _begin_thread(meta: Entry, facts: Facts) -> None:
+    """Note whose thread the file holds; a sub-agent's may begin with a copy of its parent's history."""
+    thread, source = str(meta.get("id")), meta.get("source")
+    if _THREAD not in facts:
+        subagent = source.get("subagent") if isinstance(source, dict) else None
+        facts[_THREAD] = thread if subagent else ""
+        if subagent == {"other": "guardian"}:
+            facts[_REVIEWS] = True
+    if _UUID7.fullmatch(facts[_THREAD]) and (thread != facts[_THREAD] or meta.get("forked_from_id")):
+        facts[_COPIED] = True
+
+
+def _is_copied(payload: Entry, facts: Facts) -> bool:
+    """Return True for a line of the parent's history. The first turn of the sub-agent ends it."""
+    if payload.get("type") == "task_started" and str(payload.get("turn_id", "~")) >= facts.get(_THREAD, ""):
+        facts.pop(_COPIED, None)
+    return _COPIED in facts
 
 
 def _item(item: Entry, entry: Entry, facts: Facts) -> Message | Wordless | None:
     if item.get("type") != "message":
         return Wordless.KNOWN if kind_of(item) in _KNOWN_ITEMS else None
-    # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
-    if facts.setdefault(_LOG, _ITEMS) != _ITEMS:
+    metadata = entry.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("compaction_output"):
         return Wordless.KNOWN
-    return _message(item.get("role"), item.get("content"), entry)
+    return _message(item.get("role"), item.get("content"), entry, facts, log=_ITEMS)
 
 
 def _event(event: Entry, entry: Entry, facts: Facts) -> Message | Wordless:
-    kind = event.get("type")
-    if kind not in ("user_message", "agent_message"):
-        return Wordless.KNOWN
-    if facts.setdefault(_LOG, _EVENTS) != _EVENTS:
-        return Wordless.KNOWN
-    return _message("user" if kind == "user_message" else "assistant", event.get("message"), entry)
+    kind, completed = kind_of(event), event.get("item")
+    if kind == _COMPLETED and isinstance(completed, dict):
+        content = completed.get("text" if completed.get("type") == "Plan" else "content")
+        return _message(_COMPLETED_ROLES.get(kind_of(completed)), content, entry, facts, log=_COMPLETED)
+    return _message(_EVENT_ROLES.get(kind), event.get("message"), entry, facts, log=_EVENTS)
 
 
-def _message(role: Any, content: Any, entry: Entry) -> Message | Wordless:
-    texts = texts_of(content, _TEXT_BLOCKS)
-    if role == "user":
-        speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
+def _message(role: Any, content: Any, entry: Entry, facts: Facts, *, log: str) -> Message | Wordless:
+    texts = list(texts_of(content, _TEXT_BLOCKS))
+    is_subagents = bool(facts.get(_THREAD))
+    if role == "user" and _REVIEWS not in facts:
+        speaker, text = AGENT if is_subagents else USER, "\n".join(filter(None, map(_user_text, texts)))
+        parts = [text]
     elif role == "assistant":
-        speaker, text = ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
+        speaker, text = SUBAGENT if is_subagents else ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
+        # Other logs may have each block, and the plan in it, as a message of its own.
+        pieces = [_PLAN_TAG.split(block) for block in texts]
+        parts = [ASSISTANT_WRAPPERS.words("".join(piece[start::2])) for piece in pieces for start in (0, 1)]
     else:
         return Wordless.KNOWN
-    return Message(speaker, text, time_of(entry.get("timestamp")))
+    message = Message(speaker, text, time_of(entry.get("timestamp")))
+    # Bare items are the only log of their file.
+    return message if entry.get("payload") is None or _is_first(parts, facts, log=log) else Wordless.KNOWN
+
+
+def _is_first(parts: list[str], facts: Facts, *, log: str) -> bool:
+    """Return True unless another log has all of these parts of a message already; keep them for the logs to come."""
+    latest = facts.setdefault(_LATEST, [])
+    is_first = False
+    for digest in [mark_of("".join(part.split())) for part in parts if part]:
+        message = next((message for message in latest if message[0] == digest and log not in message), None)
+        if message is None:
+            latest.append([digest, log])
+            is_first = True
+        else:
+            message.append(log)
+    del latest[:-_MOST_LATEST]
+    return is_first
 
 
 def _user_text(text: str) -> str:

@@ -19,7 +19,7 @@ from memory.transcripts.packing import Packer, label
 from memory.transcripts.transcript_format import Message, Wordless
 
 #: Counted up when the same lines would give other chunks; part of the index fingerprint.
-TRANSCRIPT_VERSION = 2
+TRANSCRIPT_VERSION = 3
 
 #: The running digest of no lines.
 NO_LINES_DIGEST = bytes(DIGEST_BYTES).hex()

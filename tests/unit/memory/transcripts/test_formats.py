@@ -46,9 +46,12 @@ def said_in(data: bytes) -> list[tuple[str, str, float | None]]:
     return [(each.speaker, each.text, each.said_at) for each in read if isinstance(each, Message)]
 
 
-def expected(turns: int = 8, user: str = "User", assistant: str = "Assistant") -> list[tuple[str, str, float | None]]:
+def expected(
+    turns: int = 8, user: str = "User", assistant: str = "Assistant", *, seed: int = 1
+) -> list[tuple[str, str, float | None]]:
     return [
-        (user if each.role == "user" else assistant, each.text, each.at.timestamp()) for each in conversation(turns)
+        (user if each.role == "user" else assistant, each.text, each.at.timestamp())
+        for each in conversation(turns, seed=seed)
     ]
 
 
@@ -496,24 +499,71 @@ def test_words_in_a_queue_were_said_when_they_were_typed_and_a_queue_is_bounded(
     assert len(fold.state()) < 20_000
 
 
+#: Logs of a rollout: items and events, each of both alone, and both kinds of events.
+_LOGS = [
+    {"completed": completed, "events_only": events_only} for completed in (True, False) for events_only in (True, False)
+]
+
+
+def _turn(turn: str) -> bytes:
+    payload = {"type": "task_started", "turn_id": turn}
+    return json.dumps({"type": "event_msg", "payload": payload}).encode() + b"\n"
+
+
 class TestCodex:
-    def test_event_messages_are_read_where_there_are_no_message_items(self) -> None:
-        assert said_in(codex_transcript(events_only=True)) == expected()
+    @pytest.mark.parametrize("before", _LOGS)
+    @pytest.mark.parametrize("after", _LOGS)
+    def test_each_message_is_read_once_also_where_a_file_changes_its_logs(
+        self, before: dict[str, bool], after: dict[str, bool]
+    ) -> None:
+        first, second = codex_transcript(**before), codex_transcript(seed=2, **after)
+        assert said_in(first + second.partition(b"\n")[2]) == [*expected(), *expected(seed=2)]
+
+    def test_words_that_are_said_again_are_read_again(self) -> None:
+        lines = codex_transcript(1).partition(b"\n")[2]
+        assert said_in(lines * 3) == expected(1) * 3
+
+    @pytest.mark.parametrize("completed", [True, False])
+    @pytest.mark.parametrize("has_parents_meta", [True, False])
+    def test_a_subagents_conversation_is_between_agents_and_without_its_parents(
+        self, completed: bool, has_parents_meta: bool
+    ) -> None:
+        thread = "01a22110-1bc2-7291-be35-137211bbf883"
+        meta, _, turns = codex_transcript(
+            completed=completed, id=thread, forked_from_id="p", source={"subagent": {"thread_spawn": {"depth": 1}}}
+        ).partition(b"\n")
+        parents = codex_transcript(seed=2, completed=completed, id="01a22110-0000-7291-be35-137211bbf883")
+        if not has_parents_meta:
+            parents = parents.partition(b"\n")[2]
+        copied, begun = (_turn(f"01a22110-{time}-7702-a9b4-ec17ad8871b4") for time in ("1b27", "1bdb"))
+        assert said_in(meta + b"\n" + copied + parents + copied + begun + turns) == expected(
+            user="Agent", assistant="Subagent"
+        )
+
+    def test_a_guardians_prompts_repeat_the_thread_under_review_and_are_not_read(self) -> None:
+        transcript = codex_transcript(completed=True, source={"subagent": {"other": "guardian"}})
+        assert said_in(transcript) == [each for each in expected(assistant="Subagent") if each[0] == "Subagent"]
+
+    def test_a_plan_is_read_once_and_the_summary_of_a_compaction_is_not(self) -> None:
+        def completed(kind: str, **item: Any) -> dict[str, Any]:
+            return {"type": "event_msg", "payload": {"type": "item_completed", "item": {"type": kind, **item}}}
+
+        text = "So:\n<proposed_plan>\nFirst this.\n</proposed_plan>"
+        content = [{"type": "output_text", "text": text}]
+        item = {"type": "response_item", "payload": {"type": "message", "role": "assistant", "content": content}}
+        said = [Message("Assistant", "First this."), Message("Assistant", "So:")]
+        plan, message = (
+            completed("Plan", text="First this.\n"),
+            completed("AgentMessage", content=[_TEXT | {"text": "So:"}]),
+        )
+        assert readings(plan, message, item, item) == [
+            *said, Wordless.KNOWN, Message("Assistant", "So:\n\nFirst this."),
+        ]  # fmt: skip
+        assert readings({**item, "metadata": {"compaction_output": True}}) == [Wordless.KNOWN]
 
     def test_old_rollouts_of_bare_items_are_read(self) -> None:
         said = said_in(codex_transcript(old=True))
         assert [each[:2] for each in said] == [each[:2] for each in expected()]
-
-    def test_scaffolding_settles_that_items_are_read(self) -> None:
-        scaffolding = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "<environment_context>x</environment_context>"}],
-        }
-        event = {"type": "event_msg", "payload": {"type": "user_message", "message": "hello"}}
-        item = {"type": "response_item", "payload": scaffolding}
-        assert readings(item, event) == [Wordless.KNOWN, Wordless.KNOWN]
-        assert readings(event, item) == [Message("User", "hello"), Wordless.KNOWN]
 
     @pytest.mark.parametrize(
         "text",
