@@ -125,9 +125,9 @@ def unknown_line(kind: str = "hologram") -> bytes:
     return _jsonl([{"type": kind, "payload": {"type": kind}, "note": UNSAID}])
 
 
-def queue_line(operation: str, content: str | None = None, *, at: datetime = BEGUN) -> bytes:
+def queue_line(operation: str, content: str | None = None, *, at: datetime = BEGUN, **fields: str) -> bytes:
     """A line of Claude Code about the words that wait while the assistant works."""
-    line = {"type": "queue-operation", "operation": operation, "timestamp": _iso(at), "sessionId": "s"}
+    line = {"type": "queue-operation", "operation": operation, "timestamp": _iso(at), "sessionId": "s", **fields}
     return _jsonl([line if content is None else {**line, "content": content}])
 
 

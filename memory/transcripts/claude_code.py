@@ -3,13 +3,13 @@
     {"type": "user", "uuid": ..., "parentUuid": ..., "sessionId": ..., "timestamp": ..., "isSidechain": false,
      "message": {"role": "user", "content": "text, or blocks: text | image | tool_result"}}
     {"type": "assistant", ..., "message": {"role": "assistant", "content": [blocks: text | thinking | tool_use]}}
-    {"type": "queue-operation", "operation": "enqueue | dequeue | remove | popAll", "content": ..., "timestamp": ...}
+    {"type": "queue-operation", "operation": "enqueue | dequeue | remove | popAll | popOne", "content": ..., ...}
     {"type": "attachment", "attachment": {"type": "queued_command", "commandMode": "prompt", "prompt": ...}}
     {"type": "system", "subtype": "compact_boundary", ...}
 
 Messages that a person types while the assistant works are enqueued. `dequeue` makes a turn of one, a line of type user.
-`remove` hands it to the working assistant. From version 2.1.92 on, a queued command repeats it. `popAll` gives all
-queued messages back to the person.
+`remove` hands it to the working assistant, unless its `reason` is another. From version 2.1.92 on, a queued command
+repeats it. `popAll` and `popOne` give messages back to the person. Programs' messages wait in the same queue.
 Lines are a tree by `parentUuid`; every branch is read, in the order of the file. Facts from its transcripts and
 documentation (code.claude.com/docs, "Hooks" and "Slash commands").
 """
@@ -99,6 +99,10 @@ _COPYING_AGENTS = ("acompact-", "aprompt_suggestion-")
 #: The fact that holds digests of messages that `remove` delivered and a queued command or a turn may repeat.
 _DELIVERED = "given"
 
+#: Operations that take a message from the queue, and the reasons of `remove` that hand it to the assistant.
+_TAKEN = frozenset(("dequeue", "remove", "popAll", "popOne"))
+_DELIVERING = (None, "absorbed_mid_turn")
+
 #: Largest number of queued messages that are remembered.
 _MOST_QUEUED = 100
 
@@ -181,22 +185,26 @@ def _queued_command(entry: Entry, facts: Facts) -> Message | Wordless:
 
 
 def _queue_operation(entry: Entry, facts: Facts) -> Message | QueuedMessage | Wordless:
-    operation = entry.get("operation")
-    content = entry.get("content")
+    operation, content = entry.get("operation"), entry.get("content")
     text = _user_text(content) if isinstance(content, str) else ""
-    if operation == "enqueue" and len(facts.get(QUEUE, ())) < _MOST_QUEUED:
+    queue = facts.get(QUEUE, [])
+    if content and not text:
+        # A program's message, such as a task's notification, waits until no person's message does.
+        return Wordless.KNOWN
+    if operation == "enqueue" and len(queue) < _MOST_QUEUED:
         return QueuedMessage(Message(USER, text, time_of(entry.get("timestamp"))))
-    if operation == "popAll":
+    if operation == "popAll" and not text:
         facts.pop(QUEUE, None)
-    if operation not in ("dequeue", "remove") or not (queue := facts.get(QUEUE)):
         return Wordless.KNOWN
     # Without content, the operation is about the message that has waited longest.
-    mark = mark_of(text)
-    place = next((place for place, queued in enumerate(queue) if text and queued[2] == mark), 0)
+    mark = mark_of(text) if text else None
+    place = next((place for place, queued in enumerate(queue) if mark in (None, queued[2])), None)
+    if operation not in _TAKEN or place is None:
+        return Wordless.KNOWN
     words, at, queued_mark = queue.pop(place)
     if not queue:
         del facts[QUEUE]
-    if operation == "dequeue" or not words:
+    if operation != "remove" or entry.get("reason") not in _DELIVERING or not words:
         return Wordless.KNOWN
     facts[_DELIVERED] = [*facts.get(_DELIVERED, []), queued_mark][-_MOST_QUEUED:]
     return Message(USER, words, at)

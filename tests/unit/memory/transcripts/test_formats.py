@@ -463,7 +463,9 @@ def _repeated(text: str) -> bytes:
 _GO, _REMOVE, _TURN = queue_line("enqueue", "go"), queue_line("remove"), message_line("claude-code", "user", "go")
 _STOP = message_line("claude-code", "user", "stop")
 _WAITING = queue_line("enqueue", "one") + queue_line("enqueue") + queue_line("enqueue", "two")
-_PROGRAM = queue_line("enqueue", "<task-notification>\n<task-id>1</task-id>\n</task-notification>")
+_NOTIFICATION = "<task-notification>\n<task-id>1</task-id>\n</task-notification>"
+_PROGRAM = queue_line("enqueue", _NOTIFICATION)
+_TWO = _GO + queue_line("enqueue", "two")
 
 
 @pytest.mark.parametrize(
@@ -480,9 +482,18 @@ _PROGRAM = queue_line("enqueue", "<task-notification>\n<task-id>1</task-id>\n</t
         ([_GO, _REMOVE, _GO, _REMOVE], ["go", "go"]),
         ([_WAITING, _REMOVE, _REMOVE, _REMOVE], ["one", "two"]),
         ([_WAITING, queue_line("remove", "two"), _REMOVE], ["two", "one"]),
+        ([_PROGRAM, _GO, _REMOVE, _STOP], ["go", "stop"]),
+        ([_GO, _PROGRAM, queue_line("remove", _NOTIFICATION), _STOP, _REMOVE], ["stop", "go"]),
+        ([_GO, queue_line("remove", "another"), _STOP, _REMOVE], ["stop", "go"]),
+        ([_TWO, queue_line("popOne", "two"), _REMOVE, _REMOVE], ["go"]),
+        ([_TWO, queue_line("popAll", "go"), _REMOVE], ["two"]),
+        ([_TWO, queue_line("popAll"), _REMOVE], []),
+        ([_GO, queue_line("remove", "go", reason="cleared_on_cancel")], []),
+        ([_GO, queue_line("remove", "go", reason="absorbed_mid_turn")], ["go"]),
     ],
     ids=["never left", "taken back", "a program's", "became a turn", "repeated", "repeated before", "and a turn",
-         "typed again", "queued again", "in their order", "by their text"],
+         "typed again", "queued again", "in their order", "by their text", "behind a program's", "a program's left",
+         "another left", "one taken back", "one of all taken back", "all taken back", "cleared", "absorbed"],
 )  # fmt: skip
 def test_words_in_claude_codes_queue_are_read_once_when_they_reach_the_assistant(
     lines: list[bytes], said: list[str]
