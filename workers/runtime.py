@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -23,6 +22,7 @@ from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor
+from memory.index.readers import OpenIndexes, SharedIndex
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -89,32 +89,18 @@ class Runtime:
         self._owner = IndexOwner(settings.home)
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str | None, str | None], EmbeddingSupply] = {}
-        self._indexers: OrderedDict[str, _Open] = OrderedDict()
         self._lock = threading.Lock()
+        open_indexes = OpenIndexes(MAX_OPEN_AGENTS)
+        self._indexers: dict[str, SharedIndex[Indexer]] = {
+            agent.id: SharedIndex(
+                partial(self._open, agent), token=partial(self._token, agent), open_indexes=open_indexes
+            )
+            for agent in settings.agents
+        }
 
-    @contextmanager
-    def indexer(self, agent_id: str) -> Iterator[Indexer]:
+    def indexer(self, agent_id: str) -> AbstractContextManager[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
-        agent = self.settings.agent(agent_id)
-        token = self._token(agent)
-        with self._lock:
-            entry = self._indexers.get(agent_id)
-            if entry is not None and entry.token != token:
-                # A generation was begun or flipped, or this process became the owner.
-                self._forget(agent_id)
-                entry = None
-            if entry is None:
-                entry = self._indexers[agent_id] = self._open(agent)
-            self._indexers.move_to_end(agent_id)
-            entry.users += 1
-        try:
-            yield entry.indexer
-        finally:
-            with self._lock:
-                entry.users -= 1
-                if entry.users == 0 and self._indexers.get(agent_id) is not entry:
-                    entry.indexer.generations.close()  # it was forgotten meanwhile
-                self._close_idle(keep=MAX_OPEN_AGENTS)
+        return self._indexers[agent_id].lease()
 
     def owns(self) -> bool:
         """Return True if this process owns the indexes of the home."""
@@ -122,8 +108,7 @@ class Runtime:
 
     def forget(self, agent_id: str) -> None:
         """Close an agent's index after its last user, so that the next job opens it anew."""
-        with self._lock:
-            self._forget(agent_id)
+        self._indexers[agent_id].rest()
 
     def take_over(self, agent_id: str, *, reason: str) -> bool:
         """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
@@ -142,11 +127,6 @@ class Runtime:
         GenerationWriter.at(self.settings, agent_id, owner=self._owner).begin(wanted)
         log.warning("fallback_took_over", agent=agent_id, fallback=fallback.name, reason=reason)
         return True
-
-    def _forget(self, agent_id: str) -> None:
-        entry = self._indexers.pop(agent_id, None)
-        if entry is not None and entry.users == 0:
-            entry.indexer.generations.close()
 
     def publish_counts(self) -> None:
         """Add the counts of this process to those of all. Never raises."""
@@ -172,8 +152,8 @@ class Runtime:
             supply.close(timeout_seconds=max(0.0, until - time.monotonic()))
         if in_use:
             return
-        with self._lock:
-            self._close_idle(keep=0)
+        for indexer in self._indexers.values():
+            indexer.close()
         self._owner.close()
         if self._cache is not None:
             self._cache.close()
@@ -182,27 +162,24 @@ class Runtime:
         """Load the models of this process's agents before the first job."""
         try:
             for agent in self.settings.agents:
-                with self._lock:
-                    supply = self._supply(agent)
+                supply = self._supply(agent)
                 if supply.slow and supply.choice.provider is not None:
                     supply.choice.provider.warm_up()
         except (RecalldError, OSError) as error:
             # The first job meets the same error and reports it.
             log.warning("warm_up_failed", error=str(error))
 
-    def _open(self, agent: AgentSettings) -> _Open:
+    def _open(self, agent: AgentSettings) -> Indexer:
         cannot_be_had = provider_of(self.settings, agent).error
         if cannot_be_had is not None:
             with suppress(RecalldError):  # the job meets the same error and reports it
                 self.take_over(agent.id, reason=cannot_be_had)
-        # Read before the provider is chosen: the next job sees a later change.
-        token = self._token(agent)
         generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
         files = AgentFiles.of(self.settings, agent)
-        return _Open(Indexer(agent, files=files, generations=generations, supply=self._supply(agent)), token)
+        return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
 
     def _token(self, agent: AgentSettings) -> object:
-        """Return a value that differs when an agent's indexer has to be made anew."""
+        """Return a value that changes when a generation begins or flips, or this process becomes the owner."""
         return Generations.of(self.settings, agent.id).tokens(), self._owner.owns()
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
@@ -210,31 +187,15 @@ class Runtime:
         # Two keys may mean the same vectors, but not the same limits and bills.
         account = choice.provider.account if choice.provider is not None else choice.error
         key = (choice.identity, account, choice.takeover)
-        if key not in self._supplies:
-            if self._cache is None and self.settings.cache.enabled:
-                path = self.settings.home / "cache" / "embeddings.sqlite"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
-            self._supplies[key] = EmbeddingSupply(
-                choice,
-                self._cache,
-                coordinate=self._coordinate,
-                home=self.settings.home,
-                patience_seconds=self.timing.patience,
-            )
-        return self._supplies[key]
-
-    def _close_idle(self, *, keep: int) -> None:
-        for agent_id in [name for name, entry in self._indexers.items() if entry.users == 0]:
-            if len(self._indexers) <= keep:
-                return
-            self._indexers.pop(agent_id).indexer.generations.close()
-
-
-@dataclass(slots=True)
-class _Open:
-    """Indexer, the number of jobs that use it, and the state of the generations that it was made for."""
-
-    indexer: Indexer
-    token: object
-    users: int = 0
+        with self._lock:
+            if key not in self._supplies:
+                if self._cache is None:
+                    self._cache = EmbeddingCache.of(self.settings)
+                self._supplies[key] = EmbeddingSupply(
+                    choice,
+                    self._cache,
+                    coordinate=self._coordinate,
+                    home=self.settings.home,
+                    patience_seconds=self.timing.patience,
+                )
+            return self._supplies[key]

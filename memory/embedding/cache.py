@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import apsw
 import numpy as np
@@ -22,6 +23,7 @@ from memory.embedding.vectors import to_bytes16
 from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
+from schemas.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +82,15 @@ class EmbeddingCache:
         self._unsaved: dict[str, dict[str, Vector]] = {}
         with self._lock:
             self._file.guarded(self._file.connection)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """Return the cache of a home, which is made if it is missing; None if the settings want none."""
+        if not settings.cache.enabled:
+            return None
+        path = settings.home / "cache" / "embeddings.sqlite"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(path, max_entries=settings.cache.max_entries)
 
     # Calls of readers and writers
 

@@ -80,6 +80,10 @@ class Indexer:
         self.supply = supply
         self._clock = clock
 
+    def close(self) -> None:
+        """Close the generations."""
+        self.generations.close()
+
     def fingerprint(self) -> Fingerprint:
         """Return the identity that this indexer writes."""
         choice = self.supply.choice

@@ -107,7 +107,7 @@ class SearchManager(SearchableMemory):
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
         self._embedder = (self.generations.token(), self.resources.embedder(agent))
         self._chosen = (self.generations.tokens(), provider_of(settings, agent))
-        self.reader = SharedReader(self.generations, open_readers=self.resources.open_readers)
+        self.reader = SharedReader(self.generations, open_indexes=self.resources.open_indexes)
         self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
 
     @property

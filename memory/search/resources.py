@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider import provider_for_queries
-from memory.index.readers import OpenReaders
+from memory.index.readers import OpenIndexes
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
 from memory.store.sqlite.vectors import VectorShelf
@@ -58,7 +58,7 @@ class SearchResources:
         #: Vectors of agents with many searches.
         self.shelf = VectorShelf()
         #: Open indexes.
-        self.open_readers = OpenReaders()
+        self.open_indexes = OpenIndexes()
         #: Answers to earlier searches.
         self.answers = AnswerCache()
         # Threads start on demand: most services never have more than a few.

@@ -75,7 +75,7 @@ def _of_process(agents: ServedAgents) -> Iterator[Metric]:
     answers, fleet = agents.resources.answers, agents.queue.fleet()
     yield prometheus.family(metrics.CACHED_ANSWERS, {("hit",): answers.hits, ("miss",): answers.misses})
     yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): answers.kept_bytes})
-    yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_readers)})
+    yield prometheus.family(metrics.OPEN_INDEXES, {(): len(agents.resources.open_indexes)})
     is_writable = fleet is not None and refusal_of(agents.queue.broker()) is None
     yield prometheus.family(metrics.BROKER_UP, {(): float(is_writable)})
     if fleet is not None:

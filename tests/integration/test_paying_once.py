@@ -34,7 +34,7 @@ from workers.coordination import (
     Presence,
     coordinating,
 )
-from workers.queue.connection import connect
+from workers.queue.connection import BrokerClient, connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -162,7 +162,9 @@ def test_a_user_without_channels_claims_nothing_and_works(
     client: redis.Redis, keys: Keys, broker_server: BrokerServer
 ) -> None:
     client.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "~recalld:*", "resetchannels", "+@all")
-    with redis.Redis(unix_socket_path=client.get_connection_kwargs()["path"], username="narrow", password="") as narrow:
+    with BrokerClient(
+        unix_socket_path=client.get_connection_kwargs()["path"], username="narrow", password=""
+    ) as narrow:
         one, other = Process(narrow, keys), Process(client, keys)
         assert one.claims.take(["a"]) == {"a"}
         assert other.claims.take(["a"]) == {"a"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from memory.index.readers import OpenReaders, SharedReader
+from memory.index.readers import OpenIndexes, SharedReader
 from tests.storing import TemporaryStore
 
 
@@ -35,8 +35,8 @@ class Openings:
 def test_a_lease_while_others_rest_has_an_open_reader():
     """A walk over more agents than may be open, on several threads."""
     openings = [Openings() for _ in range(9)]
-    open_readers = OpenReaders(3)
-    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    open_indexes = OpenIndexes(3)
+    shared = [SharedReader(one, open_indexes=open_indexes) for one in openings]
     wrong: list[object] = []
 
     def walk(seed: int) -> None:
@@ -55,7 +55,7 @@ def test_a_lease_while_others_rest_has_an_open_reader():
     with shared[0].lease():
         pass
     assert wrong == []
-    assert sum(len(one.inside) for one in openings) == len(open_readers) <= 3
+    assert sum(len(one.inside) for one in openings) == len(open_indexes) <= 3
     for one in shared:
         one.close()
     assert not any(one.inside for one in openings)
@@ -63,13 +63,13 @@ def test_a_lease_while_others_rest_has_an_open_reader():
 
 def test_readers_of_replaced_generations_close_after_their_last_user():
     openings = [Openings(), Openings()]
-    open_readers = OpenReaders(3)
-    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    open_indexes = OpenIndexes(3)
+    shared = [SharedReader(one, open_indexes=open_indexes) for one in openings]
     with shared[0].lease():
         with shared[1].lease():
             pass
         openings[0].name = "next"
-        open_readers.let_go()
+        open_indexes.let_go()
         assert [len(one.inside) for one in openings] == [1, 1], "a search goes on with its reader"
     assert [len(one.inside) for one in openings] == [0, 1]
     with shared[0].lease() as reader:
