@@ -17,9 +17,9 @@ from memory.search.resources import SearchResources
 from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import Settings
 from tests.storing import chunk, mark, piece
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
 DECAY = {"temporal_decay": {"enabled": True, "half_life_days": 30}}
@@ -49,10 +49,9 @@ def dated(days_ago: int, slug: str = "") -> str:
 
 def searched(settings: Settings, query: str, hybrid: Mapping[str, Any], **options: Any) -> SearchAnswer:
     """One search of the only agent with these settings of `query.hybrid`."""
-    agent = settings.agents[0]
-    changed = AgentSettings.model_validate({**agent.model_dump(), "query": {"hybrid": hybrid}})
+    changed = with_agent(settings, query={"hybrid": hybrid})
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = SearchManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    manager = SearchManager(changed, changed.agents[0], resources=resources)
     try:
         answer = manager.search(SearchRequest(query=query, **options))
     finally:

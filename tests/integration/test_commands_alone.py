@@ -25,7 +25,6 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.unit.memory.embedding.providers.test_gguf_model import STAND_IN, write_gguf
 from tests.waiting import wait_until
 from workers.coordination import coordinating
-from workers.queue.private_server import BrokerServer
 
 QUESTION = "where is the spare key of zz-123456789"
 
@@ -109,13 +108,10 @@ def refused(settings: Settings, provider: Any) -> None:
         others(provider).limiter.report(Terminal("the key was refused"))
 
 
+@pytest.mark.usefixtures("broker_server")
 @pytest.mark.parametrize("state", [cooling, refused])
 def test_a_search_asks_no_provider_that_a_running_broker_knows_to_refuse(
-    indexed: CommandLine,
-    settings: Settings,
-    server: EmbeddingServer,
-    broker_server: BrokerServer,
-    state: Callable[[Settings, Any], None],
+    indexed: CommandLine, settings: Settings, server: EmbeddingServer, state: Callable[[Settings, Any], None]
 ) -> None:
     configured = remote(settings, server)
     state(configured, choose_provider(configured.agents[0], configured.credentials).provider)

@@ -29,7 +29,7 @@ from tests.serving import running, search
 from tests.transcript_files import FORMATS, message_line
 from tests.waiting import wait_until
 from tests.working import Workers, asking
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 MEMORY = (
     "# Memory\n\n## Rules\n- Never push on Fridays\n\n## Else\n- The vault is blue <!-- trigger: deploy -->\n"
@@ -307,10 +307,8 @@ def test_curated_files_are_read_once_a_revision_and_an_edit_is_seen_at_once(tmp_
 def test_a_pattern_that_costs_too_much_is_tried_once_a_revision(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, injection={"enabled": True})
     (tmp_path / "workspace" / "MEMORY.md").write_text(f"- {'a' * 60}! <!-- always -->\n", "utf-8")
-    redaction = settings.agents[0].redaction.model_copy(update={"patterns": ("(?:a|aa)+$",)})
-    agent = settings.agents[0].model_copy(update={"redaction": redaction})
     times = []
-    with running(settings.model_copy(update={"agents": (agent,)})) as client:
+    with running(with_agent(settings, redaction={"patterns": ["(?:a|aa)+$"]})) as client:
         for _ in range(4):
             begun = time.process_time()
             assert prompt(client)["text"] == ""
@@ -339,8 +337,7 @@ def test_a_session_finds_its_own_transcript_only_once_it_was_compacted(settings:
     for name in names:
         (folder / f"{name}.jsonl").write_bytes(message_line("plain", "user", f"The ocelot of session {name} sleeps."))
     context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0}}
-    agent = settings.agents[0].model_dump() | {"sessions": [str(folder)], "context": context}
-    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    settings = with_agent(settings, sessions=[str(folder)], context=context)
     with Workers(settings) as workers:
         workers.index("MEMORY.md", "A new index asks for all other documents.\n")
         wait_until(lambda: workers.finds("ocelot") and workers.complete() and workers.counts().files == 1 + len(names))
@@ -371,14 +368,13 @@ def conversations(settings: Settings, tmp_path: Path) -> Settings:
     (workspace / NOTE).write_text(note, "utf-8")
     (workspace / "memory" / "weather.md").write_text("It rains in the garden, and the house is wet.\n", "utf-8")
     injection = {"enabled": True, "timeout_ms": 10_000}
-    agent = settings.agents[0].model_dump() | {"sessions": [str(folder)], "context": {"injection": injection}}
-    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    settings = with_agent(settings, sessions=[str(folder)], context={"injection": injection})
     truth = "The gateway: port 20001.\n" + "".join(f"- Fact {n} of many others, such as herons.\n" for n in range(40))
     with Workers(settings) as workers:
         workers.index("MEMORY.md", truth)
         wait_until(lambda: workers.finds("weather") and workers.complete() and workers.counts().files == 3 + len(names))
     # Vectors of the stub mean nothing.
-    return Settings.model_validate({"home": settings.home, "agents": [{**agent, "provider": "none"}]})
+    return with_agent(settings, provider="none")
 
 
 @pytest.mark.usefixtures("broker_server")
@@ -410,8 +406,7 @@ def test_rules_beyond_their_budget_are_found_as_passages(tmp_path: Path) -> None
 @pytest.mark.usefixtures("broker_server")
 def test_a_line_is_found_by_its_meaning_and_nothing_is_paid_twice(settings: Settings, server: EmbeddingServer) -> None:
     context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 1.0}}
-    agent = asking(settings, server.url).agents[0].model_dump() | {"context": context}
-    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    settings = with_agent(asking(settings, server.url), context=context)
     line = "- The vault stands in room seven <!-- trigger: release the server, production deploy -->"
     with Workers(settings) as workers:
         workers.index("MEMORY.md", f"# Memory\n\nMany other words are here, too.\n\n{line}\n")

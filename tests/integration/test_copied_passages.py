@@ -18,9 +18,9 @@ from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.documents import Lane
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import Settings
 from tests.transcript_files import BEGUN, message_line
-from tests.written_index import writer_of
+from tests.written_index import with_agent, writer_of
 
 QUESTION = "Where is the harbour key"
 KEY = "The harbour key hangs behind the blue door."
@@ -30,16 +30,12 @@ class Desk:
     """One agent with transcripts and notes, searched through its index."""
 
     def __init__(self, settings: Settings, provider: str) -> None:
-        agent = settings.agents[0]
-        self.workspace = Path(agent.workspace)
+        self.workspace = Path(settings.agents[0].workspace)
         self.sessions = self.workspace.parent / "sessions"
         self.sessions.mkdir()
-        agent = AgentSettings.model_validate(
-            {**agent.model_dump(), "sessions": (str(self.sessions),), "provider": provider}
-        )
-        self.settings = settings.model_copy(update={"agents": (agent,)})
+        self.settings = with_agent(settings, sessions=[str(self.sessions)], provider=provider)
         self.resources = SearchResources(self.settings, model_wait_seconds=5)
-        self.manager = SearchManager(self.settings, agent, resources=self.resources)
+        self.manager = SearchManager(self.settings, self.settings.agents[0], resources=self.resources)
 
     def talk(self, name: str, *texts: str, written: int = 0, minutes: int = 0) -> Path:
         """A transcript; `minutes` later than others said, and `written` so many seconds after a day long ago."""

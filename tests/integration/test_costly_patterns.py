@@ -7,15 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.waiting import wait_until
-from tests.working import Workers
-from tests.written_index import write_index
-from workers.queue.private_server import BrokerServer
+from tests.working import Workers, asking
+from tests.written_index import with_agent, write_index
 
 ENDLESS = "(?:a|aa)+$"
 STUCK = "a" * 60 + "!"
@@ -23,14 +21,7 @@ STUCK = "a" * 60 + "!"
 
 def hiding(settings: Settings, *patterns: str, url: str | None = None) -> Settings:
     """These settings with patterns, and an endpoint to embed with."""
-    agent = settings.agents[0]
-    changed: dict[str, object] = {"redaction": agent.redaction.model_copy(update={"patterns": patterns})}
-    if url is not None:
-        changed |= {
-            "provider": "openai",
-            "remote": agent.remote.model_copy(update={"base_url": url, "api_key": SecretStr("k")}),
-        }
-    return settings.model_copy(update={"agents": (agent.model_copy(update=changed),)})
+    return with_agent(settings if url is None else asking(settings, url), redaction={"patterns": patterns})
 
 
 def letters(workers: Workers) -> list[tuple[str, str, str]]:
@@ -39,11 +30,9 @@ def letters(workers: Workers) -> list[tuple[str, str, str]]:
         return [(letter.key.path, letter.error_class, letter.reason) for letter in reader.dead_letters()]
 
 
+@pytest.mark.usefixtures("broker_server")
 def test_one_document_is_a_dead_letter_and_other_settings_index_it(
-    settings: Settings,
-    broker_server: BrokerServer,
-    server: EmbeddingServer,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
     workers = Workers(hiding(settings, r"FP-\d+", ENDLESS, url=server.url))
@@ -71,9 +60,8 @@ def test_one_document_is_a_dead_letter_and_other_settings_index_it(
     assert server.paid_twice == set(), "what had not changed was not paid again"
 
 
-def test_a_worker_is_not_held_by_it_when_it_is_to_end(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("broker_server")
+def test_a_worker_is_not_held_by_it_when_it_is_to_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.run.DRAIN_SECONDS", 0.5)
     workers = Workers(hiding(settings, ENDLESS))
     with workers:
@@ -100,17 +88,15 @@ def test_a_question_is_answered_without_it_and_sent_nowhere(settings: Settings, 
         assert "error" not in search(client, "MEMORY")
 
 
-def test_a_document_is_not_shown_without_it(settings: Settings, workspace: Path, broker_server: BrokerServer) -> None:
+@pytest.mark.usefixtures("broker_server")
+def test_a_document_is_not_shown_without_it(settings: Settings, workspace: Path) -> None:
     sessions = workspace.parent / "sessions"
     sessions.mkdir()
     said = [{"role": "user", "content": text, "timestamp": 1767225600} for text in ("hello", f"bluebird {STUCK}")]
     (sessions / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said), "utf-8")
     (workspace / "memory" / "bad.md").write_text(f"bluebird\n{STUCK}\n", "utf-8")
     (workspace / "memory" / "good.md").write_text("The heron.\n", "utf-8")
-    settings = hiding(settings, ENDLESS)
-    agent = settings.agents[0].model_copy(update={"sessions": (str(sessions),)})
-    settings = settings.model_copy(update={"agents": (agent,)})
-    with running(settings) as client:
+    with running(with_agent(hiding(settings, ENDLESS), sessions=[str(sessions)])) as client:
         for path in ("memory/bad.md", "sessions/one.jsonl"):
             answer = client.post("/v1/get", json={"path": path}).json()
             assert "redaction.patterns" in answer["error"]

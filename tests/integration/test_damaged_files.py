@@ -21,7 +21,8 @@ from schemas.settings import Settings
 from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
-from tests.working import Workers
+from tests.working import Workers, asking
+from tests.written_index import with_agent
 
 pytestmark = pytest.mark.usefixtures("broker_server")
 
@@ -29,11 +30,9 @@ pytestmark = pytest.mark.usefixtures("broker_server")
 @pytest.fixture
 def paying(settings: Settings, server: EmbeddingServer) -> Settings:
     """One agent whose vectors are paid for, with transcripts."""
-    asked = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-key"}}
     sessions = settings.home.parent / "sessions"
     sessions.mkdir()
-    agent = {"id": "main", "workspace": settings.agents[0].workspace, "sessions": [str(sessions)], **asked}
-    return Settings.model_validate({"home": settings.home, "agents": [agent], **asked})
+    return with_agent(asking(settings, server.url), sessions=[str(sessions)])
 
 
 def fill(workers: Workers, settings: Settings) -> None:
@@ -61,8 +60,7 @@ def index_file(settings: Settings) -> Path:
 def found(settings: Settings, words: str) -> tuple[list[str], str]:
     """The paths that a search finds, and what it says is wrong."""
     # By keywords: what is asked for is not paid.
-    agent = settings.agents[0].model_copy(update={"provider": "none"})
-    manager, reason = get_search_manager(settings.model_copy(update={"agents": (agent,)}), "main")
+    manager, reason = get_search_manager(with_agent(settings, provider="none"), "main")
     assert manager is not None, reason
     try:
         answer = manager.search(SearchRequest(query=words, min_score=0.0))

@@ -24,9 +24,9 @@ from schemas.settings import Settings
 from schemas.status import EndpointCondition, EndpointStatus, OutdatedState
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
+from tests.working import asking
 from workers.health import health_store as board_module
 from workers.health.heartbeat import Heartbeat, read_beats
-from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture
@@ -66,8 +66,9 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
     assert (found.level, "REDIS_URL" in found.message) == (Level.PROBLEM, True)
 
 
+@pytest.mark.usefixtures("broker_server")
 def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
-    settings: Settings, broker_server: BrokerServer, side: BrokerSide
+    settings: Settings, side: BrokerSide
 ) -> None:
     pid = server_pid(settings.home)
     assert pid is not None
@@ -84,6 +85,7 @@ def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
     wait_until(lambda: build_status(settings, side.health).ok)
 
 
+@pytest.mark.usefixtures("broker_server")
 @pytest.mark.parametrize(
     ("set_so", "back", "said"),
     [
@@ -93,13 +95,7 @@ def test_a_stopped_private_broker_is_named_and_no_second_one_writes_its_files(
     ],
 )
 def test_a_broker_that_may_drop_keys_or_keeps_nothing_is_a_warning(
-    settings: Settings,
-    broker_server: BrokerServer,
-    side: BrokerSide,
-    client: redis.Redis,
-    set_so: dict[str, str],
-    back: dict[str, str],
-    said: str,
+    settings: Settings, side: BrokerSide, client: redis.Redis, set_so: dict[str, str], back: dict[str, str], said: str
 ) -> None:
     asked: Any = client
     assert abs(machine.seconds_ahead(side) or 60.0) < 5.0
@@ -112,8 +108,9 @@ def test_a_broker_that_may_drop_keys_or_keeps_nothing_is_a_warning(
     assert [one.level for one in looked(settings, side, "broker")] == [Level.OK]
 
 
+@pytest.mark.usefixtures("broker_server")
 def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
-    settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "`recalld up`" in looked(settings, side, "processes")[0].message
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0):
@@ -125,8 +122,9 @@ def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
         assert (found.level, found.heal is not None) == (Level.PROBLEM, True)
 
 
+@pytest.mark.usefixtures("broker_server")
 def test_a_process_is_not_called_dead_because_the_broker_takes_no_signs_of_life(
-    settings: Settings, broker_server: BrokerServer, side: BrokerSide, client: redis.Redis
+    settings: Settings, side: BrokerSide, client: redis.Redis
 ) -> None:
     asked: Any = client
     with Heartbeat(settings, "work", Pulses(), beat_seconds=600.0):
@@ -139,22 +137,20 @@ def test_a_process_is_not_called_dead_because_the_broker_takes_no_signs_of_life(
         asked.config_set("maxmemory", "0")
 
 
-def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
-    settings: Settings, broker_server: BrokerServer, side: BrokerSide
-) -> None:
+@pytest.mark.usefixtures("broker_server")
+def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(settings: Settings, side: BrokerSide) -> None:
     changed = OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: changed):
         [found] = looked(settings, side, "settings")
     assert (found.level, "/etc/recalld.toml" in found.message) == (Level.PROBLEM, True)
 
 
+@pytest.mark.usefixtures("broker_server")
 def test_a_provider_in_trouble_is_a_warning_until_it_serves_again(
-    settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with EmbeddingServer() as server:
-        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
-        agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
-        remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+        remote = asking(settings, server.url)
 
         def found(*, online: bool = False) -> Finding:
             status, choice = build_status(remote, side.health).agents[0], provider_of(remote, remote.agents[0])

@@ -20,8 +20,7 @@ from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire
 from tests.raw_server import answer, raw_server
 from tests.waiting import wait_until
-from tests.working import Workers
-from workers.queue.private_server import BrokerServer
+from tests.working import Workers, asking
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 
@@ -129,6 +128,7 @@ def test_a_redirect_is_not_followed_and_its_host_is_named(
     assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("broker_server")
 @pytest.mark.parametrize(
     "failure",
     [
@@ -138,14 +138,10 @@ def test_a_redirect_is_not_followed_and_its_host_is_named(
         *(pytest.param(failure, marks=pytest.mark.long) for failure in (Failure(nan=(0,)), Failure(disconnect=True))),
     ],
 )
-def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(
-    settings: Settings, broker_server: BrokerServer, failure: Failure
-) -> None:
+def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(settings: Settings, failure: Failure) -> None:
     with EmbeddingServer() as server:
-        remote = {"base_url": server.url, "api_key": "k"}
-        agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": "openai", "remote": remote}
         server.fail_next(failure)
-        with Workers(Settings.model_validate({"home": settings.home, "agents": [agent]})) as workers:
+        with Workers(asking(settings, server.url)) as workers:
             workers.write("memory/a.md", "The heron stands in the reeds.\n")
             workers.mark("memory/a.md")
             wait_until(lambda: workers.finds("heron"))

@@ -15,6 +15,7 @@ from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers, asking
+from tests.written_index import with_agent
 
 LINE = "- The vault stands in room seven <!-- trigger: release the server, production deploy -->"
 
@@ -45,8 +46,7 @@ def test_no_route_changes_an_index_or_a_cache_or_waits_for_its_lock(
     settings: Settings, server: EmbeddingServer, state: str
 ) -> None:
     context = {"injection": {"enabled": True, "timeout_ms": 10_000, "min_score": 1.0}}
-    agent = asking(settings, server.url).agents[0].model_dump() | {"context": context}
-    settings = Settings.model_validate({"home": settings.home, "agents": [agent]})
+    settings = with_agent(asking(settings, server.url), context=context)
     cache, ledger = settings.home / "cache" / "embeddings.sqlite", ledger_path(settings.home)
     with Workers(settings) as workers:
         workers.index("MEMORY.md", f"# Memory\n\nMany other words are here, too.\n\n{LINE}\n")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 import structlog
-from pydantic import SecretStr
 
 from recalld.logs import redact_fields
 from schemas.conditions import ConditionCode
@@ -20,7 +19,8 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.secret_samples import PASSWORD, made
 from tests.serving import running, search
 from tests.waiting import wait_until
-from tests.written_index import write_index
+from tests.working import asking
+from tests.written_index import with_agent, write_index
 from workers.health.health_store import HealthStore
 from workers.queue.names import Keys
 
@@ -114,11 +114,7 @@ def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
     settings: Settings, workspace: Path, server: EmbeddingServer
 ) -> None:
     (workspace / "memory" / "gateway.md").write_text(MASKED + "\n", "utf-8")
-    agent = settings.agents[0]
-    remote = agent.remote.model_copy(update={"base_url": server.url, "api_key": SecretStr("a-key")})
-    redaction = agent.redaction.model_copy(update={"patterns": (r"blue\w+",)})
-    agent = agent.model_copy(update={"provider": "openai", "remote": remote, "redaction": redaction})
-    settings = settings.model_copy(update={"agents": (agent,)})
+    settings = with_agent(asking(settings, server.url), redaction={"patterns": [r"blue\w+"]})
     write_index(settings).close()
     with running(settings) as client:
         wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.selection import choose_provider
@@ -21,6 +20,7 @@ from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.serving import running, search
 from tests.waiting import wait_until
+from tests.working import asking
 from tests.written_index import write_index
 from workers.coordination import BrokerCoordination, coordinating
 from workers.health.health_store import HealthStore
@@ -31,14 +31,7 @@ from workers.queue.private_server import BrokerServer
 def remote(settings: Settings, workspace: Path, server: EmbeddingServer) -> Settings:
     """One agent that embeds with an OpenAI-compatible endpoint, and its index."""
     (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
-    agent = settings.agents[0]
-    changed = agent.model_copy(
-        update={
-            "provider": "openai",
-            "remote": agent.remote.model_copy(update={"base_url": server.url, "api_key": SecretStr("sk-test")}),
-        }
-    )
-    made = settings.model_copy(update={"agents": (changed,)})
+    made = asking(settings, server.url)
     write_index(made).close()
     return made
 

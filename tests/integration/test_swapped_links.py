@@ -15,6 +15,7 @@ from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.search import GetRequest
 from schemas.settings import Settings
+from tests.written_index import with_agent
 
 SECRET = "the launch code is 0000"
 HARMLESS = "a note about nothing"
@@ -63,10 +64,9 @@ def test_a_link_that_is_swapped_in_at_any_moment_shows_no_secret(settings: Setti
     }[what]
     link = workspace.parent / "link"
     link.symlink_to(target)
-    agent = settings.agents[0].model_copy(update={"sessions": (str(sessions),)})
-    house = settings.model_copy(update={"agents": (agent,)})
+    house = with_agent(settings, sessions=[str(sessions)])
     resources = SearchResources(house)
-    manager = SearchManager(house, agent, resources=resources)
+    manager = SearchManager(house, house.agents[0], resources=resources)
     path = str(sessions / "a.jsonl") if what == "transcript" else "memory/sub/note.md"
     outcomes: Counter[bool] = Counter()
     try:

@@ -19,6 +19,7 @@ from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers, asking
+from tests.written_index import with_agent
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.coordination import coordinating
 from workers.queue.private_server import BrokerServer
@@ -39,9 +40,8 @@ def server() -> Iterator[EmbeddingServer]:
 
 @pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer, broker_server: BrokerServer) -> Settings:
-    made = asking(settings, server.url, auth={"trust_loopback": True})
     # Stub: a provider that could take over at any moment.
-    return made.model_copy(update={"agents": (made.agents[0].model_copy(update={"fallback": "stub"}),)})
+    return with_agent(asking(settings, server.url, auth={"trust_loopback": True}), fallback="stub")
 
 
 def write_notes(workers: Workers, count: int = NOTES, *, lane: Lane = Lane.LIVE) -> None:
@@ -121,18 +121,15 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
             assert wait_until(lambda: search(client, "heron")["mode"] == "hybrid")
 
 
-def test_useless_results_of_a_batch_job_are_not_paid_again_in_requests(
-    settings: Settings, broker_server: BrokerServer
-) -> None:
+@pytest.mark.usefixtures("broker_server")
+def test_useless_results_of_a_batch_job_are_not_paid_again_in_requests(settings: Settings) -> None:
     with BatchServer() as server:
-        batch = {"enabled": True, "poll_interval_ms": 100}
         with Workers(asking(settings, server.url)) as workers:
             workers.index("memory/first.md", "The kingfisher nests at the bank.\n")
         server.dimensions = 16
         remote = asking(settings, server.url)
-        agent = remote.agents[0]
-        update = {"remote": agent.remote.model_copy(update={"batch": agent.remote.batch.model_validate(batch)})}
-        with Workers(remote.model_copy(update={"agents": (agent.model_copy(update=update),)})) as workers:
+        batch = {"batch": {"enabled": True, "poll_interval_ms": 100}}
+        with Workers(with_agent(remote, remote=remote.agents[0].remote.model_dump() | batch)) as workers:
             write_notes(workers, FEWEST_TEXTS + 20, lane=Lane.BACKFILL)
             condition = swapped(workers)
             assert (condition.params["got"], condition.params["expected"]) == (16, 32)

@@ -19,11 +19,12 @@ from memory.status.home import build_status
 from memory.store.options import StoreOptions
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
-from schemas.settings import Chunking, Settings
+from schemas.settings import Settings
 from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers, asking
+from tests.written_index import with_agent
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.queue.pending import Waiting
 from workers.runtime import Timing
@@ -140,9 +141,7 @@ def test_without_space_for_a_new_generation_live_notes_are_found_all_the_same(
     free = [1_000_000]
     pauses.clear()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
-    changed = settings.model_copy(update={"agents": (agent,)})
-    with Workers(changed) as workers:
+    with Workers(with_agent(settings, chunking={"tokens": 64, "overlap": 0})) as workers:
         workers.write("memory/b.md", "The otter swims.")
         workers.mark("memory/a.md", "memory/b.md")
         trouble = wait_until(workers.conditions)
@@ -168,8 +167,8 @@ def test_documents_that_wait_for_the_owner_of_the_indexes_are_said_and_kept(
         workers.index("memory/a.md", "The heron stands in the reeds.")
     owner = IndexOwner(settings.home)
     assert owner.owns()
-    agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
-    with Workers(settings.model_copy(update={"agents": (agent,)}), timing=Timing(untaken=0.0)) as workers:
+    changed = with_agent(settings, chunking={"tokens": 64, "overlap": 0})
+    with Workers(changed, timing=Timing(untaken=0.0)) as workers:
         workers.mark("memory/a.md")
         trouble = wait_until(workers.conditions)
         assert list(trouble) == [ConditionCode.SETTINGS_OLDER]

@@ -15,6 +15,7 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
+from tests.written_index import with_agent
 from workers.index_job import CLAIM
 from workers.queue.names import INDEX_PENDING
 from workers.runtime import Timing
@@ -201,7 +202,6 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
 ) -> None:
     sessions = workspace.parent / "sessions"
     sessions.mkdir()
-    agent = {"id": "main", "workspace": workspace, "provider": "stub", "sessions": [str(sessions)]}
     file = sessions / "a.jsonl"
     archive = sessions / "a.jsonl.reset.2026-02-04T10-00-00.000Z"
     said = [message_line("plain", "user", f"word{number} " + "stands beside telescopes " * 40) for number in range(9)]
@@ -214,7 +214,7 @@ def test_a_vanished_session_leaves_the_index_when_its_archive_is_there_whole(
         workers.queue.mark_changed("main", [DocumentKey("sessions", f"sessions/{path.name}")], lane=Lane.LIVE)
         wait_until(workers.complete)
 
-    with Workers(Settings.model_validate({"home": settings.home, "agents": [agent]})) as workers:
+    with Workers(with_agent(settings, sessions=[str(sessions)])) as workers:
         file.write_bytes(b"".join(said))
         indexed(file)
         archive.write_bytes(b"".join(said[:5]))

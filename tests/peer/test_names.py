@@ -16,7 +16,7 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.storing import document
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 ROLLOUT = "0199d2e5-7c11-7a52-8f0e-7d3a52e1c9aa"
 SESSION = "4b7d5d0c-6f0e-4c35-9e7e-2f6a1d1c8b55"
@@ -54,12 +54,7 @@ def configured(request: pytest.FixtureRequest, settings: Settings) -> Settings:
         },
         "keywords alone": {"provider": "none"},
     }
-    return changed(settings, changes[request.param])
-
-
-def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
-    agent = settings.agents[0].model_dump(by_alias=True, exclude_unset=True) | changes
-    return Settings.model_validate({"home": settings.home, "agents": [agent]})
+    return with_agent(settings, **changes[request.param])
 
 
 @contextmanager
@@ -121,7 +116,7 @@ def test_every_note_of_a_name_comes_before_notes_that_say_it(configured: Setting
 
 @pytest.mark.parametrize("path", TRANSCRIPTS)
 def test_a_transcript_is_found_by_its_name_and_by_its_id(settings: Settings, notes: Path, path: str) -> None:
-    both = changed(settings, {"sources": ["memory", "sessions"]})
+    both = with_agent(settings, sources=["memory", "sessions"])
     write_transcripts(both)
     name = path.rpartition("/")[2]
     with asked(both) as manager:

@@ -15,7 +15,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.search import GetAnswer, GetRequest, SearchRequest
 from schemas.settings import Settings
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 GROUP = "agent:main:telegram:group:42"
 CHANNEL = "agent:main:slack:channel:general"
@@ -36,8 +36,7 @@ def notes(workspace: Path) -> Path:
 
 @pytest.fixture
 def manager(settings: Settings, notes: Path) -> Iterator[SearchManager]:
-    agent = settings.agents[0].model_copy(update={"extra_paths": (".",)})
-    settings = settings.model_copy(update={"agents": (agent,)})
+    settings = with_agent(settings, extra_paths=["."])
     write_index(settings)
     resources = SearchResources(settings, model_wait_seconds=5)
     made, _ = get_search_manager(settings, "main", resources=resources)
@@ -104,15 +103,14 @@ def linked(settings: Settings, notes: Path, tmp_path: Path) -> Settings:
     (notes / "memory" / "deep" / "er").mkdir(parents=True)
     for name in LINKS:
         os.link(notes / "MEMORY.md", notes / name)
-    agent = settings.agents[0].model_copy(update={"extra_paths": (str(tmp_path / "extra"), "../extra")})
-    return settings.model_copy(update={"agents": (agent,)})
+    return with_agent(settings, extra_paths=[str(tmp_path / "extra"), "../extra"])
 
 
 def found(settings: Settings, session_key: str | None, *, provider: str = "stub") -> dict[str, str]:
     """Path -> snippet of all that a session finds, or is told of, for what only long-term memory says and others do."""
-    agent = settings.agents[0].model_copy(update={"provider": provider})
+    settings = with_agent(settings, provider=provider)
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = SearchManager(settings.model_copy(update={"agents": (agent,)}), agent, resources=resources)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
     try:
         shown = {}
         for query in (f"vault called {SECRET}", "who has a vault"):

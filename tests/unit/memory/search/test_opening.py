@@ -25,7 +25,7 @@ from schemas.settings import Settings
 from schemas.status import Availability
 from tests.quiet_health import QuietHealth
 from tests.without_fts5 import without_fts5
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
@@ -241,8 +241,7 @@ def test_no_manager_comes_with_a_sentence(settings: Settings):
     manager, error = get_search_manager(settings, "nobody")
     assert manager is None
     assert "'nobody' (known: main)" in str(error)
-    off = settings.model_copy(update={"agents": (settings.agents[0].model_copy(update={"enabled": False}),)})
-    manager, error = get_search_manager(off, "main")
+    manager, error = get_search_manager(with_agent(settings, enabled=False), "main")
     assert (manager, "enabled = false" in str(error)) == (None, True)
 
 

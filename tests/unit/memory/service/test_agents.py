@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from memory.service.agents import ServedAgents
-from schemas.settings import Qmd, Settings
+from schemas.settings import Settings
 from tests.quiet_health import QuietHealth
 from tests.waiting import wait_until
-from tests.written_index import with_agents, write_index
+from tests.written_index import with_agent, with_agents, write_index
 
 NAMES = ("ada", "bob", "eve", "joe")
 
@@ -109,8 +109,8 @@ def test_a_backend_updates_its_index_when_that_of_recalld_changed(several: Setti
 
 def test_a_backend_that_fails_makes_its_agent_not_ok(settings: Settings) -> None:
     write_index(settings).close()
-    agent = settings.agents[0].model_copy(update={"backend": "qmd", "qmd": Qmd(problem="qmd.command is 3")})
-    served = ServedAgents(settings.model_copy(update={"agents": (agent,)}), pending=QuietHealth(), inbox=None)
+    failing = with_agent(settings, backend="qmd", qmd={"problem": "qmd.command is 3"})
+    served = ServedAgents(failing, pending=QuietHealth(), inbox=None)
     status = served.status(["main"], deep=False)
     served.close()
     assert not status.ok

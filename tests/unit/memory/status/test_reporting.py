@@ -22,7 +22,7 @@ from schemas.ports import Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState
 from tests.quiet_health import QuietHealth
-from tests.written_index import write_index
+from tests.written_index import with_agent, write_index
 
 
 class ScriptedHealth(QuietHealth):
@@ -109,8 +109,7 @@ def test_settings_that_ask_for_another_index_or_provider_than_there_is_are_a_tro
     settings: Settings, note: Path, provider: str, part: str
 ):
     write_index(settings)
-    agent = settings.agents[0].model_copy(update={"provider": provider})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), ScriptedHealth(Pending())).agents
+    [status] = build_status(with_agent(settings, provider=provider), ScriptedHealth(Pending())).agents
     assert (status.ok, [trouble.part for trouble in status.troubles]) == (False, [part])
     assert status.provider_reason
 
