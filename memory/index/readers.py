@@ -114,12 +114,12 @@ class SharedIndex(Generic[T]):
             StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
             RuntimeError: this index is closed.
         """
-        lent = self._take(passing=passing)
+        entry = self._take(passing=passing)
         try:
-            yield lent.index
+            yield entry.index
         finally:
             with self._lock:
-                _release(lent)
+                _release(entry)
 
     def close(self) -> None:
         """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
@@ -144,21 +144,21 @@ class SharedIndex(Generic[T]):
             if self._closed:
                 raise RuntimeError("this index is closed")
             token = self._token_now()
-            lent = self._open
+            entry = self._open
             # Without an index, the next call looks for the pointer again.
-            if lent is None or token != self._token:
-                lent = _Open(self._opened())
+            if entry is None or token != self._token:
+                entry = _Open(self._opened())
                 self._retire()
-                if not passing and lent.index is not None:
-                    self._open, self._token = lent, token
-                    lent.users += 1
-            lent.users += 1
+                if not passing and entry.index is not None:
+                    self._open, self._token = entry, token
+                    entry.users += 1
+            entry.users += 1
             if self._open_indexes is not None and self._open is not None and not passing:
                 resting = self._open_indexes.used(self)
         # This index's lock is free by now: each of the others has its own.
         for other_index in resting:
             other_index.rest()
-        return lent
+        return entry
 
     def _retire(self) -> None:
         """Take the index out of service; its last user closes it."""
@@ -184,8 +184,8 @@ class _Open(Generic[T]):
     users: int = 0
 
 
-def _release(lent: _Open[T]) -> None:
+def _release(entry: _Open[T]) -> None:
     """Take one user away; the last one closes the index."""
-    lent.users -= 1
-    if lent.users == 0 and lent.index is not None:
-        lent.index.close()
+    entry.users -= 1
+    if entry.users == 0 and entry.index is not None:
+        entry.index.close()
