@@ -152,8 +152,8 @@ class Tailer:
             with closing(reader):
                 for key in unrecorded:
                     if (file := reader.file(key)) is not None:
-                        mark, size = reader.transcript(key), file.stat.size
-                        counted_to = min(mark.offset, size) if mark is not None else size
+                        position, size = reader.transcript(key), file.stat.size
+                        counted_to = min(position.offset, size) if position is not None else size
                         self._growth[agent, key] = Growth(file.stat, counted_to)
         except RecalldError as error:
             # Without the index, all of their lines count as new.

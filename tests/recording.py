@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.store.reader import DeadLetterRow, IndexedFile, TranscriptMark
+from memory.store.reader import DeadLetterRow, IndexedFile, TranscriptPosition
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -156,7 +156,7 @@ class RememberedFiles:
     def file(self, key: DocumentKey) -> IndexedFile | None:
         return next((file for file in self._files if file.key == key), None)
 
-    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+    def transcript(self, key: DocumentKey) -> TranscriptPosition | None:
         """A mark at the last line end is nothing that these tests ask about."""
         return None
 

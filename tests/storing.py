@@ -16,7 +16,7 @@ import numpy as np
 from memory.chunking.chunker import Chunk
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
-from memory.store.reader import Hit, TranscriptMark, Vector
+from memory.store.reader import Hit, TranscriptPosition, Vector
 from memory.store.sqlite.connection import load_sqlite_vec
 from memory.store.sqlite.writer import Store, create_generation
 from memory.store.writer import DocumentTouch, DocumentWrite, MovedChunk, Refusal
@@ -100,15 +100,17 @@ def document(
     )
 
 
-def mark(lines: int, version: str = "") -> TranscriptMark:
-    """A mark after so many lines; versions differ in what the lines say."""
-    return TranscriptMark(offset=lines * 10, lines=lines, digest=f"{version}{lines:032x}", state=f'{{"at": {lines}}}')
+def position(lines: int, version: str = "") -> TranscriptPosition:
+    """A position after so many lines; versions differ in what the lines say."""
+    return TranscriptPosition(
+        offset=lines * 10, lines=lines, digest=f"{version}{lines:032x}", state=f'{{"at": {lines}}}'
+    )
 
 
 def piece(
     *added: VectorChunk,
-    continues: TranscriptMark | None,
-    to: TranscriptMark,
+    continues: TranscriptPosition | None,
+    to: TranscriptPosition,
     stale_from: int | None = None,
     moved: tuple[MovedChunk, ...] = (),
     removed: tuple[int, ...] = (),
@@ -125,7 +127,7 @@ def piece(
         vectors=vectors_of(added),
         moved=moved,
         removed=removed,
-        mark=to,
+        position=to,
         stale_from=stale_from,
         complete=final,
     )

@@ -33,7 +33,7 @@ _IMPORTANCE, _DIGITS = 5, 2
 #: Sets of projects that a line inherits at most. A prompt names fewer projects.
 _MOST_SETS = 8
 
-#: Projects of a mark that cannot be read: no prompt is about one of them.
+#: Projects of a directive that cannot be read: no prompt is about one of them.
 _UNREADABLE: frozenset[str] = frozenset()
 
 #: Characters of lines that say nothing: blank lines, rules, fences, borders of tables.
@@ -44,7 +44,7 @@ _LEVELS, _FENCES = 6, ("```", "~~~")
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Directives:
     """Meaning of a line's comments: standing or triggered, and from 1 to 10.
 
     The line is for prompts that are about a project of each set in `projects`.
@@ -59,9 +59,9 @@ class Marks:
         """Return True if the line is for prompts about these repositories, named as by `repository_of`."""
         return not any(project.isdisjoint(repositories) for project in self.projects)
 
-    def inside(self, outer: Marks) -> Marks:
-        """Return the marks of a line that stands in a section or paragraph with marks."""
-        if self is _UNMARKED:
+    def inside(self, outer: Directives) -> Directives:
+        """Return the directives of a line that stands in a section or paragraph with directives."""
+        if self is _NO_DIRECTIVES:
             return outer
         projects = self.projects | outer.projects
         return replace(
@@ -71,7 +71,7 @@ class Marks:
         )
 
 
-_UNMARKED = Marks()
+_NO_DIRECTIVES = Directives()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CuratedBlock:
     start: int
     end: int
     text: str
-    marks: Marks
+    directives: Directives
 
     @property
     def source(self) -> str:
@@ -92,27 +92,27 @@ class CuratedBlock:
     @property
     def meaning(self) -> str | None:
         """Return the text that stands for the block when meanings are compared, None without triggers."""
-        words = ", ".join(self.marks.triggers)
+        words = ", ".join(self.directives.triggers)
         return f"{words}: {self.text}"[:MEANING_CHARACTERS] if words else None
 
 
 @dataclass(frozen=True, slots=True)
 class CuratedFile:
-    """Revision of a curated file: its marked blocks, and all its lines, between line ends, with their marks."""
+    """Revision of a curated file: its blocks with directives, and all its lines with theirs, between line ends."""
 
     path: str
     blocks: tuple[CuratedBlock, ...]
-    lines: tuple[tuple[Marks, str], ...]
+    lines: tuple[tuple[Directives, str], ...]
 
     @classmethod
     def of(cls, text: str, *, path: str) -> Self:
         """Read the text of a curated file."""
         blocks, lines = [], []
-        for _, group in groupby(_marked_lines(text), key=lambda line: id(line[2])):
-            numbers, words, (marks, *_) = zip(*group, strict=True)
-            lines.append((marks, _bare(words)))
-            if marks is not _UNMARKED and any(map(_says_something, words)):
-                blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(words).strip("\n"), marks))
+        for _, group in groupby(_directed_lines(text), key=lambda line: id(line[2])):
+            numbers, words, (directives, *_) = zip(*group, strict=True)
+            lines.append((directives, _bare(words)))
+            if directives is not _NO_DIRECTIVES and any(map(_says_something, words)):
+                blocks.append(CuratedBlock(path, numbers[0], numbers[-1], "\n".join(words).strip("\n"), directives))
         return cls(path, tuple(blocks), tuple(lines))
 
     def lines_for(self, repositories: Collection[str], *, but: Iterable[CuratedBlock]) -> Callable[[str], str]:
@@ -122,8 +122,8 @@ class CuratedFile:
         first and the last may be parts of such lines. Lines with the words of a hidden line, or of a block in `but`,
         are left out, and so are comments. A passage with headings alone becomes "".
         """
-        visible = "".join(text for marks, text in self.lines if marks.are_for(repositories))
-        withheld = [text for marks, text in self.lines if not marks.are_for(repositories)]
+        visible = "".join(text for directives, text in self.lines if directives.are_for(repositories))
+        withheld = [text for directives, text in self.lines if not directives.are_for(repositories)]
         hidden = "".join([*withheld, *(_bare(block.text.split("\n")) for block in but)])
 
         def reduced(passage: str) -> str:
@@ -139,12 +139,12 @@ class CuratedFile:
 
 
 def curated_blocks(text: str, *, path: str) -> list[CuratedBlock]:
-    """Return the marked blocks of a curated file, in its order."""
+    """Return the blocks with directives of a curated file, in its order."""
     return list(CuratedFile.of(text, path=path).blocks)
 
 
-def unreadable_marks(text: str) -> list[int]:
-    """Return the numbers of a curated file's lines with a project mark that cannot be read."""
+def unreadable_directives(text: str) -> list[int]:
+    """Return the numbers of a curated file's lines with a project directive that cannot be read."""
     lines = enumerate(text.split("\n"), start=1)
     return [number for number, line in lines if _UNREADABLE in _read(line)[1].projects]
 
@@ -167,47 +167,47 @@ def repository_of(address: str) -> str | None:
     return None if is_path or (is_url and not name) or len(repository.split()) > 1 else repository
 
 
-def _marked_lines(text: str) -> Iterator[tuple[int, str, Marks]]:
-    """Yield number, words and marks of each line, but for comments alone on a line."""
-    sections: list[tuple[int, Marks]] = []
-    paragraph, fence = _UNMARKED, ""
+def _directed_lines(text: str) -> Iterator[tuple[int, str, Directives]]:
+    """Yield number, words and directives of each line, but for comments alone on a line."""
+    sections: list[tuple[int, Directives]] = []
+    paragraph, fence = _NO_DIRECTIVES, ""
     # Projects of comments alone on lines, until the text that they are about.
-    waiting = _UNMARKED
+    waiting = _NO_DIRECTIVES
     for number, line in enumerate(text.split("\n"), start=1):
-        words, marks = _read(line)
+        words, directives = _read(line)
         rest = words.lstrip().lstrip("`~")
         run = words.lstrip()[: -len(rest) or None]
         if run.startswith(fence or _FENCES) and not (rest if fence else "`" in rest):
             fence = "" if fence else run
         # "# " begins a comment in code.
-        level, title = _heading(words) if not fence or marks is not _UNMARKED else (0, "")
+        level, title = _heading(words) if not fence or directives is not _NO_DIRECTIVES else (0, "")
         if level:
-            marks, waiting, paragraph = marks.inside(waiting), _UNMARKED, _UNMARKED
+            directives, waiting, paragraph = directives.inside(waiting), _NO_DIRECTIVES, _NO_DIRECTIVES
             while sections and sections[-1][0] >= level:
                 sections.pop()
-        section = sections[-1][1] if sections else _UNMARKED
-        outer = section if paragraph is _UNMARKED else paragraph
+        section = sections[-1][1] if sections else _NO_DIRECTIVES
+        outer = section if paragraph is _NO_DIRECTIVES else paragraph
         if level:
             if title in STANDING_HEADINGS and not (section.is_standing or section.triggers):
-                marks = replace(marks, is_standing=True)
-            if marks is not _UNMARKED:
-                sections.append((level, marks.inside(section)))
-                marks, outer = _UNMARKED, sections[-1][1]
+                directives = replace(directives, is_standing=True)
+            if directives is not _NO_DIRECTIVES:
+                sections.append((level, directives.inside(section)))
+                directives, outer = _NO_DIRECTIVES, sections[-1][1]
         elif words.strip():
-            waiting = _UNMARKED
-        elif marks is not _UNMARKED:
-            paragraph = marks.inside(outer)
-            waiting = Marks(projects=marks.projects).inside(waiting) if marks.projects else waiting
+            waiting = _NO_DIRECTIVES
+        elif directives is not _NO_DIRECTIVES:
+            paragraph = directives.inside(outer)
+            waiting = Directives(projects=directives.projects).inside(waiting) if directives.projects else waiting
             continue
         elif not fence:
-            paragraph, outer = waiting.inside(section) if waiting.projects else _UNMARKED, section
-        yield number, words, marks.inside(outer)
+            paragraph, outer = waiting.inside(section) if waiting.projects else _NO_DIRECTIVES, section
+        yield number, words, directives.inside(outer)
 
 
-def _read(line: str) -> tuple[str, Marks]:
+def _read(line: str) -> tuple[str, Directives]:
     """Return the words of a line without its comments, and the meaning of these."""
     if "<!--" not in line:
-        return line.rstrip(), _UNMARKED
+        return line.rstrip(), _NO_DIRECTIVES
     words, *comments = line.split("<!--")
     parts, values = [words], dict[str, str]()
     projects: set[str | None] = set()
@@ -216,8 +216,8 @@ def _read(line: str) -> tuple[str, Marks]:
         name, _, value = (part.strip() for part in body.lstrip("-").partition(":"))
         name = name.lower()
         if name.startswith("project"):
-            is_mark = name == "project" and end
-            projects.update(map(repository_of, _listed(value) or [""]) if is_mark else [None])
+            is_readable = name == "project" and end
+            projects.update(map(repository_of, _listed(value) or [""]) if is_readable else [None])
         elif end and name in ("always", "trigger", "importance"):
             values[name] = value
         else:
@@ -227,10 +227,10 @@ def _read(line: str) -> tuple[str, Marks]:
         parts.append(rest)
     words = "".join(parts).rstrip()
     if not values and not projects:
-        return words, _UNMARKED
+        return words, _NO_DIRECTIVES
     importance = values.get("importance", "")
     repositories = _UNREADABLE if None in projects else frozenset(project for project in projects if project)
-    return words, Marks(
+    return words, Directives(
         is_standing="always" in values,
         triggers=tuple(_listed(values.get("trigger", ""))),
         importance=int(importance[:_DIGITS]) if importance.isdecimal() else _IMPORTANCE,

@@ -96,7 +96,7 @@ class AgentContext:
             return PromptAnswer()
         repositories = {name for project in request.projects if (name := repository_of(project)) is not None}
         files = await asyncio.to_thread(self._curated, session)
-        curated = [block for file in files.values() for block in file.blocks if block.marks.are_for(repositories)]
+        curated = [block for file in files.values() for block in file.blocks if block.directives.are_for(repositories)]
         if request.begins:
             self._sessions.begin(self._agent.id, request.session)
         blocks = standing_blocks(curated, settings)
@@ -145,7 +145,7 @@ class AgentContext:
         except RecalldError as failed:
             error = str(failed)
         files_now = self._curated(session).values()
-        curated = [block for file in files_now for block in file.blocks if block.marks.are_for(())]
+        curated = [block for file in files_now for block in file.blocks if block.directives.are_for(())]
         standing = standing_blocks(curated, context.injection) if context.injection.enabled else []
         return ContextReport(
             files=tuple(file if texts else file.model_copy(update={"text": None}) for file in files),

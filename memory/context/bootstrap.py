@@ -74,15 +74,15 @@ def bootstrap_files(
 
 
 def cut(text: str, path: str, *, budget: int) -> str:
-    """Return a text of at most `budget` characters: its beginning, a mark that names the file, and its end."""
+    """Return a text of at most `budget` characters: its beginning, a notice that names the file, and its end."""
     if len(text) <= budget:
         return text
-    mark = f"\n\n[... {path} is cut here: {len(text)} characters in all; read the file for the rest ...]\n\n"
-    if len(mark) >= budget:
+    notice = f"\n\n[... {path} is cut here: {len(text)} characters in all; read the file for the rest ...]\n\n"
+    if len(notice) >= budget:
         return text[:budget]
-    room = budget - len(mark)
+    room = budget - len(notice)
     head = round(room * _HEAD_SHARE)
-    return text[:head] + mark + text[len(text) - (room - head) :]
+    return text[:head] + notice + text[len(text) - (room - head) :]
 
 
 def _read(workspace: Path, path: str, redact: Callable[[str], str]) -> tuple[str, str | None]:

@@ -10,8 +10,8 @@ import re
 from datetime import datetime
 
 from memory.chunking.chunker import estimate_tokens
-from memory.context.marks import marked
 from memory.context.messages import texts
+from memory.transcripts.transcript_format import tagged
 from schemas.context import FlushAnswer, FlushRequest
 from schemas.settings import Flush
 
@@ -41,8 +41,8 @@ def flush_plan(session: FlushRequest, settings: Flush, *, now: datetime) -> Flus
     path, token = f"memory/{now:%Y-%m-%d}.md", SILENT_TOKEN
     return FlushAnswer(
         due=True,
-        system_prompt=marked(_SYSTEM_PROMPT.format(token=token), kind="flush"),
-        prompt=marked(_PROMPT.format(path=path, time=f"{now:%Y-%m-%d %H:%M %Z}", token=token), kind="flush"),
+        system_prompt=tagged(_SYSTEM_PROMPT.format(token=token), kind="flush"),
+        prompt=tagged(_PROMPT.format(path=path, time=f"{now:%Y-%m-%d %H:%M %Z}", token=token), kind="flush"),
         path=path,
         silent_token=token,
         model=settings.model,

@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from memory.context.marks import marked
 from memory.documents.note_facts import NoteFacts, named_transcripts
 from memory.documents.roots import archived_path
 from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.lines import RawLine
-from memory.transcripts.transcript_format import ASSISTANT, USER, Message, mark_of
+from memory.transcripts.transcript_format import ASSISTANT, USER, Message, tagged, text_digest
 
 #: Bytes at the end of a transcript that are searched for the last messages.
 TAIL_BYTES = 8 * 1024 * 1024
@@ -93,7 +92,7 @@ def unnoted(
 
 def digest_of(message: Message) -> str:
     """Return the digest of a message and its time."""
-    return mark_of(f"{message.said_at} {message.text}")
+    return text_digest(f"{message.said_at} {message.text}")
 
 
 def note_name(at: datetime, slug: str = "") -> str:
@@ -104,7 +103,7 @@ def note_name(at: datetime, slug: str = "") -> str:
 def slug_prompt(messages: Sequence[Message]) -> str:
     """Return the prompt that asks a chat model to name a conversation."""
     words = "\n".join(f"{message.speaker}: {message.text}" for message in messages)
-    return marked(f"{_SLUG_PROMPT}\n\n{words[:SLUG_INPUT_CHARACTERS]}", kind="session-note")
+    return tagged(f"{_SLUG_PROMPT}\n\n{words[:SLUG_INPUT_CHARACTERS]}", kind="session-note")
 
 
 def slug_of(answer: str) -> str:

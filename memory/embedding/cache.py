@@ -45,7 +45,7 @@ _KIND = Kind(
     version=VERSION,
 )
 
-#: Last-use marks written along with one response, at most.
+#: Days of last use written along with one response, at most.
 _TOUCHES_A_WRITE = 2_000
 
 #: Insertions between two looks at the number of entries, when it is bounded.
@@ -187,9 +187,9 @@ class EmbeddingCache:
             return self._file.guarded(self._file.cut_the_log) or evicted
 
     def close(self) -> None:
-        """Write the remaining last-use marks and close the file."""
+        """Write the remaining days of last use and close the file."""
         with self._lock:
-            with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # last-use marks are worth no failure
+            with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # days of last use are worth no failure
                 if self._touched:
                     self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
             self._file.close()
@@ -209,9 +209,9 @@ class EmbeddingCache:
         self._file.transaction(insert)
 
     def _write_touches(self, writer: apsw.Connection, most: int) -> None:
-        """Write marks of last use, in the transaction that is open."""
-        marks = [self._touched.popitem() for _ in range(min(most, len(self._touched)))]
-        writer.executemany("UPDATE embeddings SET used = ?2 WHERE id = ?1", marks)
+        """Write days of last use, in the transaction that is open."""
+        touched = [self._touched.popitem() for _ in range(min(most, len(self._touched)))]
+        writer.executemany("UPDATE embeddings SET used = ?2 WHERE id = ?1", touched)
 
     def _surplus(self, bound: int) -> int:
         """Return the number of entries above `bound`."""

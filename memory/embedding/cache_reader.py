@@ -46,10 +46,10 @@ def look_up(
     rows_by_hash: dict[str, tuple[int, bytes, int]] = {}
     for start in range(0, len(hashes), _GROUP):
         group = {hash_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
-        marks = ",".join("?" * len(group))
+        placeholders = ",".join("?" * len(group))
         rows = connection.execute(
             f"SELECT id, hash, {column}, used FROM embeddings"  # noqa: S608 - constants and question marks
-            f" WHERE identity = ({IDENTITY}) AND hash IN ({marks})",
+            f" WHERE identity = ({IDENTITY}) AND hash IN ({placeholders})",
             (identity, *group),
         )
         rows_by_hash.update((group[key], (row, blob, used)) for row, key, blob, used in rows)

@@ -181,7 +181,7 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, file: IndexedFil
             moved=moved,
             removed=stored.remaining_ids() if last else (),
             notes=file.notes,
-            mark=NOWHERE,  # if the file returns, the indexer reads it from its start
+            position=NOWHERE,  # if the file returns, the indexer reads it from its start
             stale_from=0 if rows and start == 0 else None,
             complete=last,
         )

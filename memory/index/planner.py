@@ -16,7 +16,7 @@ from memory.index.changes import CommitBatch, IndexReport, Plan, UnmatchedChunks
 from memory.index.transcript_slices import has_other_format, longest_beginning, slices_of
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import TranscriptMark
+from memory.store.reader import TranscriptPosition
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
 from memory.store.writer import DocumentDelete, DocumentFailure, DocumentTouch, DocumentWrite
@@ -144,28 +144,28 @@ class Planner:
             *self._files.transcripts_of(key).earlier_names(key),
             *(name for chunk in first for name in store.begun_by(chunk.text_hash)),
         ]
-        marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
-        old_key = longest_beginning(key, marks, files=self._files) if marks else None
+        positions = {name: place for name in names if (place := self._left_position(store, name, stat)) is not None}
+        old_key = longest_beginning(key, positions, files=self._files) if positions else None
         if old_key is None or not store.rename_document(old_key, key):
             return False
         log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=old_key.path)
         return True
 
-    def _left_mark(self, store: Store, name: DocumentKey, stat: FileStat) -> TranscriptMark | None:
-        """Return the mark of a transcript that has left its name; None if its file exists or if its last line is open.
+    def _left_position(self, store: Store, name: DocumentKey, stat: FileStat) -> TranscriptPosition | None:
+        """Return the position of a transcript that left its name; None if its file exists or if its last line is open.
 
         `stat` describes the possible new file. Its inode proves a rename only if another file has the old name.
         """
-        indexed, mark = store.file(name), store.transcript(name)
-        if indexed is None or mark is None or indexed.stat.size > mark.offset:
+        indexed, position = store.file(name), store.transcript(name)
+        if indexed is None or position is None or indexed.stat.size > position.offset:
             return None
         try:
             present = self._files.stat(name)
         except RecalldError:
             return None
         if present is None:
-            return mark if self._files.root_is_there(name) else None
-        return mark if present.inode != indexed.stat.inode == stat.inode else None
+            return position if self._files.root_is_there(name) else None
+        return position if present.inode != indexed.stat.inode == stat.inode else None
 
     def _forget(self, key: DocumentKey, revision: int) -> Iterator[None]:
         store = self._store

@@ -1,6 +1,6 @@
 """Slices of a transcript on its way into the index: the appended lines, in commits that follow each other.
 
-A slice continues where the one before it ended. The index stores that place (`TranscriptMark`), so that a run may stop
+A slice continues where the one before it ended. The index stores its `TranscriptPosition`, so that a run may stop
 after any slice. A file that only grew is read from there. A replaced file (compressed, rotated, rewritten) is first
 compared by its running hash, and read from its start if it differs.
 """
@@ -20,7 +20,7 @@ from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.changes import Plan, UnmatchedChunks, byte_limit
 from memory.redaction import redactor_for
-from memory.store.reader import NOWHERE, TranscriptMark
+from memory.store.reader import NOWHERE, TranscriptPosition
 from memory.store.sqlite.reader import StoreReader
 from memory.store.writer import DocumentWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
@@ -47,10 +47,10 @@ _WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
-    """Contents of a mark's state: the state of the fold, and the last line, which identifies the file.
+class _State:
+    """Contents of a position's state: the state of the fold, and the last line, which identifies the file.
 
-    The last line starts at the mark's offset less `last_length`.
+    The last line starts at the position's offset less `last_length`.
     """
 
     fold: str
@@ -67,7 +67,7 @@ class _Position:
         return fold.get("format")
 
     @classmethod
-    def decode(cls, state: str) -> _Position | None:
+    def decode(cls, state: str) -> _State | None:
         """Return the decoded state; None for a document copied from another generation without its file."""
         return cls(*json.loads(state)) if state else None
 
@@ -93,14 +93,14 @@ def slices_of(
 
 
 def longest_beginning(
-    key: DocumentKey, marks: Mapping[DocumentKey, TranscriptMark], *, files: AgentFiles
+    key: DocumentKey, positions: Mapping[DocumentKey, TranscriptPosition], *, files: AgentFiles
 ) -> DocumentKey | None:
     """Return the document with the most lines that are the beginning of this transcript; None without one.
 
-    Reads as many lines as `marks` cover. Raises like `slices_of`, except for a damaged transcript.
+    Reads as many lines as `positions` cover. Raises like `slices_of`, except for a damaged transcript.
     """
-    names = {mark.digest: name for name, mark in marks.items() if mark.lines}
-    most = max((mark.lines for mark in marks.values()), default=0)
+    names = {position.digest: name for name, position in positions.items() if position.lines}
+    most = max((position.lines for position in positions.values()), default=0)
     longest: DocumentKey | None = None
     digest = NO_LINES_DIGEST
     with files.opened(key) as opened, suppress(TranscriptDamaged):
@@ -115,9 +115,9 @@ def longest_beginning(
 def has_other_format(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Return True if the user has named another format since the index read a transcript."""
     format_name = files.transcripts_of(key).format_of(key)
-    mark = store.transcript(key) if format_name is not None else None
-    position = _Position.decode(mark.state) if mark is not None else None
-    return position is not None and position.format != format_name
+    position = store.transcript(key) if format_name is not None else None
+    state = _State.decode(position.state) if position is not None else None
+    return state is not None and state.format != format_name
 
 
 class _Slicing:
@@ -137,7 +137,7 @@ class _Slicing:
         self._limits = byte_limit(provider)
         self._redact = redactor_for(memory, "sessions")
         self._store = store
-        # Mark in the index, and mark that a slice ending inside a line leaves there.
+        # Position in the index, and position that a slice ending inside a line leaves there.
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
         self._revision = store.revision(key) if store is not None else 0
@@ -149,7 +149,7 @@ class _Slicing:
     def run(self) -> Iterator[Plan]:
         try:
             fold, lines = self._begin()
-        except TranscriptDamaged as damage:  # before the mark: the indexed part stays
+        except TranscriptDamaged as damage:  # before the position: the indexed part stays
             raise self._named(damage) from damage.__cause__
         rows = self._store.chunks_of(self._key, first=fold.closed) if self._store is not None else []
         self._chunks = UnmatchedChunks(rows, stale=True)
@@ -187,16 +187,16 @@ class _Slicing:
 
     def _begin(self) -> tuple[TranscriptFold, Iterator[RawLine]]:
         """Return the fold to continue, and the lines that it has not read."""
-        mark = self._stored
-        position = _Position.decode(mark.state) if mark is not None else None
+        position = self._stored
+        state = _State.decode(position.state) if position is not None else None
         # Other settings or another version may have written a state that this fold cannot continue.
-        fold = self._fold(position.fold) if position is not None else None
+        fold = self._fold(state.fold) if state is not None else None
         if fold is not None and self._opened.format not in (None, fold.format):
             fold = None  # the user has named another format since then
-        if mark is not None and position is not None and fold is not None:
-            if not mark.lines:
+        if position is not None and state is not None and fold is not None:
+            if not position.lines:
                 return fold, self._opened.lines()
-            last, lines = self._lines_from_last(mark, position)
+            last, lines = self._lines_from_last(position, state)
             if last is not None:
                 self._follow(last)
                 # The transcript may have moved to where positions are others.
@@ -209,7 +209,7 @@ class _Slicing:
         """Remember the last line that the fold took in."""
         self._last = line.digest.hex(), line.end - line.start
 
-    def _lines_from_last(self, mark: TranscriptMark, position: _Position) -> tuple[RawLine | None, Iterator[RawLine]]:
+    def _lines_from_last(self, position: TranscriptPosition, state: _State) -> tuple[RawLine | None, Iterator[RawLine]]:
         """Return the last indexed line and those after it; None if the file does not begin with the indexed lines."""
         stat = self._opened.stat
         indexed_stat = self._indexed.stat if self._indexed is not None else None
@@ -220,10 +220,10 @@ class _Slicing:
             and (stat.size > indexed_stat.size or indexed_stat.mtime_ns == _UNFINISHED)
         )
         if not only_grew or not self._opened.grows:
-            return _from_the_same(self._opened, mark)
-        lines = self._opened.lines(mark.offset - position.last_length)
+            return _from_the_same(self._opened, position)
+        lines = self._opened.lines(position.offset - state.last_length)
         last = next(lines, None)
-        return (last if last is not None and last.digest.hex() == position.last_digest else None), lines
+        return (last if last is not None and last.digest.hex() == state.last_digest else None), lines
 
     def _fold(self, state: str) -> TranscriptFold | None:
         try:
@@ -243,19 +243,19 @@ class _Slicing:
         )
 
     def _slices(self, fold: TranscriptFold, *, final: bool, tail: RawLine | None = None) -> Iterator[Plan]:
-        """Yield slices up to the fold's place. All but the last one end inside a line: their mark is before it."""
+        """Yield slices up to the fold's place. All but the last one end inside a line: their position is before it."""
         while len(self._closed) > SLICE_CHUNKS:
             before = self._standing or NOWHERE
             yield self._slice(before, self._unfinished(before.offset), resumable=False)
-        position = _Position(fold.state(), self._last[1], self._last[0])
-        mark = TranscriptMark(fold.offset, fold.lines, fold.digest, position.encode())
+        state = _State(fold.state(), self._last[1], self._last[0])
+        position = TranscriptPosition(fold.offset, fold.lines, fold.digest, state.encode())
         stat = self._read(fold) if final else self._unfinished(fold.offset)
         messages, self._messages = fold.messages - self._messages, fold.messages
-        yield self._slice(mark, stat, final=final, notes=fold.notes(tail), messages=messages, resumable=not final)
+        yield self._slice(position, stat, final=final, notes=fold.notes(tail), messages=messages, resumable=not final)
 
     def _slice(
         self,
-        mark: TranscriptMark,
+        position: TranscriptPosition,
         stat: FileStat,
         *,
         final: bool = False,
@@ -269,16 +269,16 @@ class _Slicing:
             self._key,
             self._stored if self._stored is not None else self._revision,
             stat,
-            mark.digest,
+            position.digest,
             added=added,
             moved=moved,
             removed=self._chunks.remaining_ids() if final else (),
             notes=notes,
-            mark=mark,
+            position=position,
             stale_from=self._stale_from,
             complete=final,
         )
-        self._stored = self._standing = mark
+        self._stored = self._standing = position
         self._stale_from = None
         return Plan(write, messages, resumable)
 
@@ -295,13 +295,13 @@ class _Slicing:
         return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
 
 
-def _from_the_same(opened: OpenTranscript, mark: TranscriptMark) -> tuple[RawLine | None, Iterator[RawLine]]:
-    """Return the mark's last line, None if its lines differ, and the lines after it. Compares digests, parses none."""
+def _from_the_same(opened: OpenTranscript, position: TranscriptPosition) -> tuple[RawLine | None, Iterator[RawLine]]:
+    """Return the last line before the position, None if lines differ, and the rest. Compares digests, parses none."""
     lines = opened.lines()
     digest, line = NO_LINES_DIGEST, None
-    for _ in range(mark.lines):
+    for _ in range(position.lines):
         line = next(lines, None)
         if line is None or not line.has_line_end:
             return None, lines
         digest = digest_with(digest, line)
-    return (line if digest == mark.digest else None), lines
+    return (line if digest == position.digest else None), lines

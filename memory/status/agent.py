@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
-from memory.chunking.curated import CURATED_FILES, unreadable_marks
+from memory.chunking.curated import CURATED_FILES, unreadable_directives
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.ledger_reader import texts_in_jobs
 from memory.embedding.prices import price_of
@@ -132,7 +132,7 @@ def agent_status(
         dead_letters=index.dead_letters,
         notes=index.notes,
         troubles=in_words(conditions, now=now),
-        advice=in_words(mark_conditions(agent, sources.files), now=now),
+        advice=in_words(directive_conditions(agent, sources.files), now=now),
         integrity=index.integrity,
         deep=deep_findings(sources, index.integrity),
     )
@@ -250,11 +250,11 @@ def _look_conditions(agent: str, index: IndexLook, queue: QueueState, *, queue_e
         yield Condition(ConditionCode.QUEUE_UNREACHABLE, agent)
 
 
-def mark_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Condition]:
-    """Yield that a curated file has project marks that cannot be read. Nothing if prompts get no memory."""
+def directive_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Condition]:
+    """Yield that a curated file has project directives that cannot be read. Nothing if prompts get no memory."""
     for name in CURATED_FILES if agent.context.injection.enabled else ():
         with suppress(RecalldError):  # absent, or a dead letter says why it is unreadable
-            lines = unreadable_marks(files.read(DocumentKey(MEMORY_SOURCE, name)).text)
+            lines = unreadable_directives(files.read(DocumentKey(MEMORY_SOURCE, name)).text)
             if lines:
                 params: dict[str, Param] = {"marks": len(lines), "line": lines[0]}
                 yield Condition(ConditionCode.PROJECT_MARK_UNREADABLE, name, params=params)

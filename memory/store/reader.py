@@ -59,10 +59,10 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptMark:
+class TranscriptPosition:
     """Place up to which a transcript has been indexed, with the state to continue from.
 
-    `offset` is the position behind the part that was read; `lines` counts its lines, and `digest` is its hex digest.
+    `offset` (bytes) is the end of the part that was read; `lines` counts its lines, and `digest` is its hex digest.
     `state` is JSON of the transcript reader, opaque to the store.
     """
 
@@ -71,20 +71,20 @@ class TranscriptMark:
     digest: str
     state: str
 
-    def is_of(self, mark: TranscriptMark) -> bool:
-        """Return True if both marks cover the same lines."""
-        return (self.offset, self.lines, self.digest) == (mark.offset, mark.lines, mark.digest)
+    def is_of(self, position: TranscriptPosition) -> bool:
+        """Return True if both positions cover the same lines."""
+        return (self.offset, self.lines, self.digest) == (position.offset, position.lines, position.digest)
 
 
-#: Mark at the start of a file.
-NOWHERE = TranscriptMark(0, 0, "", "")
+#: Position at the start of a file.
+NOWHERE = TranscriptPosition(0, 0, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
     """Chunk without its text, enough to compute a difference.
 
-    A negative `ordinal` marks a stale chunk: it was at -1 - ordinal of a transcript that is being read again. Searches
+    A negative `ordinal` means a stale chunk: it was at -1 - ordinal of a transcript that is being read again. Searches
     find it until the new version moves or removes it. A chunk with a `refusal` will never have a vector.
     """
 

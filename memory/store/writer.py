@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from memory.chunking.chunker import Chunk
-from memory.store.reader import TranscriptMark, Vector
+from memory.store.reader import TranscriptPosition, Vector
 from schemas.documents import DocumentKey, FileStat
 
 
@@ -34,18 +34,18 @@ class MovedChunk:
 class DocumentWrite:
     """New state of a document, or of the next part of a transcript, as the difference from its indexed state.
 
-    `expected` is the result of `revision` before the source was read, or the mark that this part of a transcript
+    `expected` is the result of `revision` before the source was read, or the position that this part of a transcript
     continues. `vectors` holds vectors and refusals of `added` chunks by text hash; other chunks are pending. `moved`
     lists kept chunks with a new ordinal or new lines. Other kept chunks are not listed.
 
-    A transcript has a `mark`, and its `content_hash` is the digest of it. A long one is written part after part; only
-    the last part is `complete`. The others have the stat `memory.store.dead_letters.FORGOTTEN`, so that a worker
+    A transcript has a `position`, and its `content_hash` is the digest of it. A long one is written in parts; only the
+    last part is `complete`. The others have the stat `memory.store.dead_letters.FORGOTTEN`, so that a worker
     continues after a crash. Chunks with an ordinal of `stale_from` or more become stale first. Searches find stale
     chunks until a part moves or removes them, so that a transcript that is read again never answers less than before.
     """
 
     key: DocumentKey
-    expected: int | TranscriptMark
+    expected: int | TranscriptPosition
     stat: FileStat
     content_hash: str
     added: tuple[Chunk, ...] = ()
@@ -53,7 +53,7 @@ class DocumentWrite:
     moved: tuple[MovedChunk, ...] = ()
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
-    mark: TranscriptMark | None = None
+    position: TranscriptPosition | None = None
     stale_from: int | None = None
     complete: bool = True
 

@@ -33,8 +33,8 @@ from memory.transcripts.transcript_format import (
     Wordless,
     between,
     kind_of,
-    mark_of,
     names,
+    text_digest,
     texts_of,
     time_of,
 )
@@ -90,8 +90,8 @@ _KNOWN = frozenset(
 
 _IDENTIFIERS = ("sessionId", "uuid", "leafUuid", "messageId")
 
-#: Marks of lines that the program wrote in a person's or the assistant's place.
-_GENERATED_MARKS = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
+#: Fields of lines that the program wrote in a person's or the assistant's place.
+_GENERATED_FIELDS = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
 
 #: Agents that copy a conversation to summarise it, or to suggest what the person may type next.
 _COPYING_AGENTS = ("acompact-", "aprompt_suggestion-")
@@ -197,16 +197,16 @@ def _queue_operation(entry: Entry, facts: Facts) -> Message | QueuedMessage | Wo
         facts.pop(QUEUE, None)
         return Wordless.KNOWN
     # Without content, the operation is about the message that has waited longest.
-    mark = mark_of(text) if text else None
-    place = next((place for place, queued in enumerate(queue) if mark in (None, queued[2])), None)
+    digest = text_digest(text) if text else None
+    place = next((place for place, queued in enumerate(queue) if digest in (None, queued[2])), None)
     if operation not in _TAKEN or place is None:
         return Wordless.KNOWN
-    words, at, queued_mark = queue.pop(place)
+    words, at, queued_digest = queue.pop(place)
     if not queue:
         del facts[QUEUE]
     if operation != "remove" or entry.get("reason") not in _DELIVERING or not words:
         return Wordless.KNOWN
-    facts[_DELIVERED] = [*facts.get(_DELIVERED, []), queued_mark][-_MOST_QUEUED:]
+    facts[_DELIVERED] = [*facts.get(_DELIVERED, []), queued_digest][-_MOST_QUEUED:]
     return Message(USER, words, at)
 
 
@@ -214,15 +214,15 @@ def _typed(text: str, at: float | None, facts: Facts) -> Message | Wordless:
     """Return the person's message, unless `remove` has delivered it from the queue."""
     if not text.strip() or not facts:
         return Message(USER, text, at)
-    mark = mark_of(text)
-    delivered_marks = facts.pop(_DELIVERED, [])
-    if mark in delivered_marks:
-        delivered_marks.remove(mark)
-        if delivered_marks:
-            facts[_DELIVERED] = delivered_marks
+    digest = text_digest(text)
+    delivered_digests = facts.pop(_DELIVERED, [])
+    if digest in delivered_digests:
+        delivered_digests.remove(digest)
+        if delivered_digests:
+            facts[_DELIVERED] = delivered_digests
         return Wordless.KNOWN
     for queued in facts.get(QUEUE, ()):
-        if queued[2] == mark:
+        if queued[2] == digest:
             queued[0] = ""
             break
     return Message(USER, text, at)
@@ -234,7 +234,7 @@ def _is_genuine(holder: Entry) -> bool:
     kind = origin.get("kind") if isinstance(origin, dict) else origin
     if kind == "channel":
         return True
-    return kind in (None, "human") and not any(holder.get(mark) for mark in _GENERATED_MARKS)
+    return kind in (None, "human") and not any(holder.get(field) for field in _GENERATED_FIELDS)
 
 
 def _user_text(text: str) -> str:

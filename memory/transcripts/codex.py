@@ -35,8 +35,8 @@ from memory.transcripts.transcript_format import (
     Wordless,
     between,
     kind_of,
-    mark_of,
     names,
+    text_digest,
     texts_of,
     time_of,
 )
@@ -226,7 +226,7 @@ def _is_first(parts: list[str], facts: Facts, *, log: str) -> bool:
     """Return True unless another log has all of these parts of a message already; keep them for the logs to come."""
     latest = facts.setdefault(_LATEST, [])
     is_first = False
-    for digest in [mark_of("".join(part.split())) for part in parts if part]:
+    for digest in [text_digest("".join(part.split())) for part in parts if part]:
         message = next((message for message in latest if message[0] == digest and log not in message), None)
         if message is None:
             latest.append([digest, log])

@@ -26,7 +26,7 @@ from memory.transcripts.transcript_format import (
     Wordless,
     clean,
     kind_of,
-    mark_of,
+    text_digest,
     texts_of,
     time_of,
     without_context,
@@ -140,7 +140,9 @@ class Interpreter:
             return Unknown(self.format.kind(entry))
         if isinstance(reading, QueuedMessage):
             redacted = self._redacted(reading.message)
-            self.facts.setdefault(QUEUE, []).append([redacted.text, redacted.said_at, mark_of(reading.message.text)])
+            self.facts.setdefault(QUEUE, []).append(
+                [redacted.text, redacted.said_at, text_digest(reading.message.text)]
+            )
             return Wordless.KNOWN
         if isinstance(reading, Message):
             redacted = self._redacted(reading)

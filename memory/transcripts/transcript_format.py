@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 USER = "User"
 ASSISTANT = "Assistant"
@@ -96,8 +96,18 @@ _LATEST = 4_102_444_800
 _MILLISECONDS = 100_000_000_000
 
 #: Name of the element around text that recalld puts into a conversation.
-CONTEXT_MARK = "recalld-context"
-_CONTEXT = re.compile(rf"<{CONTEXT_MARK}\b[^<>]*>")
+CONTEXT_TAG = "recalld-context"
+_CONTEXT = re.compile(rf"<{CONTEXT_TAG}\b[^<>]*>")
+
+#: Kinds of such text.
+ContextKind = Literal["memory", "standing", "flush", "session-note"]
+
+#: Beginnings of the names of elements that recalld, Claude Code and Codex put around text for a model.
+_PROGRAM_ELEMENTS = (
+    *(CONTEXT_TAG, "system", "instructions", "permissions", "user_instructions", "environment_context", "turn_aborted"),
+    *("user-prompt-submit-hook", "hook_prompt", "command-", "local-command", "bash-", "task-notification"),
+)
+_PROGRAM_TAG = re.compile(rf"<(?=[^\w<]*(?:{'|'.join(_PROGRAM_ELEMENTS)}))", re.IGNORECASE)
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -123,7 +133,15 @@ def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str
 
 def without_context(text: str) -> str:
     """Return the text without recalld's own insertions into the conversation."""
-    return without_spans(text, _CONTEXT, f"</{CONTEXT_MARK}>").strip() if f"<{CONTEXT_MARK}" in text else text
+    return without_spans(text, _CONTEXT, f"</{CONTEXT_TAG}>").strip() if f"<{CONTEXT_TAG}" in text else text
+
+
+def tagged(text: str, *, kind: ContextKind) -> str:
+    """Return text for a conversation as one element, on lines of its own; readers of transcripts leave it out.
+
+    Tags of programs inside of the text lose their meaning.
+    """
+    return f'<{CONTEXT_TAG} kind="{kind}">\n{_PROGRAM_TAG.sub("&lt;", text)}\n</{CONTEXT_TAG}>'
 
 
 def without_spans(text: str, begin: re.Pattern[str], end: str) -> str:
@@ -154,7 +172,7 @@ def clean(text: str) -> str:
     return text.strip()
 
 
-def mark_of(text: str) -> str:
+def text_digest(text: str) -> str:
     """Return a short digest of a text without the white space around it."""
     return hashlib.blake2b(clean(text).encode(), digest_size=8).hexdigest()
 

@@ -1,7 +1,7 @@
 """Wrappers: text that programs write around, or in place of, a person's words. Each format has a table of them.
 
-A mark counts only where a program puts it: at the start of a message or of a line. A mark that a person quotes inside a
-sentence stays, and so does an opening tag without its closing one.
+A pattern counts only where a program puts it: at the start of a message or of a line. A wrapper that a person quotes
+inside a sentence stays, and so does an opening tag without its closing one.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from enum import Enum, auto
 
 
 class Cut(Enum):
-    """Part of a message that is removed because of a wrapper's mark."""
+    """Part of a message that is removed because of a wrapper."""
 
-    #: The message, if it is the mark and nothing else.
+    #: The message, if it is the pattern and nothing else.
     ALL = auto()
-    #: The message, if its beginning matches the mark, a regular expression.
+    #: The message, if its beginning matches the pattern, a regular expression.
     MESSAGE = auto()
     #: The message, if it begins with a closed element of this name.
     ENVELOPE = auto()
     #: Closed elements of this name that begin a line.
     ELEMENT = auto()
-    #: The tags of elements that begin with the mark (`name attribute=`); the words inside stay.
+    #: The tags of elements that begin with the pattern (`name attribute=`); the words inside stay.
     TAGS = auto()
-    #: The first paragraph, if its first line is the mark.
+    #: The first paragraph, if its first line is the pattern.
     PARAGRAPH = auto()
-    #: Everything from the mark on, a line of its own.
+    #: Everything from the pattern on, a line of its own.
     BELOW = auto()
-    #: Everything above the heading of the person's request, if the first line is the mark.
+    #: Everything above the heading of the person's request, if the first line is the pattern.
     ABOVE_REQUEST = auto()
 
 
@@ -42,19 +42,19 @@ class Wrappers:
     `request`: regular expression of the heading above a person's request.
     """
 
-    def __init__(self, marks: Mapping[Cut, Sequence[str]], *, request: str = _NEVER) -> None:
-        self.marks = {cut: tuple(marks.get(cut, ())) for cut in Cut}
-        self._all = frozenset(self.marks[Cut.ALL])
-        self._messages = re.compile("|".join(self.marks[Cut.MESSAGE]) or _NEVER, re.DOTALL)
-        self._envelopes = frozenset(self.marks[Cut.ENVELOPE])
-        names = _any_of(self.marks[Cut.ENVELOPE] + self.marks[Cut.ELEMENT])
+    def __init__(self, patterns: Mapping[Cut, Sequence[str]], *, request: str = _NEVER) -> None:
+        self.patterns = {cut: tuple(patterns.get(cut, ())) for cut in Cut}
+        self._all = frozenset(self.patterns[Cut.ALL])
+        self._messages = re.compile("|".join(self.patterns[Cut.MESSAGE]) or _NEVER, re.DOTALL)
+        self._envelopes = frozenset(self.patterns[Cut.ENVELOPE])
+        names = _any_of(self.patterns[Cut.ENVELOPE] + self.patterns[Cut.ELEMENT])
         self._opening = re.compile(rf"(?:^|(?<=>))[ \t]*<({names})(?:\s[^<>]*)?>", re.MULTILINE)
-        self._tag = re.compile(rf"^[ \t]*<{_any_of(self.marks[Cut.TAGS])}[^<>\n]*>", re.MULTILINE)
-        closing = _any_of([mark.split()[0] for mark in self.marks[Cut.TAGS]])
+        self._tag = re.compile(rf"^[ \t]*<{_any_of(self.patterns[Cut.TAGS])}[^<>\n]*>", re.MULTILINE)
+        closing = _any_of([pattern.split()[0] for pattern in self.patterns[Cut.TAGS]])
         self._closing_tag = re.compile(rf"</{closing}>[ \t]*$", re.MULTILINE)
-        self._paragraphs = frozenset(self.marks[Cut.PARAGRAPH])
-        self._below = re.compile(rf"^{_any_of(self.marks[Cut.BELOW])}[ \t]*\r?$", re.MULTILINE)
-        self._above = frozenset(self.marks[Cut.ABOVE_REQUEST])
+        self._paragraphs = frozenset(self.patterns[Cut.PARAGRAPH])
+        self._below = re.compile(rf"^{_any_of(self.patterns[Cut.BELOW])}[ \t]*\r?$", re.MULTILINE)
+        self._above = frozenset(self.patterns[Cut.ABOVE_REQUEST])
         self._request = re.compile(request, re.MULTILINE)
 
     def words(self, text: str) -> str:
@@ -110,5 +110,5 @@ def _first_line(text: str, start: int = 0) -> str:
     return text[start : end if end >= 0 else None].rstrip()
 
 
-def _any_of(marks: Sequence[str]) -> str:
-    return f"(?:{'|'.join(map(re.escape, marks)) or _NEVER})"
+def _any_of(patterns: Sequence[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, patterns)) or _NEVER})"

@@ -55,7 +55,7 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
 def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of each agent, by the name of its folder. One at most is the `default`.
 
-    It is the marked one, else the first; with explicit owners only an agent without others.
+    It is the default one, else the first; with explicit owners only an agent without others.
     """
     rows = at(tree, "agents.list")
     listed = [(at(row, "id"), row) for row in rows] if isinstance(rows, list) else []
@@ -68,9 +68,9 @@ def _agents(tree: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str,
             unnamed += 1
     if unnamed:
         problems.append(f"OpenClaw lists {unnamed} of its agents without an id that can be used; they are left out")
-    marked = [key for key, settings in agents.items() if settings.get("default") is True]
+    defaults = [key for key, settings in agents.items() if settings.get("default") is True]
     is_explicit = at(tree, "agents.ownership") == "explicit" and len(agents) > 1
-    default = None if is_explicit else next(iter([*marked, *agents]), None)
+    default = None if is_explicit else next(iter([*defaults, *agents]), None)
     return {key: {**settings, "default": key == default} for key, settings in agents.items()}
 
 

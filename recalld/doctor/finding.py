@@ -28,7 +28,7 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-_MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
+_LABELS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
     several = len({agent for finding in findings for agent in finding.agents}) > 1
     for finding in findings:
         typed = partial(to_type, agent=finding.agents[0] if several and len(finding.agents) == 1 else None)
-        mark, colour = _MARKS[finding.level] if finding.healed is None else ("healed", "green")
+        label, colour = _LABELS[finding.level] if finding.healed is None else ("healed", "green")
         check = click.style(f"{finding.check:<12}", dim=True)
-        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(finding.message))}"
+        yield f"{click.style(f'{label:<7}', fg=colour)}{check}{typed(printable_name(finding.message))}"
         below = (
             f"could not be healed: {finding.failed}" if finding.failed else finding.action and f"-> {finding.action}"
         )

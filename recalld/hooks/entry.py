@@ -144,9 +144,9 @@ def project_of(folder: str) -> str | None:
     except (OSError, ValueError):
         return None
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in settings.splitlines())}
-    scheme, marked, rest = values.get("url", "").partition("://")
+    scheme, separator, rest = values.get("url", "").partition("://")
     # Without a scheme a colon ends the host, unless a slash comes first (git-clone(1)).
-    host, _, name = (rest if marked else scheme).partition("/" if marked else ":")
+    host, _, name = (rest if separator else scheme).partition("/" if separator else ":")
     if scheme == "file" or "/" in host or name.startswith(":"):
         return None
     # A user, a key and a port in the address are left out.

@@ -40,8 +40,10 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
     status: answers.Status = printable_answer(answer)
     for agent in status["agents"]:
         about = agent["agent"] if len(status["agents"]) > 1 else None
-        mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
-        yield to_type(f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}", agent=about)
+        verdict = (
+            click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
+        )
+        yield to_type(f"{click.style(agent['agent'], bold=True)}: {verdict}  {agent['workspace']}", agent=about)
         for fact in (*_agent(agent, resting=resting), *_findings(agent)):
             yield from (to_type(line, agent=about) for line in _lines(fact))
         yield ""

@@ -18,7 +18,7 @@ from memory.store.sqlite.writer import Store
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import Settings
-from tests.storing import chunk, mark, piece
+from tests.storing import chunk, piece, position
 from tests.written_index import with_agent, write_index
 
 MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
@@ -131,7 +131,9 @@ def test_age_alone_loses_nothing_to_min_score(settings: Settings, workspace: Pat
 
 def said(store: Store, path: str, text: str, *, days_ago: float) -> None:
     said_at = time.time() - days_ago * 86_400
-    write = piece(replace(chunk(text), said_at=said_at), continues=None, to=mark(1), of=DocumentKey("sessions", path))
+    write = piece(
+        replace(chunk(text), said_at=said_at), continues=None, to=position(1), of=DocumentKey("sessions", path)
+    )
     store.write([write])
 
 

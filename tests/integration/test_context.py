@@ -15,10 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.context.marks import marked
 from memory.documents.note_facts import NoteFacts
 from memory.transcripts.interpreter import Interpreter
-from memory.transcripts.transcript_format import Message
+from memory.transcripts.transcript_format import Message, tagged
 from recalld.client import AsyncClient, Client
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
@@ -163,7 +162,7 @@ def test_what_was_injected_is_not_read_again_from_the_transcript(
     _, client = injecting
     text = prompt(client, session=f"transcript {name}", prompt="deploy the gateway")["text"]
     assert text
-    flush = marked("Save what is worth remembering.", kind="flush")
+    flush = tagged("Save what is worth remembering.", kind="flush")
     said = []
     interpreter = Interpreter(None)
     for words in (f"{text}\n\nPlease deploy", f"Thanks\n{text}", flush, text):

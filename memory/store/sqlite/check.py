@@ -33,7 +33,7 @@ SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
 SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
 
 SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
-SELECT_ORPHANED_MARKS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_ORPHANED_POSITIONS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
 SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN (SELECT file_id FROM transcripts)"
 SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
 
@@ -93,7 +93,7 @@ def _vectors(connection: apsw.Connection) -> Iterator[Flaw]:
 
 def _files(connection: apsw.Connection) -> Iterator[Flaw]:
     yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
-    yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
+    yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_POSITIONS))
     yield from _difference("stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE))
 
 

@@ -23,7 +23,7 @@ from memory.store.reader import (
     IndexedFile,
     StoredChunk,
     TermCounts,
-    TranscriptMark,
+    TranscriptPosition,
     Vector,
 )
 from memory.store.sqlite import keywords, vectors
@@ -42,9 +42,9 @@ from memory.store.sqlite.rows import (
     fetch,
     fetch_one,
     indexed_file,
-    mark_of,
     meta_value,
     name_of,
+    position_of,
     refused_of,
     stored_chunk,
 )
@@ -221,10 +221,10 @@ class StoreReader:
         """Return the number of chunks of every document of a source, by path."""
         return dict(self._fetch(SELECT_CHUNKS_BY_PATH, source))
 
-    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
-        """Return the mark of a transcript, None for another or an unknown document."""
+    def transcript(self, key: DocumentKey) -> TranscriptPosition | None:
+        """Return the position of a transcript, None for another or an unknown document."""
         with self._readers.borrow() as connection:
-            return mark_of(connection, key)
+            return position_of(connection, key)
 
     def chunks_of(self, key: DocumentKey, *, first: int = 0) -> list[StoredChunk]:
         """Return the document's chunks by ordinal from the `first` one on, then the stale ones by former ordinals."""
@@ -381,8 +381,8 @@ class StoreReader:
     def check(self) -> list[Flaw]:
         """Check the consistency of the store; return one sentence per finding.
 
-        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every mark has its
-        file, only transcripts have stale chunks, and the database's own integrity check passes.
+        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every position has
+        its file, only transcripts have stale chunks, and the database's own integrity check passes.
         """
         with self._readers.borrow() as connection:
             return findings(connection)

@@ -14,7 +14,7 @@ from memory.store.reader import (
     Hit,
     IndexedFile,
     StoredChunk,
-    TranscriptMark,
+    TranscriptPosition,
     Vector,
     VectorState,
 )
@@ -47,7 +47,7 @@ SELECT {STORED_CHUNK_COLUMNS} FROM chunks WHERE file_id = ? AND vector_state = '
 ORDER BY ordinal < 0, abs(ordinal), id
 """  # noqa: S608 - a constant
 
-SELECT_MARK = """
+SELECT_POSITION = """
 SELECT t."offset", t.lines, t.digest, t.state
 FROM files AS f JOIN transcripts AS t ON t.file_id = f.id
 WHERE f.source = ? AND f.path = ?
@@ -116,10 +116,10 @@ def refused_of(connection: apsw.Connection, file_id: int) -> list[StoredChunk]:
     return [stored_chunk(row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
 
 
-def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:
-    """Return a transcript's mark, None without one."""
-    row = fetch_one(connection, SELECT_MARK, name_of(key))
-    return TranscriptMark(*row) if row is not None else None
+def position_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptPosition | None:
+    """Return a transcript's position, None without one."""
+    row = fetch_one(connection, SELECT_POSITION, name_of(key))
+    return TranscriptPosition(*row) if row is not None else None
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -83,7 +83,7 @@ CREATE VIRTUAL TABLE chunks_fts USING fts5 (
 -- that took 56 s, up to 5 s in one of them, instead of 4 s and 0.2 s. Maintenance merges without a hurry.
 INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0);
 
--- Marks: see `memory.store.reader.TranscriptMark`.
+-- Positions: see `memory.store.reader.TranscriptPosition`.
 CREATE TABLE transcripts (
     file_id  INTEGER PRIMARY KEY,
     "offset" INTEGER NOT NULL,

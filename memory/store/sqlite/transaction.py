@@ -20,7 +20,7 @@ import apsw
 from memory.chunking.chunker import Chunk
 from memory.chunking.segmenting import index_text, index_title
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
-from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptMark, Vector, VectorState
+from memory.store.reader import NOWHERE, DeadLetterRow, TranscriptPosition, Vector, VectorState
 from memory.store.sqlite import vectors
 from memory.store.sqlite.maintenance import UNERASED_SINCE
 from memory.store.sqlite.rows import (
@@ -31,9 +31,9 @@ from memory.store.sqlite.rows import (
     dead_letter,
     fetch,
     fetch_one,
-    mark_of,
     meta_value,
     name_of,
+    position_of,
     refused_of,
     stat_values,
 )
@@ -101,8 +101,8 @@ DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
 INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
 DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
 
-REPLACE_MARK = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
-DELETE_MARK = "DELETE FROM transcripts WHERE file_id = ?"
+REPLACE_POSITION = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
+DELETE_POSITION = "DELETE FROM transcripts WHERE file_id = ?"
 SET_VECTOR_STATE = "UPDATE chunks SET vector_state = ?, refusal = ? WHERE id = ?"
 
 SELECT_PENDING_HASHES = """
@@ -184,17 +184,18 @@ class WriteTransaction:
         return WriteOutcome.COMMITTED
 
     def _is_late(self, change: DocumentWrite | DocumentDelete) -> bool:
-        if isinstance(change.expected, TranscriptMark):
-            mark = mark_of(self._connection, change.key)
-            return mark is None or not mark.is_of(change.expected)
+        if isinstance(change.expected, TranscriptPosition):
+            position = position_of(self._connection, change.key)
+            return position is None or not position.is_of(change.expected)
         return current_revision(self._connection, change.key) != change.expected
 
     def _put(self, change: DocumentWrite) -> None:
         remarks = json.dumps(change.notes, ensure_ascii=False)
         values = (*stat_values(change.stat), change.content_hash, self.number, self._now, remarks)
         [(file_id,)] = fetch(self._connection, UPSERT_FILE, (*name_of(change.key), *values))
-        if (mark := change.mark) is not None:
-            self._connection.execute(REPLACE_MARK, (file_id, mark.offset, mark.lines, mark.digest, mark.state))
+        if (position := change.position) is not None:
+            row = (file_id, position.offset, position.lines, position.digest, position.state)
+            self._connection.execute(REPLACE_POSITION, row)
         if change.stale_from is not None:
             self._write_chunks_of(file_id)
             self._connection.execute(MAKE_STALE, (file_id, change.stale_from))
@@ -219,7 +220,7 @@ class WriteTransaction:
             self._write_chunks_of(row[0])
             self._removed += fetch(self._connection, SELECT_CHUNKS_OF_FILE, row)
             self._connection.execute(DELETE_FILE, row)
-            self._connection.execute(DELETE_MARK, row)
+            self._connection.execute(DELETE_POSITION, row)
             fetch(self._connection, INCREMENT_META, ("deletions",))
         self._settled.setdefault(change.key, False)
 
@@ -446,17 +447,20 @@ def parts_of(
 ) -> tuple[list[DocumentWrite], DocumentWrite | DocumentDelete]:
     """Split a large change into parts for a transaction each. Return them, and the rest for the last transaction.
 
-    The writer sets the parts' expected revision or mark. After a crash, the document is read from the parts' mark on.
+    The writer sets the parts' expected revision or position. After a crash, reading goes on at the parts' position.
     """
     if isinstance(change, DocumentDelete):
-        mark = NOWHERE if mark_of(connection, change.key) is not None else None
-        part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, mark=mark, complete=False)
+        position = NOWHERE if position_of(connection, change.key) is not None else None
+        part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, position=position, complete=False)
         ids = tuple(row[0] for row in fetch(connection, SELECT_CHUNK_IDS, name_of(change.key)))
         return [replace(part, removed=group) for group in _groups(ids, MOST_CHANGED)], change
-    mark = change.mark
-    if mark is not None:
-        mark = change.expected if change.stale_from != 0 and isinstance(change.expected, TranscriptMark) else NOWHERE
-    part = DocumentWrite(change.key, change.expected, FORGOTTEN, PARTLY, notes=change.notes, mark=mark, complete=False)
+    position = change.position
+    if position is not None:
+        expected = change.expected
+        position = expected if change.stale_from != 0 and isinstance(expected, TranscriptPosition) else NOWHERE
+    part = DocumentWrite(
+        change.key, change.expected, FORGOTTEN, PARTLY, notes=change.notes, position=position, complete=False
+    )
     parts: list[DocumentWrite] = []
     if change.stale_from is not None:
         [(highest,)] = fetch(connection, SELECT_HIGHEST_ORDINAL, name_of(change.key))
@@ -468,7 +472,7 @@ def parts_of(
     parts += [replace(part, removed=group) for group in _groups(change.removed, MOST_CHANGED)]
     *parts, last = parts
     return parts, replace(
-        last, stat=change.stat, content_hash=change.content_hash, mark=change.mark, complete=change.complete
+        last, stat=change.stat, content_hash=change.content_hash, position=change.position, complete=change.complete
     )
 
 

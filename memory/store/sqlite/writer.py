@@ -15,7 +15,7 @@ import apsw
 from memory.store.durable_sqlite import committed, empty_log
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptMark
+from memory.store.reader import TranscriptPosition
 from memory.store.sqlite.connection import (
     load_sqlite_vec,
     missing_keywords,
@@ -109,7 +109,7 @@ class Store(StoreReader):
         several. Until the last one it holds chunks of both versions and counts as changed. Each transaction leaves a
         sound index; after a crash, the next reading of the file completes the change.
 
-        A change that expects another revision or mark is left out and reported as a conflict; the others are committed.
+        A change that expects another revision or position is left out and reported as a conflict; others are committed.
 
         A committed document's dead letter is removed. A document with refused chunks, new or kept, gets one about them
         (`memory.store.dead_letters`), unless all of them are old and the user dropped the letter.
@@ -143,8 +143,9 @@ class Store(StoreReader):
             with self.transaction() as transaction:
                 if transaction.apply(replace(part, expected=rest.expected)) is WriteOutcome.CONFLICT:
                     return change
-            if isinstance(rest, DocumentWrite) and isinstance(rest.expected, TranscriptMark) and part.mark is not None:
-                rest = replace(rest, expected=part.mark)
+            position = part.position if isinstance(rest.expected, TranscriptPosition) else None
+            if isinstance(rest, DocumentWrite) and position is not None:
+                rest = replace(rest, expected=position)
             else:
                 rest = replace(rest, expected=transaction.number)
         return rest

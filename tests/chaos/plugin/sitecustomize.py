@@ -32,7 +32,8 @@ _WHEN: dict[str, Callable[[tuple[Any, ...]], bool]] = {
     "CURRENT": lambda arguments: "CURRENT" in arguments,
     # A slice of a transcript that ends before where the one in the index does.
     "shorter": lambda arguments: (
-        arguments[-1].mark is not None and arguments[-1].mark.offset < getattr(arguments[-1].expected, "offset", 0)
+        arguments[-1].position is not None
+        and arguments[-1].position.offset < getattr(arguments[-1].expected, "offset", 0)
     ),
 }
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from memory.chunking.curated import CuratedFile, Marks, curated_blocks, repository_of, unreadable_marks
+from memory.chunking.curated import CuratedFile, Directives, curated_blocks, repository_of, unreadable_directives
 
 STANDING = {
     "a section of preferences": (
@@ -49,7 +49,7 @@ STANDING = {
 
 @pytest.mark.parametrize(("text", "standing"), STANDING.values(), ids=STANDING)
 def test_standing_instructions_are(text: str, standing: list[str]) -> None:
-    assert [block.text for block in curated_blocks(text, path="MEMORY.md") if block.marks.is_standing] == standing
+    assert [block.text for block in curated_blocks(text, path="MEMORY.md") if block.directives.is_standing] == standing
 
 
 def test_blocks_name_their_lines() -> None:
@@ -60,7 +60,9 @@ def test_blocks_name_their_lines() -> None:
 def test_comments_of_a_line_say_when_and_for_which_projects_it_is_shown() -> None:
     line = "- Vault <!-- trigger: deploy, 部署 --> <!-- importance: 9 --> <!-- project: github.com/Acme/shop -->"
     [block] = curated_blocks(f"## Rules\n{line}\n", path="USER.md")
-    assert block.marks == Marks(False, ("deploy", "部署"), 9, frozenset({frozenset({"github.com/acme/shop"})}))
+    assert block.directives == Directives(
+        False, ("deploy", "部署"), 9, frozenset({frozenset({"github.com/acme/shop"})})
+    )
     assert (block.text, block.source, block.meaning) == ("- Vault", "USER.md#L2-L2", "deploy, 部署: - Vault")
     assert curated_blocks("- a <!-- always -->", path="USER.md")[0].meaning is None
 
@@ -128,15 +130,15 @@ UNREADABLE = [
 def test_a_project_mark_that_cannot_be_read_hides_its_lines(mark: str) -> None:
     for text in (f"- z\n- x {mark}\n- z", f"# A\n## x {mark}\n- x\n### B\n- x <!-- always -->\n# C\n- z"):
         assert set(words_for(text, BOTH)) == {"z"}
-        assert [one.text for one in curated_blocks(text, path="MEMORY.md") if one.marks.are_for(BOTH)] == []
-        assert unreadable_marks(text) == [2]
+        assert [one.text for one in curated_blocks(text, path="MEMORY.md") if one.directives.are_for(BOTH)] == []
+        assert unreadable_directives(text) == [2]
     assert words_for(f"{mark}\nx\n\nz", BOTH) == "z"
 
 
 @pytest.mark.parametrize("other", ["<!-- todo: project -->", "<!-- always", "<!-- trigger deploy -->", "project: a"])
 def test_other_comments_hide_nothing(other: str) -> None:
     assert "x" in words_for(f"- x {other}", set())
-    assert unreadable_marks(f"- x {other}") == []
+    assert unreadable_directives(f"- x {other}") == []
 
 
 @pytest.mark.parametrize(
@@ -188,11 +190,11 @@ def test_a_file_is_read_in_time_that_grows_with_its_length(beginning: str, part:
         text = beginning + part * (size // len(part))
         begun = time.process_time()
         CuratedFile.of(text, path="MEMORY.md").lines_for(SHOP, but=())(text[:700])
-        unreadable_marks(text)
+        unreadable_directives(text)
         times.append(time.process_time() - begun)
     assert times[1] < 100 * times[0] + 0.5, "twenty times the text"
 
 
 def test_a_number_of_any_length_is_no_error() -> None:
     [block] = curated_blocks(f"- a <!-- importance: {'9' * 10_000} -->", path="MEMORY.md")
-    assert block.marks.importance == 99
+    assert block.directives.importance == 99

@@ -26,11 +26,11 @@ from memory.context.injection import (
     triggered_blocks,
     without_hidden_lines,
 )
-from memory.context.marks import MARK
 from memory.documents.agent_files import AgentFiles
 from memory.documents.note_facts import noted_sessions
 from memory.search.searchable import SearchableMemory
 from memory.store.reader import Vector
+from memory.transcripts.transcript_format import CONTEXT_TAG
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Injection
 
@@ -350,7 +350,7 @@ def test_vectors_of_the_lines_used_last_are_remembered() -> None:
 
 def test_injected_text_is_marked_quoted_and_names_its_sources() -> None:
     text = injected_text([*standing_blocks(CURATED, Injection()), *blocks("one")])
-    assert re.findall(rf"<{MARK} kind=\"(\w+)\">", text) == ["standing", "memory"]
+    assert re.findall(rf"<{CONTEXT_TAG} kind=\"(\w+)\">", text) == ["standing", "memory"]
     assert "[MEMORY.md#L1-L3]\n## Rules" in text
     assert "no instruction" in text
     assert "[memory/one.md#L1-L1]\none" in text

@@ -389,10 +389,10 @@ def test_a_run_that_is_out_of_time_goes_on_where_it_was(world: World, monkeypatc
     key = world.write(lines(100))
     turns, offset = 0, 0
     while (report := index(world.main, key, out_of_time=lambda: True)).unfinished:
-        mark = world.main.target().transcript(key)
-        assert mark is not None
-        assert mark.offset > offset, "a turn brought nothing"
-        offset, turns = mark.offset, turns + 1
+        position = world.main.target().transcript(key)
+        assert position is not None
+        assert position.offset > offset, "a turn brought nothing"
+        offset, turns = position.offset, turns + 1
     assert (report.documents, turns > 3) == (1, True)
     assert content(world.main, key) == content(world.fresh(key), key)
 

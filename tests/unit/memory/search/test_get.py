@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memory.search.get import MAX_CHARACTERS, indexed_page, lines_of, message_texts, page
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
-from tests.storing import TemporaryStore, chunk, mark, piece
+from tests.storing import TemporaryStore, chunk, piece, position
 from tests.transcript_files import (
     FORMATS,
     UNSAID,
@@ -118,7 +118,7 @@ def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown():
         replace(chunk(text, ordinal), start_line=first, end_line=last)
         for ordinal, (text, (first, last)) in enumerate(zip(texts, spans, strict=True))
     ]
-    store.write([piece(*chunks, continues=None, to=mark(9), of=key)])
+    store.write([piece(*chunks, continues=None, to=position(9), of=key)])
 
     def kept(first: int | None = None, count: int | None = None) -> GetAnswer:
         answer = indexed_page(store, key, first=first, count=count)

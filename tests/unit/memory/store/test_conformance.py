@@ -26,8 +26,8 @@ from tests.storing import (
     chunk,
     document,
     key,
-    mark,
     piece,
+    position,
     said,
     text_hash,
     touch,
@@ -312,14 +312,14 @@ def test_documents_are_found_by_the_names_of_their_files(store: Store) -> None:
 
 
 def test_who_read_a_document_before_it_was_renamed_conflicts(store: Store) -> None:
-    store.write([piece(*said("one"), continues=None, to=mark(1))])
+    store.write([piece(*said("one"), continues=None, to=position(1))])
     old, new = store.revision(TALK), store.revision(ARCHIVED)
     store.rename_document(TALK, ARCHIVED)
     assert store.revision(TALK) <= 0 < store.revision(ARCHIVED) != old
     late = [
         DocumentDelete(TALK, old),
         DocumentDelete(ARCHIVED, new),
-        piece(continues=mark(1), to=mark(2)),
+        piece(continues=position(1), to=position(2)),
         DocumentWrite(ARCHIVED, new, STAT, "h"),
     ]
     assert store.write(late) == [CONFLICT] * 4
@@ -333,32 +333,36 @@ def test_who_read_a_document_before_it_was_renamed_conflicts(store: Store) -> No
 
 def test_an_append_goes_on_from_the_mark_and_keeps_what_it_does_not_name(store: Store) -> None:
     early, late = replace(chunk("one", 0), said_at=100.5), replace(chunk("two", 1), said_at=200.0)
-    first = piece(early, late, chunk("open", 2), continues=None, to=mark(3))
+    first = piece(early, late, chunk("open", 2), continues=None, to=position(3))
     assert store.write([replace(first, notes=("1 line is not JSON",))]) == [COMMITTED]
     file = store.file(TALK)
     assert file is not None
-    assert (file.stat, file.content_hash, file.notes) == (STAT, mark(3).digest, ("1 line is not JSON",))
+    assert (file.stat, file.content_hash, file.notes) == (STAT, position(3).digest, ("1 line is not JSON",))
     one, two, was_open = ids_of(store, TALK)
     assert store.times_of([one, two, was_open, 999]) == {one: 100.5, two: 200.0}
     assert [stored.id for stored in store.chunks_of(TALK, first=2)] == [was_open]
 
     said_now = said("open, and more", "new", first=2)
     append = piece(
-        *said_now, continues=replace(mark(3), state="not compared"), to=mark(5), stale_from=2, removed=(was_open,)
+        *said_now,
+        continues=replace(position(3), state="not compared"),
+        to=position(5),
+        stale_from=2,
+        removed=(was_open,),
     )
     assert store.write([append]) == [COMMITTED]
-    assert store.transcript(TALK) == mark(5)
+    assert store.transcript(TALK) == position(5)
     rows = store.chunk_rows(ids_of(store, TALK))
     assert [row.text for row in rows.values()] == ["one", "two", "open, and more", "new"]
     assert ids_of(store, TALK)[:2] == [one, two]
 
 
 def test_what_is_stale_is_found_until_the_last_slice_and_comes_last(store: Store) -> None:
-    store.write([piece(*said(*(f"gateway {number}" for number in range(5))), continues=None, to=mark(5))])
+    store.write([piece(*said(*(f"gateway {number}" for number in range(5))), continues=None, to=position(5))])
     first = ids_of(store, TALK)
     read = store.revision(TALK)
     new, moved = said("new start", first=1), (MovedChunk(first[3], 0, 1, 1),)
-    half = piece(*new, continues=mark(5), to=mark(2, "other"), stale_from=0, moved=moved, final=False)
+    half = piece(*new, continues=position(5), to=position(2, "other"), stale_from=0, moved=moved, final=False)
     assert store.write([half, DocumentDelete(TALK, read)]) == [COMMITTED, CONFLICT]
     assert found(store, "gateway") == set(first)
     assert {hit.id for hit in store.search_vectors(vector(1), 9)} >= set(first)
@@ -369,12 +373,12 @@ def test_what_is_stale_is_found_until_the_last_slice_and_comes_last(store: Store
 
 
 def test_transcripts_that_begin_alike_are_known_by_their_first_text(store: Store) -> None:
-    store.write([piece(*said("one", "two"), continues=None, to=mark(2)), document(NOTE, "one")])
-    store.write([piece(*said("one", "three"), continues=None, to=mark(2), of=ARCHIVED)])
+    store.write([piece(*said("one", "two"), continues=None, to=position(2)), document(NOTE, "one")])
+    store.write([piece(*said("one", "three"), continues=None, to=position(2), of=ARCHIVED)])
     assert store.begun_by(text_hash("one")) == [TALK, ARCHIVED]
     assert store.begun_by(text_hash("two")) == []
     old = tuple(ids_of(store, TALK))
-    store.write([piece(*said("four"), continues=mark(2), to=mark(3), stale_from=0, removed=old)])
+    store.write([piece(*said("four"), continues=position(2), to=position(3), stale_from=0, removed=old)])
     assert store.begun_by(text_hash("one")) == [ARCHIVED]
     assert store.begun_by(text_hash("four")) == [TALK]
 

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from memory.index.changes import UnmatchedChunks
 from memory.store.options import StoreOptions
-from memory.store.reader import TranscriptMark, VectorState
+from memory.store.reader import TranscriptPosition, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, WriteOutcome
 from schemas.documents import DocumentKey
-from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, mark, piece, text_hash, vector, vectors_of
+from tests.storing import STAT, TemporaryStore, VectorChunk, chunk, key, piece, position, text_hash, vector, vectors_of
 
 NOTES = (key("MEMORY.md"), key("memory/笔记.md"))
 TALKS = (key("sessions/a.jsonl", source="sessions"), key("sessions/b.jsonl", source="sessions"))
@@ -68,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
         complete = kept % 2 == 0
         for store in self.stores:
             stored = UnmatchedChunks(store.chunks_of(name, first=len(before)), stale=True)
-            expected: int | TranscriptMark = store.transcript(name) or store.revision(name)
+            expected: int | TranscriptPosition = store.transcript(name) or store.revision(name)
             changes = []
             ordinal = len(before)
             for number, said in enumerate(parts, start=self.parts):
@@ -78,7 +78,7 @@ class StoreMachine(RuleBasedStateMachine):
                 part = piece(
                     *added,
                     continues=None,
-                    to=mark(number),
+                    to=position(number),
                     stale_from=len(before) if number == self.parts else None,
                     moved=moved,
                     removed=stored.remaining_ids() if last else (),
@@ -86,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
                     of=name,
                 )
                 changes.append(replace(part, expected=expected))
-                expected, ordinal = mark(number), ordinal + len(said)
+                expected, ordinal = position(number), ordinal + len(said)
             assert store.write(changes) == [WriteOutcome.COMMITTED] * len(changes)
         self.parts += len(parts)
         self.current[name] = before + [text for said in parts for text, _ in said]
@@ -94,7 +94,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(TALKS))
     def write_late(self, name: DocumentKey) -> None:
-        late = piece(chunk("late"), continues=TranscriptMark(1, 1, "of nothing", ""), to=mark(1), stale_from=0, of=name)
+        late = piece(
+            chunk("late"), continues=TranscriptPosition(1, 1, "of nothing", ""), to=position(1), stale_from=0, of=name
+        )
         for store in self.stores:
             assert store.write([late]) == [WriteOutcome.CONFLICT]
 
