@@ -13,15 +13,8 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import (
-    SettingsAge,
-    announce_ready,
-    running_broker,
-    stop_event,
-    supervised_option,
-    traced,
-    watchdog,
-)
+from recalld.up.lifecycle import SettingsAge, running_broker, stop_event, supervised_option, traced
+from recalld.up.sd_notify import announce_ready, watchdog
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

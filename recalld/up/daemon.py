@@ -21,9 +21,10 @@ from recalld.client.address import Address, running_service
 from recalld.invocation import Invocation, to_type
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import SettingsAge, announce_ready, last_act, running_broker, stop_event, watchdog
+from recalld.up.lifecycle import SettingsAge, last_act, running_broker, stop_event
 from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
+from recalld.up.sd_notify import announce_ready, watchdog
 from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, module_command, stop_all
 from recalld.wiring import BrokerSide, closed, generations_of, open_broker
 from schemas.conditions import Condition, ConditionCode

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +15,14 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from recalld.invocation import Invocation
-from recalld.settings.load import files_of_variables, find_config, systemd_variables
+from recalld.settings.load import files_of_variables, find_config
+from recalld.up.sd_notify import sd_notify
 from schemas.errors import UserError
 from schemas.status import OutdatedState
 
 if TYPE_CHECKING:
     from schemas.settings import Settings
     from workers.queue.private_server import BrokerServer
-
-#: Printed to a supervisor when the process does its work.
-READY = "ready"
 
 #: Seconds that a process has for its orderly end: workers drain for 20, and a supervisor waits for 30.
 OVERDUE_SECONDS = 27.0
@@ -105,7 +102,7 @@ def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_
             if not stop.is_set():
                 stop.set()
                 timeout_seconds = overdue_seconds
-                notify("STOPPING=1")
+                sd_notify("STOPPING=1")
     with suppress(OSError, ValueError):
         click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
     _leave(1)
@@ -118,45 +115,6 @@ def _leave(code: int) -> NoReturn:
         with suppress(Exception):
             act()
     os._exit(code)
-
-
-def announce_ready(*, supervised: bool) -> None:
-    """Report to the supervisor, or else to systemd, that this process is ready."""
-    if supervised:
-        click.echo(READY)
-    else:
-        notify("READY=1")
-
-
-def notify(word: str) -> None:
-    """Send systemd one word, as "READY=1" (sd_notify(3)); nothing without its variables. Never raises."""
-    address = systemd_variables().get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
-        return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        sender.settimeout(1.0)
-        # A leading @ is a name in the abstract namespace.
-        sender.sendto(word.encode(), os.fsencode(address.replace("@", "\0", 1) if address[0] == "@" else address))
-
-
-@contextmanager
-def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """During the block, send systemd a heartbeat twice in its interval, unless the process has `problems`."""
-    variables, finished = systemd_variables(), threading.Event()
-    micros, pid = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", str(os.getpid()))
-
-    def run() -> None:
-        while not finished.is_set():
-            if not problems():
-                notify("WATCHDOG=1")
-            finished.wait(int(micros) / 2e6)
-
-    if micros.isdigit() and int(micros) and pid == str(os.getpid()):
-        threading.Thread(target=run, name="watchdog", daemon=True).start()
-    try:
-        yield
-    finally:
-        finished.set()
 
 
 @contextmanager

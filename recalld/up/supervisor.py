@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from recalld.settings.load import environment_for_child
-from recalld.up.lifecycle import READY
+from recalld.up.sd_notify import READY
 from schemas.errors import backoff
 
 #: Seconds a process gets to end by itself before it is killed; longer than `recalld.up.lifecycle.OVERDUE_SECONDS`.

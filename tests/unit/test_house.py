@@ -185,7 +185,8 @@ CLIENTS = re.compile(
 #: Modules outside of the providers that use one all the same, and the reason.
 SENDERS = {
     "recalld.client.connection": "the client has no dependency, and leads to the service that its caller names",
-    "recalld.up.lifecycle": "a datagram to systemd on this machine; spans, without texts, to the operator's host",
+    "recalld.up.sd_notify": "a datagram to systemd on this machine",
+    "recalld.up.lifecycle": "spans, without texts, to the operator's host",
     "memory.http.server": "the socket that listens",
     "memory.service.run": "the same one",
 }

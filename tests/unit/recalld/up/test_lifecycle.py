@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from recalld.invocation import Invocation
-from recalld.up.lifecycle import SettingsAge, notify, watchdog
+from recalld.up.lifecycle import SettingsAge
+from recalld.up.sd_notify import sd_notify, watchdog
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
 
@@ -135,7 +136,7 @@ def test_without_systemd_a_process_goes_on(monkeypatch: pytest.MonkeyPatch, aske
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     looks: list[int] = []
-    notify("READY=1")
+    sd_notify("READY=1")
     with watchdog(lambda: looks.append(1) or []):
         pass
     assert not looks
