@@ -93,7 +93,7 @@ class CommandRequests(UsageRecorder):
             return alone(provider)
         waste = Breaker(waste_path(home, provider), keep=keep_derived)
         if self._settings.broker.url is not None or server_pid(home) is not None:
-            from workers.coordination import shared_limiter
+            from workers.claims import shared_limiter
             from workers.queue.connection import IMPATIENT_SECONDS, connect
 
             client, limits = connect(self._settings, answer_seconds=IMPATIENT_SECONDS), provider.limits

@@ -21,7 +21,7 @@ from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
 from schemas.status import OutdatedState
 from workers.actors import declare_actors
-from workers.coordination import coordinating
+from workers.claims import coordinating
 from workers.failures import Failures, memory_limit
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat

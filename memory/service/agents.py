@@ -11,7 +11,7 @@ from hashlib import blake2s
 import structlog
 
 from memory.backends.backend import BUILTIN
-from memory.backends.fallback import BackendSlots, FallbackMemory
+from memory.backends.backend_fallback import BackendSlots, FallbackMemory
 from memory.backends.registry import with_backend
 from memory.embedding.coordination import Coordinate, alone
 from memory.index.generations import Looks

@@ -1,4 +1,8 @@
-"""Dead letters of documents with refused chunks."""
+"""Dead letters of documents with refused chunks.
+
+Those of unreadable documents are `memory.store.writer.DocumentFailure`. `memory.documents.comparison` knows the
+dropped documents, and `recalld.commands.dead` lists, retries and drops.
+"""
 
 from __future__ import annotations
 

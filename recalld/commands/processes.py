@@ -86,7 +86,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
     from memory.service import run
     from recalld.wiring import open_broker
-    from workers.coordination import coordinating
+    from workers.claims import coordinating
     from workers.health.heartbeat import Heartbeat
     from workers.queue.connection import IMPATIENT_SECONDS
 

@@ -82,7 +82,7 @@ DEFECTS = (
     ),
     Defect(
         name="a claim that is granted to two processes",
-        file="workers/coordination.py",
+        file="workers/claims.py",
         right="    denied[#denied + 1] = i - 1\n",
         wrong="    redis.call('SET', KEYS[i], ARGV[1], 'EX', ARGV[2])\n",
         caught_by=("tests/integration/test_paying_once.py",),

@@ -24,7 +24,7 @@ from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.unit.memory.embedding.providers.test_gguf_model import STAND_IN, write_gguf
 from tests.waiting import wait_until
-from workers.coordination import coordinating
+from workers.claims import coordinating
 
 QUESTION = "where is the spare key of zz-123456789"
 

@@ -28,7 +28,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.coordination import (
+from workers.claims import (
     BrokerClaims,
     BrokerCoordination,
     Presence,

@@ -15,7 +15,7 @@ from memory.embedding.rate_limit import RateLimiter, Urgency
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from tests.waiting import Clock
-from workers.coordination import shared_limiter
+from workers.claims import shared_limiter
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
 

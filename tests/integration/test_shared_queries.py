@@ -22,7 +22,7 @@ from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import asking
 from tests.written_index import write_index
-from workers.coordination import BrokerCoordination, coordinating
+from workers.claims import BrokerCoordination, coordinating
 from workers.health.health_store import HealthStore
 from workers.queue.private_server import BrokerServer
 

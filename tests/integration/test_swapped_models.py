@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from tests.working import Workers, asking
 from tests.written_index import with_agent
 from workers.batch_jobs import FEWEST_TEXTS
-from workers.coordination import coordinating
+from workers.claims import coordinating
 from workers.queue.private_server import BrokerServer
 from workers.runtime import Timing
 

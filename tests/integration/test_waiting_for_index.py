@@ -29,7 +29,7 @@ from tests.transcript_files import transcript
 from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
-from workers.coordination import shared_limiter
+from workers.claims import shared_limiter
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
 

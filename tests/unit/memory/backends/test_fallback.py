@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memory.backends.backend import Backend, QueryRejected
-from memory.backends.fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
+from memory.backends.backend_fallback import BACKOFF_SECONDS, BackendSlots, FallbackMemory
 from memory.search.searchable import SearchableMemory
 from schemas.search import AlsoIn, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
@@ -417,7 +417,7 @@ def test_a_backend_that_is_slow_to_begin_holds_up_no_event_loop(tmp_path: Path) 
 
 ENDING = """
 import asyncio, pathlib, sys, threading
-from memory.backends.fallback import FallbackMemory
+from memory.backends.backend_fallback import FallbackMemory
 from memory.search.manager import UnavailableMemory
 from schemas.search import SearchRequest
 from schemas.settings import AgentSettings

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from memory.backends.fallback import FallbackMemory
+from memory.backends.backend_fallback import FallbackMemory
 from memory.backends.qmd import QmdBackend
 from memory.backends.qmd_command import MAX_OUTPUT, QmdCommand, QmdFailed, files_of, read_hits
 from memory.search.searchable import SearchableMemory

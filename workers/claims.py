@@ -1,4 +1,4 @@
-"""Coordination of embedding between the processes of a home, through the broker: rate limits, claims and usage.
+"""Claims of texts, and the other coordination of embedding between processes by the broker: rate limits, usage.
 
 A claim is a key with the name of the process that embeds a text, so that a text that two processes want is paid once.
 It holds for as long as that process is connected to the broker: it subscribes to a channel of its name, and the server
