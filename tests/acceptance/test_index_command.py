@@ -13,7 +13,6 @@ from memory.index.generation_writer import GenerationWriter
 from memory.status.run_files import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
 from tests.daemon import Daemon, processes_of, recalld
-from tests.embedding_server import EmbeddingServer
 
 STUB = {"RECALLD_PROVIDER": "stub"}
 
@@ -57,21 +56,6 @@ def test_after_an_interrupted_run_workers_finish_what_it_left(home: Path, worksp
     index(home, workspace)
     assert (home / "broker").is_dir()
     assert not was_unfinished(home)
-
-
-def test_what_a_run_cost_is_said_and_nothing_where_nothing_was_paid(home: Path, workspace: Path) -> None:
-    (workspace / "MEMORY.md").write_text("The aardvark is remembered.\n")
-    with EmbeddingServer() as server:
-        paid = {
-            "RECALLD_PROVIDER": "openai",
-            "RECALLD_REMOTE__BASE_URL": server.url,
-            "RECALLD_REMOTE__API_KEY": "a-key",
-        }
-        first = recalld("index", "--workspace", str(workspace), "--json", home=home, environment=paid)
-        [spent] = json.loads(first.stdout)["agents"][0]["spent"]
-        assert (spent["provider"], spent["requests"], spent["tokens"]) == ("openai", 1, 7)
-        again = recalld("index", "--json", home=home, environment=paid)
-        assert json.loads(again.stdout)["agents"][0]["spent"] == []
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from tests.working import Workers
 from workers.batch_jobs import FEWEST_TEXTS
 from workers.index_job import CLAIM
 from workers.queue.job_queue import queued_jobs
-from workers.queue.names import EMBED_PENDING, POLL_BATCH_JOBS
+from workers.queue.names import EMBED_PENDING
 from workers.runtime import Timing
 
 NOTES = FEWEST_TEXTS
@@ -378,29 +376,3 @@ def test_no_text_is_paid_twice_whatever_a_gateway_answers(make: Make, server: Ba
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-
-
-def test_a_job_with_the_times_of_another_clock_is_followed_and_stops_no_other(make: Make, server: BatchServer) -> None:
-    """The clock was ahead while the last job failed and this one was looked at."""
-    settings = make()
-
-    def move(column: str) -> None:
-        with closing(sqlite3.connect(ledger_path(settings.home))) as ledger, ledger:
-            ledger.execute(f"UPDATE jobs SET {column} = {column} + 365 * 86400.0")
-
-    server.script(JobScript(ends="failed"))
-    with Workers(settings, timing=SOON) as workers:
-        texts = _backfill(workers)
-        wait_until(workers.complete)
-    move("ended_at")
-    server.open.clear()
-    with Workers(settings, timing=SOON) as workers:
-        texts += _backfill(workers, first=NOTES)
-        wait_until(_at_provider(server, 2))
-        wait_until(workers.settled)
-    move("look_at")
-    server.open.set()
-    with Workers(settings, timing=SOON) as workers:
-        workers.queue.request(POLL_BATCH_JOBS, "main")
-        wait_until(workers.complete)
-        assert server.paid == texts

@@ -227,6 +227,8 @@ FOREIGN: list[tuple[str, str, str | None, dict[str, str]]] = [
     ("GET", "/v1/status?agent=bob", None, {}),
     ("GET", "/v1/status?agent=ada&agent=bob", None, {}),
     ("GET", "/metrics?agent=bob", None, {}),
+    *(("GET", f"/v1/{name}?agent=bob", None, {}) for name in ("queue", "dead-letters", "timeline", "context")),
+    ("POST", "/v1/terms", '{"query":"password"}', JSON),
     ("POST", "/mcp/bob", RPC % ("", ""), JSON),
     ("POST", "/mcp/ada?agent=bob", RPC % ("", ""), JSON),
     ("POST", "/mcp/ada/../bob", RPC % ("", ""), JSON),
@@ -255,7 +257,7 @@ def test_no_request_opens_another_agents_memory_with_any_token_or_none(house: Ho
             status, text = raw(service, method, path, body=body, headers={**headers, **stranger})
             assert status < 500, (method, path, text)
             assert not any(word in text for word in (*bobs, *SECRETS.values(), '"ada"', '"eve"')), (method, path, text)
-            if method == "POST" or path.startswith(("/v1/status", "/metrics")):
+            if method == "POST" or (path.startswith(("/v1/", "/metrics")) and path != "/v1/tools?agent=bob"):
                 assert status in {307, 401, 404, 405, 422}, (status, method, path, body)
 
 
@@ -266,7 +268,10 @@ def test_an_agents_token_opens_its_own_memory_at_these_doors(house: House, servi
     assert SECRETS["ada"] in service.post("/v1/get", json={"path": "memory/note.md", "agent": "ada"}, headers=own).text
     [agent] = service.get("/v1/status", headers=own, params={"agent": "ada"}).json()["agents"]
     assert agent["agent"] == "ada"
-    assert 'agent="ada"' in service.get("/metrics", headers=own).text
+    for path in ("/metrics", "/v1/queue", "/v1/timeline"):
+        assert "ada" in service.get(path, headers=own).text, path
+    assert service.get("/v1/queue").status_code == 401
+    assert 'recalld_denied_total{status="401"}' in service.get("/metrics", headers=own).text
     for path in ("/mcp", "/mcp/ada"):
         assert SECRETS["ada"] in raw(service, "POST", path, body=RPC % ("", ""), headers={**JSON, **own})[1]
 

@@ -33,6 +33,7 @@ def test_an_estimate_is_what_the_run_then_sends(
     said = commands.agent("index", "--dry-run")
     assert server.requests == 0
     done = commands.agent("index")
+    assert [(one["provider"], one["requests"]) for one in done["spent"]] == [("openai", server.requests)]
     assert said["documents"] == done["files"] == NOTES
     assert said["chunks"] == done["chunks"] == done["vectorsReady"]
     assert said["toEmbed"] == server.inputs == len(server.texts)
@@ -41,6 +42,7 @@ def test_an_estimate_is_what_the_run_then_sends(
     assert said["tokens"] == round(sum(map(estimate_tokens, server.texts)))
     assert said["dollars"] == pytest.approx(said["tokens"] * 0.02 / 1e6, abs=1e-6)
 
+    assert commands.agent("index")["spent"] == [], "nothing was paid"
     again = commands.agent("index", "--dry-run")
     assert (again["documents"], again["chunks"], again["toEmbed"], again["dollars"]) == (0, 0, 0, 0)
 
@@ -113,20 +115,4 @@ def test_a_rebuild_takes_every_vector_from_the_index_when_the_cache_does_not_hav
 
     rebuilt = commands.agent("rebuild")
     assert rebuilt["vectorsReady"] == first["chunks"]
-    assert server.inputs == paid
-
-
-@pytest.mark.parametrize("cache", [("CACHE__MAX_ENTRIES", "5"), ("CACHE__ENABLED", "false")])
-def test_other_chunking_pays_only_for_chunks_that_come_out_different(
-    commands: CommandLine, workspace: Path, server: EmbeddingServer, cache: tuple[str, str]
-) -> None:
-    commands.set(f"RECALLD_{cache[0]}", cache[1])
-    write_notes(workspace, 50, sections=4)
-    first = commands.agent("index")
-    paid = server.inputs
-    # Every section is a chunk that begins at a heading, so nothing is repeated whatever the overlap is.
-    commands.set("RECALLD_CHUNKING__OVERLAP", "40")
-    assert commands.agent("index", "--dry-run")["toEmbed"] == 0
-    again = commands.agent("index")
-    assert again["vectorsReady"] == first["chunks"] >= 200
     assert server.inputs == paid

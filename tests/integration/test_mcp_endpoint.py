@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from tests.written_index import write_index
 
 NOTE = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card.\n"
-GROUP = "agent:main:telegram:group:7"
+GROUP, SESSION_KEY = "agent:main:telegram:group:7", "X-Recalld-Session-Key"
 
 
 @pytest.fixture
@@ -80,32 +80,19 @@ def test_a_request_whose_id_is_neither_text_nor_number_gets_an_error(service: ht
     assert (told.status_code, told.content) == (202, b"")
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_the_session_key_of_the_connection_decides_what_is_seen(service: httpx.Client, era: str):
-    def paths(headers: dict[str, str] | None = None, meta: Any = None) -> set[str]:
-        call = calling("memory_search", meta=meta, query="build server Basalt", minScore=0)
-        return {hit["path"] for hit in found(over_http(door(service), call, era=era, headers=headers))["results"]}
-
-    group = {"X-Recalld-Session-Key": GROUP}
-    assert "MEMORY.md" in paths()
-    assert "MEMORY.md" not in paths(group)
-    assert "MEMORY.md" not in paths(meta={"recalld/sessionKey": GROUP})
-    assert "MEMORY.md" not in paths(group, {"recalld/sessionKey": "agent:main:main"}), "a call widens nothing"
-    assert found(over_http(door(service), calling("memory_get", path="MEMORY.md"), era=era))["text"]
-    hidden = over_http(door(service), calling("memory_get", path="MEMORY.md"), era=era, headers=group)
-    assert found(hidden)["text"] == ""
+def test_a_call_shows_no_more_than_the_session_of_its_connection_sees(service: httpx.Client):
+    call = calling("memory_search", meta={"recalld/sessionKey": "agent:main:main"}, query="build server Basalt")
+    answers = [found(over_http(door(service), call, headers=headers)) for headers in ({}, {SESSION_KEY: GROUP})]
+    assert ["MEMORY.md" in str(answer["results"]) for answer in answers] == [True, False]
 
 
 def test_an_empty_session_key_is_not_the_owners(service: httpx.Client):
-    for headers in (
-        [("X-Recalld-Session-Key", "")],
-        [("X-Recalld-Session-Key", "a"), ("X-Recalld-Session-Key", "b")],
-    ):
+    for headers in ([(SESSION_KEY, "")], [(SESSION_KEY, "a"), (SESSION_KEY, "b")]):
         accept = [("accept", "application/json, text/event-stream")]
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         answer = service.post("/mcp", json=body, headers=[*accept, *headers])
         assert answer.status_code == 400
-        assert "X-Recalld-Session-Key" in answer.json()["error"]
+        assert SESSION_KEY in answer.json()["error"]
 
 
 def test_without_the_sdk_the_service_runs_and_says_what_is_missing(settings: Settings, monkeypatch: pytest.MonkeyPatch):

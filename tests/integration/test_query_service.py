@@ -177,17 +177,6 @@ def test_status_health_and_metrics(http: httpx.Client):
         assert sample in text
 
 
-def test_a_damaged_index_is_not_ready_but_alive(settings: Settings, notes: Path):
-    write_index(settings).close()
-    folder = settings.indexes_path / "main"
-    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5000)
-    with running(settings) as client:
-        assert client.get("/healthz").status_code == 200
-        assert client.get("/readyz").status_code == 503
-        assert search(client, "dentist")["unavailable"] is True
-        assert client.get("/v1/status").json()["ok"] is False
-
-
 def test_a_service_without_any_index_is_ready_and_says_that_there_is_none(settings: Settings):
     with running(settings) as client:
         assert client.get("/readyz").status_code == 200

@@ -90,30 +90,20 @@ def test_a_missing_key_does_not_throw_vectors_away(world: World):
     assert not fill(without).left, "a job that cannot do anything must not ask for another one"
 
 
-def test_what_is_not_to_be_seen_is_kept_and_what_is_deleted_goes_with_its_letter(world: World):
+@pytest.mark.parametrize("away", [".", "memory"])
+def test_what_is_not_to_be_seen_is_kept_and_what_is_deleted_goes_with_its_letter(world: World, away: str):
     indexer = world.indexer()
     known, failed = world.write("memory/a.md", "Here.\n"), DocumentKey("memory", "memory/failed.md")
     index(indexer, known, world.write("memory/b.md", "Stays.\n"))
     store = indexer.target()
     store.add_dead_letter(failed, reason="permission denied", error_class="DocumentUnreadable")
-    away = world.workspace.rename(world.folder / "unmounted")
-    index(indexer, known, failed)
-    assert (store.counts().files, len(store.dead_letters())) == (2, 1)
-    away.rename(world.workspace)
     (world.workspace / known.path).unlink()
+    folder = (world.workspace / away).resolve()
+    unmounted = folder.rename(world.folder / "unmounted")
+    report, done = index(indexer, known, failed)
+    assert (report.deleted, sorted(done), store.counts().files) == (0, [known, failed], 2)
+    assert len(store.dead_letters()) == (away == "."), "a letter of what was never indexed needs its workspace"
+    unmounted.rename(folder)
     report, done = index(indexer, known, failed)
     assert (report.deleted, sorted(done)) == (1, [known, failed])
     assert (store.counts().chunks, store.dead_letters()) == (1, [])
-
-
-def test_a_note_that_vanished_with_its_folder_stays_and_a_deleted_one_goes(world: World):
-    indexer = world.indexer()
-    gone, other = world.write("memory/gone.md", "The lynx hides.\n"), world.write("memory/other.md", "An ocelot.\n")
-    index(indexer, gone, other)
-    (world.workspace / gone.path).unlink()
-    (world.workspace / "memory").rename(world.workspace / "aside")
-    report, done = index(indexer, gone, other)
-    assert (report.deleted, done, indexer.target().counts().files) == (0, [gone, other], 2)
-    (world.workspace / "aside").rename(world.workspace / "memory")
-    assert index(indexer, gone, other)[0].deleted == 1
-    assert indexer.target().file(gone) is None

@@ -80,7 +80,11 @@ def rules(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("change", [redaction, rules, segmenter])
+def overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"chunking": {"tokens": 400, "overlap": 40}}
+
+
+@pytest.mark.parametrize("change", [redaction, rules, segmenter, overlap])
 def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cache(
     world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
 ) -> None:
