@@ -18,17 +18,24 @@ from tests.embedding_server import EmbeddingServer
 
 
 class CommandLine:
-    """One home. Commands run as they would in a shell, many times faster."""
+    """One home, its agent's workspace, and its server. Commands run as they would in a shell, many times faster."""
 
-    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._home = home
+    def __init__(
+        self,
+        home: Path,
+        workspace: Path,
+        server: EmbeddingServer | BatchServer,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.home, self.workspace, self.server = home, workspace, server
         self._capsys = capsys
         self._monkeypatch = monkeypatch
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error of a command."""
         self._capsys.readouterr()
-        code = run(["--home", str(self._home), *arguments])
+        code = run(["--home", str(self.home), *arguments])
         return code, *self._capsys.readouterr()
 
     def say(self, *arguments: str) -> str:
@@ -44,6 +51,11 @@ class CommandLine:
     def agent(self, *arguments: str) -> dict[str, Any]:
         """The first agent of a command's JSON; it must succeed."""
         return dict(self.json(*arguments)["agents"][0])
+
+    def configure(self, lines: str) -> None:
+        """Add lines to the settings file, which ends in its agent's table."""
+        with (self.home.parent / "recalld.toml").open("a", encoding="utf-8") as file:
+            file.write(f"{lines}\n")
 
     def set(self, name: str, value: str) -> None:
         """Set an environment variable."""
@@ -70,5 +82,5 @@ def command_line(
     # Loggers that the command sets up are kept by modules, and would write to what this test captured for ever.
     monkeypatch.setattr("recalld.logs.configure_logs", lambda **_options: None)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield CommandLine(home, capsys, monkeypatch)
+    yield CommandLine(home, workspace, server, capsys, monkeypatch)
     structlog.reset_defaults()

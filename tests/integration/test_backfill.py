@@ -31,12 +31,6 @@ def old(tmp_path: Path) -> Path:
     return folder
 
 
-def add_setting(workspace: Path, line: str) -> None:
-    """A line for the agent's table of the settings file."""
-    with (workspace.parent / "recalld.toml").open("a") as config:
-        config.write(line + "\n")
-
-
 def found(commands: CommandLine, query: str) -> list[str]:
     """The documents that a search finds."""
     _, out, _ = commands.run("search", query, "--json", "-n", "50")
@@ -58,9 +52,7 @@ def test_what_is_estimated_is_what_is_then_sent(commands: CommandLine, server: E
     assert done["estimate"]["tokens"] == pytest.approx(done["result"]["spent"][0]["tokens"], abs=1)
 
 
-def test_grown_partly_indexed_and_cached_transcripts_cost_what_is_new(
-    commands: CommandLine, server: EmbeddingServer, old: Path, home: Path
-) -> None:
+def test_grown_partly_indexed_and_cached_transcripts_cost_what_is_new(commands: CommandLine, old: Path) -> None:
     commands.json("backfill", str(old), "--limit", "2")
     grown = old / "plain" / "plain.jsonl"
     with grown.open("ab") as file:
@@ -68,22 +60,22 @@ def test_grown_partly_indexed_and_cached_transcripts_cost_what_is_new(
             file.write(message_line("plain", "user", f"afterthought {number} " + "about telescopes " * 20, at=BEGUN))
     # The same words elsewhere are other chunks of another document, and the same texts.
     (old / "copy.jsonl").write_bytes((old / "openclaw" / "openclaw.jsonl").read_bytes())
-    sent = server.inputs
+    sent = commands.server.inputs
     plan = commands.json("backfill", str(old))
-    assert 0 < plan["estimate"]["toEmbed"] == server.inputs - sent
-    assert server.distinct == server.inputs
-    assert plan["result"]["vectorsReady"] == plan["result"]["chunks"] > server.inputs
+    assert 0 < plan["estimate"]["toEmbed"] == commands.server.inputs - sent
+    assert commands.server.distinct == commands.server.inputs
+    assert plan["result"]["vectorsReady"] == plan["result"]["chunks"] > commands.server.inputs
     assert plan["result"]["indexed"] == plan["transcripts"]
     nothing = commands.json("backfill", str(old))
     assert (nothing["transcripts"], nothing["unchanged"]) == (0, len(FORMATS) + 1)
     assert nothing["estimate"]["toEmbed"] == 0
     # Without its index everything is cached.
-    for file in sorted((home / "indexes").rglob("*"), reverse=True):
+    for file in sorted((commands.home / "indexes").rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
-    sent = server.inputs
+    sent = commands.server.inputs
     again = commands.json("backfill", str(old))
     assert again["estimate"]["texts"] == again["estimate"]["cached"] > 0
-    assert server.inputs == sent
+    assert commands.server.inputs == sent
 
 
 def test_without_an_index_the_agents_other_documents_are_counted_and_indexed_too(
@@ -128,7 +120,7 @@ def test_a_named_format_holds_below_a_configured_folder_and_for_indexed_transcri
         {"type": "custom", "id": "x", "role": "assistant", "content": "so is the margay", "parentId": None},
     ]
     (sessions / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    add_setting(workspace, f'sessions = ["{sessions}"]')
+    commands.configure(f'sessions = ["{sessions}"]')
     commands.json("backfill", str(sessions))
     assert found(commands, "ocelot") == []
     forced = commands.json("backfill", str(sessions), "--format", "plain")
@@ -167,14 +159,12 @@ def test_a_damaged_file_is_one_line_and_keeps_what_was_read_and_the_rest_is_done
     assert commands.json("backfill", str(old))["result"]["indexed"] == 1
 
 
-def test_two_transcripts_of_one_name_are_not_taken_for_each_other(
-    commands: CommandLine, workspace: Path, tmp_path: Path
-) -> None:
+def test_two_transcripts_of_one_name_are_not_taken_for_each_other(commands: CommandLine, tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     for seed, folder in enumerate(folders):
         folder.mkdir()
         (folder / "a.jsonl").write_bytes(transcript("plain", turns=3, seed=seed))
-    add_setting(workspace, f"sessions = {json.dumps([str(folder) for folder in folders])}")
+    commands.configure(f"sessions = {json.dumps([str(folder) for folder in folders])}")
     code, out, _ = commands.run("backfill", *map(str, folders), "--json")
     body = json.loads(out)
     assert (code, body["transcripts"]) == (1, 1)

@@ -45,13 +45,11 @@ def test_everything_goes_through_one_job_at_its_price(commands: CommandLine, ser
     assert done["result"]["vectorsReady"] == done["result"]["chunks"]
 
 
-def test_what_is_too_little_for_a_job_goes_the_normal_way_and_is_priced_so(
-    commands: CommandLine, server: BatchServer, old: Path
-) -> None:
+def test_what_is_too_little_for_a_job_goes_the_normal_way_and_is_priced_so(commands: CommandLine, old: Path) -> None:
     done = commands.json("backfill", str(old / "plain.jsonl"), "--batch-api")
     assert done["estimate"]["batch"] is False
-    assert done["estimate"]["toEmbed"] == server.paid_inline.total()
-    assert not server.jobs
+    assert done["estimate"]["toEmbed"] == commands.server.paid_inline.total()
+    assert not commands.server.jobs
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from memory.embedding.selection import choose_provider
 from producers.spool import drain
@@ -24,6 +23,7 @@ from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.unit.memory.embedding.providers.test_gguf_model import STAND_IN, write_gguf
 from tests.waiting import wait_until
+from tests.working import asking
 from workers.claims import coordinating
 
 QUESTION = "where is the spare key of zz-123456789"
@@ -39,14 +39,6 @@ def indexed(commands: CommandLine, workspace: Path, server: EmbeddingServer) -> 
     return commands
 
 
-def remote(settings: Settings, server: EmbeddingServer) -> Settings:
-    """Return the settings that the commands read."""
-    agent = settings.agents[0]
-    own = {"base_url": server.url, "api_key": SecretStr("a-secret-key")}
-    changed = agent.model_copy(update={"provider": "openai", "remote": agent.remote.model_copy(update=own)})
-    return settings.model_copy(update={"agents": (changed,)})
-
-
 def spooled(home: Path) -> list[SpooledUsage]:
     """Take the usages from the spool."""
     content: list[Any] = []
@@ -57,13 +49,11 @@ def spooled(home: Path) -> list[SpooledUsage]:
 # Search
 
 
-def test_a_search_embeds_its_query_with_one_request_and_spools_its_cost(
-    indexed: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
+def test_a_search_embeds_its_query_with_one_request_and_spools_its_cost(indexed: CommandLine, home: Path) -> None:
     before = {path: path.read_bytes() for folder in ("indexes", "cache") for path in (home / folder).rglob("*.sqlite")}
     answer = indexed.json("search", f"{QUESTION} sk-proj-{'x7Kq' * 12}")
     assert (answer["mode"], answer["degraded"], answer["provider"]) == ("hybrid", [], "openai")
-    [request] = server.log
+    [request] = indexed.server.log
     assert "spare key" in request.inputs[0]
     assert "x7Kq" not in request.inputs[0]
     [one] = spooled(home)
@@ -71,13 +61,11 @@ def test_a_search_embeds_its_query_with_one_request_and_spools_its_cost(
     assert {path: path.read_bytes() for path in before} == before
     indexed.say("get", "MEMORY.md")
     indexed.run("context", "list")
-    assert server.requests == 1
+    assert indexed.server.requests == 1
 
 
-def test_a_search_without_a_key_says_that_it_is_by_keywords_only(
-    indexed: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
-    config = home.parent / "recalld.toml"
+def test_a_search_without_a_key_says_that_it_is_by_keywords_only(indexed: CommandLine, server: EmbeddingServer) -> None:
+    config = indexed.home.parent / "recalld.toml"
     config.write_text(
         "".join(line for line in config.read_text().splitlines(keepends=True) if "remote." not in line), "utf-8"
     )
@@ -87,14 +75,12 @@ def test_a_search_without_a_key_says_that_it_is_by_keywords_only(
     assert server.requests == 0
 
 
-def test_a_refused_query_is_asked_once_and_its_words_are_searched(
-    indexed: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
-    server.key = "another"
+def test_a_refused_query_is_asked_once_and_its_words_are_searched(indexed: CommandLine, home: Path) -> None:
+    indexed.server.key = "another"
     answer = indexed.json("search", QUESTION)
     assert (answer["mode"], answer["results"][0]["path"]) == ("keyword", "MEMORY.md")
     assert "refused" in answer["degraded"][0]
-    assert server.requests == 1
+    assert indexed.server.requests == 1
     assert [one.usage.failed for one in spooled(home)] == [1]
 
 
@@ -113,7 +99,7 @@ def refused(settings: Settings, provider: Any) -> None:
 def test_a_search_asks_no_provider_that_a_running_broker_knows_to_refuse(
     indexed: CommandLine, settings: Settings, server: EmbeddingServer, state: Callable[[Settings, Any], None]
 ) -> None:
-    configured = remote(settings, server)
+    configured = asking(settings, server.url)
     state(configured, choose_provider(configured.agents[0], configured.credentials).provider)
     answer = indexed.json("search", QUESTION)
     assert answer["mode"] == "keyword"
@@ -121,14 +107,12 @@ def test_a_search_asks_no_provider_that_a_running_broker_knows_to_refuse(
     assert server.requests == 0
 
 
-def test_searches_one_after_the_other_share_the_record_of_useless_answers(
-    indexed: CommandLine, server: EmbeddingServer
-) -> None:
-    server.fail_next(Failure(drop=1), times=4)
+def test_searches_one_after_the_other_share_the_record_of_useless_answers(indexed: CommandLine) -> None:
+    indexed.server.fail_next(Failure(drop=1), times=4)
     answers = [indexed.json("search", QUESTION) for _ in range(4)]
     assert {answer["mode"] for answer in answers} == {"keyword"}
     assert "0 vectors" in answers[-1]["degraded"][0]
-    assert server.requests == 2, "a first pause takes no time: the second one is a question"
+    assert indexed.server.requests == 2, "a first pause takes no time: the second one is a question"
 
 
 def test_a_search_does_not_wait_for_a_model_of_the_user_s_that_loads_slowly(home: Path, workspace: Path) -> None:
@@ -165,14 +149,12 @@ def resting(indexed: CommandLine, home: Path) -> CommandLine:
     return indexed
 
 
-def test_a_few_notes_are_one_request_of_the_command_itself(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
+def test_a_few_notes_are_one_request_of_the_command_itself(resting: CommandLine, home: Path, workspace: Path) -> None:
     for number in range(20):
         (workspace / "memory" / f"{number}.md").write_text(f"The lynx of cave {number} hides.\n")
     report = resting.agent("index")
     assert (report["files"], report["vectorsReady"], report["vectorsPending"]) == (21, 21, 0)
-    [request] = server.log
+    [request] = resting.server.log
     assert len(request.inputs) == 20
     assert not (home / "broker").exists()
     assert [(one["requests"], one["inputs"]) for one in report["spent"]] == [(1, 20)]
@@ -197,90 +179,76 @@ def test_more_than_one_request_or_a_limit_a_minute_is_for_workers(
     assert spooled(home) == []
 
 
-def test_a_text_in_the_cache_is_not_sent_again(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
+def test_a_text_in_the_cache_is_not_sent_again(resting: CommandLine, workspace: Path, server: EmbeddingServer) -> None:
     note = workspace / "MEMORY.md"
     text = note.read_text()
     for content in ("The ocelot climbs.\n", text):
         note.write_text(content)
         assert resting.agent("index")["vectorsReady"] == 1
     assert server.paid == {text: 1, "The ocelot climbs.\n": 1}
-    assert not (home / "broker").exists()
+    assert not (resting.home / "broker").exists()
 
 
-def test_a_refused_key_is_asked_once_by_the_command_and_its_workers(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
-    server.key = "another"
+def test_a_refused_key_is_asked_once_by_the_command_and_its_workers(resting: CommandLine, workspace: Path) -> None:
+    resting.server.key = "another"
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     code, out, err = resting.run("index", "--json")
     [report] = json.loads(out)["agents"]
     assert (code, report["vectorsPending"], report["code"]) == (1, 1, "vectors_wait"), err
     assert "refused" in report["stopped"]
-    assert server.requests == 1
-    assert (home / "broker").is_dir()
+    assert resting.server.requests == 1
+    assert (resting.home / "broker").is_dir()
     assert [(one["requests"], one["failed"]) for one in report["spent"]] == [(1, 1)]
 
 
-def test_workers_wait_as_long_as_the_provider_asked_the_command_to(
-    resting: CommandLine, workspace: Path, server: EmbeddingServer
-) -> None:
-    server.fail_next(Failure(status=429, headers={"Retry-After": "6"}))
+def test_workers_wait_as_long_as_the_provider_asked_the_command_to(resting: CommandLine, workspace: Path) -> None:
+    resting.server.fail_next(Failure(status=429, headers={"Retry-After": "6"}))
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     assert resting.agent("index")["vectorsPending"] == 0
-    first, second = server.log
+    first, second = resting.server.log
     assert second.started - first.started >= 6
 
 
-def test_a_late_answer_is_waited_for_and_paid_once(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
+def test_a_late_answer_is_waited_for_and_paid_once(resting: CommandLine, home: Path, server: EmbeddingServer) -> None:
     server.fail_next(Failure(delay=4))
-    (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
+    (resting.workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     report = resting.agent("index")
     assert (report["vectorsPending"], server.requests, len(report["spent"])) == (0, 1, 1)
     assert not (home / "broker").exists()
 
 
-def test_of_two_commands_at_once_the_second_waits_and_pays_nothing(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
+def test_of_two_commands_at_once_the_second_waits_and_pays_nothing(resting: CommandLine, workspace: Path) -> None:
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
-    server.fail_next(Failure(delay=8))
-    config = {"RECALLD_CONFIG": str(home.parent / "recalld.toml")}
+    resting.server.fail_next(Failure(delay=8))
+    config = {"RECALLD_CONFIG": str(resting.home.parent / "recalld.toml")}
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(recalld, "index", home=home, environment=config)
-        wait_until(lambda: server.requests == 1)
-        second = threads.submit(recalld, "index", "--json", home=home, environment=config)
+        first = threads.submit(recalld, "index", home=resting.home, environment=config)
+        wait_until(lambda: resting.server.requests == 1)
+        second = threads.submit(recalld, "index", "--json", home=resting.home, environment=config)
     assert first.result().returncode == 0
     assert json.loads(second.result().stdout)["agents"][0]["vectorsReady"] == 2
-    assert (server.requests, (home / "broker").exists()) == (1, False)
+    assert (resting.server.requests, (resting.home / "broker").exists()) == (1, False)
 
 
-def test_a_command_killed_between_answer_and_commit_pays_nothing_twice(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
+def test_a_command_killed_between_answer_and_commit_pays_nothing_twice(resting: CommandLine, workspace: Path) -> None:
     point = KillPoint("killed", "index", "after", "memory.embedding.cache:EmbeddingCache.put_many", "note")
-    plan = Plan(home.parent / "plan", [point])
+    plan = Plan(resting.home.parent / "plan", [point])
     plan.arm(point)
     (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
-    environment = {**plan.environment(), "RECALLD_CONFIG": str(home.parent / "recalld.toml")}
-    assert recalld("index", home=home, environment=environment).returncode == -signal.SIGKILL
-    assert server.requests == 1
+    environment = {**plan.environment(), "RECALLD_CONFIG": str(resting.home.parent / "recalld.toml")}
+    assert recalld("index", home=resting.home, environment=environment).returncode == -signal.SIGKILL
+    assert resting.server.requests == 1
     report = resting.agent("index")
-    assert (report["files"], report["vectorsReady"], report["spent"], server.requests) == (2, 2, [], 1)
-    assert (home / "broker").is_dir()
-    assert len(spooled(home)) == 1
+    assert (report["files"], report["vectorsReady"], report["spent"], resting.server.requests) == (2, 2, [], 1)
+    assert (resting.home / "broker").is_dir()
+    assert len(spooled(resting.home)) == 1
 
 
 # Both
 
 
-def test_what_commands_spent_is_counted_once_when_recalld_runs(
-    resting: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
-    (workspace / "memory" / "x.md").write_text("The margay climbs.\n")
+def test_what_commands_spent_is_counted_once_when_recalld_runs(resting: CommandLine, server: EmbeddingServer) -> None:
+    (resting.workspace / "memory" / "x.md").write_text("The margay climbs.\n")
     resting.say("index")
     resting.say("search", QUESTION)
     own = f'remote.base_url = "{server.url}"\nremote.api_key = "a-secret-key"'
@@ -289,7 +257,7 @@ def test_what_commands_spent_is_counted_once_when_recalld_runs(
         usages = json.loads(daemon.run("status", "--json").stdout)["agents"][0]["usage"]
         return [(one["total"]["requests"], one["today"]["inputs"]) for one in usages]
 
-    with Daemon(home, workspace, provider="openai", config=own) as daemon:
+    with Daemon(resting.home, resting.workspace, provider="openai", config=own) as daemon:
         wait_until(lambda: counted(daemon) == [(2, 2)])
-        assert spooled(home) == []
+        assert spooled(resting.home) == []
     assert server.requests == 2

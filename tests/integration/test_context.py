@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -49,14 +48,17 @@ def settings_of(folder: Path, *, memory: str = MEMORY, **context: Any) -> Settin
 
 
 @pytest.fixture(scope="module")
-def injecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, httpx.Client]]:
-    """A service that gives prompts what memory knows about them."""
-    settings = settings_of(
-        tmp_path_factory.mktemp("context"), injection={"enabled": True, "timeout_ms": 10_000, "min_score": 0.0}
-    )
-    with running(settings) as client:
+def injecting(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings that give prompts what memory knows about them."""
+    injection = {"enabled": True, "timeout_ms": 10_000, "min_score": 0.0}
+    return settings_of(tmp_path_factory.mktemp("context"), injection=injection)
+
+
+@pytest.fixture(scope="module")
+def client(injecting: Settings) -> Iterator[httpx.Client]:
+    with running(injecting) as client:
         wait_until(lambda: search(client, "gateway")["mode"] == "hybrid")
-        yield settings, client
+        yield client
 
 
 def prompt(client: httpx.Client, **request: Any) -> dict[str, Any]:
@@ -70,8 +72,7 @@ def sources(answer: dict[str, Any]) -> list[str]:
     return [block["source"].partition("#")[0] for block in answer["blocks"]]
 
 
-def test_a_session_gets_its_rules_then_lines_and_passages_each_once(injecting: tuple[Settings, httpx.Client]) -> None:
-    _, client = injecting
+def test_a_session_gets_its_rules_then_lines_and_passages_each_once(client: httpx.Client) -> None:
     begun = prompt(client, session="one", begins=True)
     assert "Never push" in begun["text"]
     assert "vault" not in begun["text"]
@@ -88,10 +89,7 @@ def test_a_session_gets_its_rules_then_lines_and_passages_each_once(injecting: t
 
 
 @pytest.mark.parametrize("key", ["agent:main:telegram:group:7", "agent:other:main"])
-def test_a_session_in_which_others_listen_gets_no_long_term_memory(
-    injecting: tuple[Settings, httpx.Client], key: str
-) -> None:
-    _, client = injecting
+def test_a_session_in_which_others_listen_gets_no_long_term_memory(client: httpx.Client, key: str) -> None:
     answer = prompt(client, session=key, sessionKey=key, prompt="deploy: which port does the gateway have?")
     assert sources(answer) == ([] if "other" in key else ["memory/2026-03-04.md"])
 
@@ -118,48 +116,33 @@ def hook(payload: dict[str, Any], home: Path, *, program: str = "claude-code") -
     return ran.stdout
 
 
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("program", ["claude-code", "codex"])
-def test_a_hook_adds_context_to_a_prompt(injecting: tuple[Settings, httpx.Client], program: str) -> None:
-    settings, _ = injecting
+def test_a_hook_adds_context_to_a_prompt(injecting: Settings, program: str) -> None:
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": program}
-    answer = json.loads(hook(begins, settings.home, program=program))["hookSpecificOutput"]
+    answer = json.loads(hook(begins, injecting.home, program=program))["hookSpecificOutput"]
     assert answer["hookEventName"] == "SessionStart"
     assert "Never push" in answer["additionalContext"]
     asks = {"hook_event_name": "UserPromptSubmit", "prompt": "Which port has the gateway?", "session_id": program}
-    answer = json.loads(hook(asks, settings.home, program=program))["hookSpecificOutput"]
+    answer = json.loads(hook(asks, injecting.home, program=program))["hookSpecificOutput"]
     assert answer["hookEventName"] == "UserPromptSubmit"
     assert "port 7171" in answer["additionalContext"]
     assert "Never push" not in answer["additionalContext"]
-    assert hook(asks, settings.home, program=program) == ""
-    assert hook({"hook_event_name": "Stop", "session_id": program}, settings.home, program=program) == ""
+    assert hook(asks, injecting.home, program=program) == ""
+    assert hook({"hook_event_name": "Stop", "session_id": program}, injecting.home, program=program) == ""
 
 
-def test_a_hook_adds_lines_of_the_project_of_its_folder(
-    injecting: tuple[Settings, httpx.Client], tmp_path: Path
-) -> None:
-    settings, _ = injecting
+@pytest.mark.usefixtures("client")
+def test_a_hook_adds_lines_of_the_project_of_its_folder(injecting: Settings, tmp_path: Path) -> None:
     (tmp_path / "shop" / ".git").mkdir(parents=True)
     (tmp_path / "shop" / ".git" / "config").write_text('[remote "origin"]\n\turl = git@github.com:Acme/shop.git\n')
     begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "project"}
-    found = ["Use pnpm" in hook({**begins, "cwd": str(tmp_path / name)}, settings.home) for name in ("shop", "other")]
+    found = ["Use pnpm" in hook({**begins, "cwd": str(tmp_path / name)}, injecting.home) for name in ("shop", "other")]
     assert found == [True, False]
 
 
-def test_a_prompt_in_a_folder_with_a_fifo_in_place_of_gits_settings_gets_its_memory(
-    injecting: tuple[Settings, httpx.Client], tmp_path: Path
-) -> None:
-    settings, _ = injecting
-    (tmp_path / ".git").mkdir()
-    os.mkfifo(tmp_path / ".git" / "config")
-    begins = {"hook_event_name": "SessionStart", "source": "startup", "session_id": "fifo", "cwd": str(tmp_path)}
-    assert "Never push" in hook(begins, settings.home)
-
-
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_was_injected_is_not_read_again_from_the_transcript(
-    injecting: tuple[Settings, httpx.Client], name: str
-) -> None:
-    _, client = injecting
+def test_what_was_injected_is_not_read_again_from_the_transcript(client: httpx.Client, name: str) -> None:
     text = prompt(client, session=f"transcript {name}", prompt="deploy the gateway")["text"]
     assert text
     flush = tagged("Save what is worth remembering.", kind="flush")
@@ -171,8 +154,7 @@ def test_what_was_injected_is_not_read_again_from_the_transcript(
     assert said == ["Please deploy", "Thanks"]
 
 
-def test_the_report_says_what_a_prompt_gets_and_what_is_indexed(injecting: tuple[Settings, httpx.Client]) -> None:
-    _, client = injecting
+def test_the_report_says_what_a_prompt_gets_and_what_is_indexed(client: httpx.Client) -> None:
     report = client.get("/v1/context", params={"texts": True}).json()
     files = {file["path"]: file for file in report["files"]}
     assert files["MEMORY.md"]["text"] == MEMORY.strip()
@@ -204,8 +186,7 @@ def test_the_command_lists_files_tools_and_documents_and_prints_texts(commands: 
     assert f"\n# MEMORY.md\n{MEMORY.strip()}\n" in commands.say("context", "detail")
 
 
-def test_the_client_plans_flushes_and_prunes(injecting: tuple[Settings, httpx.Client]) -> None:
-    _, client = injecting
+def test_the_client_plans_flushes_and_prunes(client: httpx.Client) -> None:
 
     async def asked() -> None:
         async with AsyncClient(url=str(client.base_url)) as ours:
@@ -235,27 +216,8 @@ def test_pruning_keeps_its_decisions_from_call_to_call(tmp_path: Path) -> None:
         assert second["messages"] == first["messages"]
 
 
-def test_wrong_requests_get_one_sentence(injecting: tuple[Settings, httpx.Client]) -> None:
-    _, client = injecting
-    wrong = {"/v1/context/flush": {}, "/v1/context/prune": {"messages": "x"}, "/v1/context/prompt": {"promt": "x"}}
-    for path, body in wrong.items():
-        response = client.post(path, json=body)
-        assert response.status_code == 422
-        assert isinstance(response.json()["error"], str)
-
-
-def test_a_line_of_a_project_is_for_requests_that_name_it(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, injection={"enabled": True})
-    line = "- Use pnpm here <!-- always --> <!-- project: github.com/Acme/shop -->\n"
-    (tmp_path / "workspace" / "MEMORY.md").write_text(line, "utf-8")
-    with running(settings) as client:
-        texts = [prompt(client, projects=projects)["text"] for projects in ([], ["github.com/acme/Shop"], ["x/y"])]
-    assert ["pnpm" in text for text in texts] == [False, True, False]
-
-
 @pytest.mark.parametrize("project", ["https://github.com/acme/shop.git", "git@GitHub.com:acme/shop"])
-def test_a_request_names_a_project_by_any_address(injecting: tuple[Settings, httpx.Client], project: str) -> None:
-    _, client = injecting
+def test_a_request_names_a_project_by_any_address(client: httpx.Client, project: str) -> None:
     assert "pnpm" in prompt(client, projects=["/srv/shop", project])["text"]
 
 
@@ -266,13 +228,8 @@ OTHER = "- The heron of the river sleeps, too"
 #: The file that is indexed, and the file after an edit that the index has not seen.
 EDITS = {
     "no edit": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} {SHOP}\n{OTHER}\n"),
-    "a word": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} now {SHOP}\n{OTHER}\n"),
     "its place": (f"{LINE} {SHOP}\n{OTHER}\n", f"\n\n{OTHER}\n\n{LINE} {SHOP}\n"),
-    "a line above": (f"# A\n{OTHER}\n{LINE} {SHOP}\n", f"# A\n\n- Else\n{OTHER}\n{LINE} {SHOP}\n"),
     "a new mark": (f"{LINE}\n{OTHER}\n", f"{LINE} {SHOP}\n{OTHER}\n"),
-    "a mark on the heading": (f"{OTHER}\n# A\n{LINE}\n", f"{OTHER}\n# A {SHOP}\n{LINE}\n"),
-    "an unreadable mark": (f"{LINE} {SHOP}\n{OTHER}\n", f"{LINE} <!-- project -->\n{OTHER}\n"),
-    "the line is gone": (f"{LINE} {SHOP}\n{OTHER}\n", f"{OTHER}\n"),
 }
 
 

@@ -42,16 +42,14 @@ def indexed(commands: CommandLine) -> tuple[int, int]:
     return code, len(commands.json("dead", "list")["deadLetters"])
 
 
-def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_the_rest_is_found(
-    commands: CommandLine, home: Path
-) -> None:
+def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_the_rest_is_found(commands: CommandLine) -> None:
     assert indexed(commands) == (1, 1)
     [letter] = commands.json("dead", "list")["deadLetters"]
     assert (letter["agent"], letter["path"], letter["errorClass"]) == ("main", "memory/mixed.md", "EmbeddingRefused")
     assert letter["reason"].startswith("lines 5-")
     assert "HTTP 400" in letter["reason"]
     assert "arsenic" not in letter["reason"], "a letter holds no text of the memory"
-    assert counts(home) == (4, 3, 0, 1)
+    assert counts(commands.home) == (4, 3, 0, 1)
     for word in ("arsenic", "giraffe", "harmless"):
         assert "memory/mixed.md" in commands.say("search", word)
 
@@ -62,43 +60,36 @@ def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_the_rest_is_found
         assert "memory/mixed.md" in commands.say("dead", *command)
 
 
-def test_a_retry_without_a_daemon_is_done_by_the_next_run(
-    commands: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
+def test_a_retry_without_a_daemon_is_done_by_the_next_run(commands: CommandLine, server: EmbeddingServer) -> None:
     assert indexed(commands) == (1, 1)
     commands.say("dead", "retry", "memory/mixed.md")
     assert commands.json("dead", "list") == {"deadLetters": []}
-    assert counts(home) == (4, 3, 1, 0)
+    assert counts(commands.home) == (4, 3, 1, 0)
 
     server.poison = None
     paid = server.inputs
     assert indexed(commands) == (0, 0)
     assert server.inputs - paid == 1
-    assert counts(home) == (4, 4, 0, 0)
+    assert counts(commands.home) == (4, 4, 0, 0)
 
 
 def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
-    commands: CommandLine,
-    home: Path,
-    settings: Settings,
-    server: EmbeddingServer,
-    broker_server: object,
-    monkeypatch: pytest.MonkeyPatch,
+    commands: CommandLine, home: Path, settings: Settings, broker_server: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.2)
     monkeypatch.setattr("workers.maintenance.HOUSEKEEPING_SECONDS", 0.2)
 
-    with Workers(asking(settings, server.url)) as workers:
+    with Workers(asking(settings, commands.server.url)) as workers:
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
         wait_until(lambda: meta(home, "account") is not None)
         assert len(commands.json("dead", "list")["deadLetters"]) == 1
-    server.poison = None
-    paid = server.inputs
-    with Workers(asking(settings, server.url, key="a-better-key")):
+    commands.server.poison = None
+    paid = commands.server.inputs
+    with Workers(asking(settings, commands.server.url, key="a-better-key")):
         wait_until(lambda: counts(home) == (4, 4, 0, 0))
     assert commands.json("dead", "list") == {"deadLetters": []}
-    assert server.inputs - paid == 1
+    assert commands.server.inputs - paid == 1
 
 
 @pytest.fixture
@@ -141,14 +132,11 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes(comman
     assert indexed(commands) == (0, 0), "what is gone does not fail any more"
 
 
-def test_letters_of_several_agents_are_told_apart(
-    commands: CommandLine, home: Path, workspace: Path, tmp_path: Path
-) -> None:
+def test_letters_of_several_agents_are_told_apart(commands: CommandLine, workspace: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "memory").mkdir(parents=True)
-    config = home.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}[[agents]]\nid = "other"\nworkspace = "{other}"\n')
-    settings = load(config=str(config), home=str(home)).settings
+    commands.configure(f'[[agents]]\nid = "other"\nworkspace = "{other}"')
+    settings = load(config=str(tmp_path / "recalld.toml"), home=str(commands.home)).settings
     for agent in settings.agents:
         store = write_index(settings, agent.id, vectors=False)
         for name in ("both", agent.id):

@@ -17,7 +17,6 @@ import sqlite_vec
 
 from schemas.status import EndpointCondition, EndpointStatus
 from tests.commanding import CommandLine
-from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import message_line, transcript
 from workers.health.health_store import HealthStore
 from workers.queue.private_server import BrokerServer
@@ -33,11 +32,6 @@ def commands(commands: CommandLine, home: Path, workspace: Path) -> CommandLine:
     for name in ("walrus", "ibex", "okapi"):
         (workspace / "memory" / f"{name}.md").write_text(f"The {name} sleeps at noon.\n")
     return commands
-
-
-def configure(workspace: Path, line: str) -> None:
-    config = workspace.parent / "recalld.toml"
-    config.write_text(f"{config.read_text()}{line}\n")
 
 
 def sql(*statements: str) -> Damage:
@@ -71,11 +65,9 @@ _ONE = "(SELECT min(id) FROM chunks)"
         pytest.param(lambda index: index.unlink(), id="the file is gone", marks=pytest.mark.long),
     ],
 )
-def test_what_was_damaged_is_found_healed_and_costs_nothing(
-    commands: CommandLine, home: Path, server: EmbeddingServer, damage: Damage
-) -> None:
+def test_what_was_damaged_is_found_healed_and_costs_nothing(commands: CommandLine, home: Path, damage: Damage) -> None:
     commands.say("index")
-    paid = server.inputs
+    paid = commands.server.inputs
     folder = home / "indexes" / "main"
     damage(folder / (folder / "CURRENT").read_text().strip())
     code, found, _ = commands.run("doctor", "--json")
@@ -85,51 +77,45 @@ def test_what_was_damaged_is_found_healed_and_costs_nothing(
     assert commands.run("doctor")[0] == 0
     status = commands.agent("status", "--deep")
     assert (status["integrity"], status["index"]["files"], status["index"]["vectorsReady"]) == ([], 3, 3)
-    assert server.inputs == paid, "the cache holds them all"
+    assert commands.server.inputs == paid, "the cache holds them all"
     for name in ("walrus", "ibex", "okapi"):
         assert f"memory/{name}.md" in commands.say("search", name)
     kept = [file.read_bytes()[:8] for file in folder.glob("*.corrupt-*")]
     assert kept == [b"\x00garbage"] * (damage is unreadable)
 
 
-def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(
-    commands: CommandLine, home: Path, workspace: Path, server: EmbeddingServer
-) -> None:
-    sessions, folder = home.parent / "sessions", home / "indexes" / "main"
+def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(commands: CommandLine) -> None:
+    sessions, folder = commands.home.parent / "sessions", commands.home / "indexes" / "main"
     sessions.mkdir()
     talk = sessions / "talk.jsonl"
     talk.write_bytes(transcript("openclaw", 1, bare=True) + message_line("openclaw", "user", "Where is the narwhal?"))
-    configure(workspace, f'sessions = ["{sessions}"]')
+    commands.configure(f'sessions = ["{sessions}"]')
     commands.say("index")
-    paid = server.inputs
+    paid = commands.server.inputs
     talk.unlink()
     sql(f"DELETE FROM chunks_fts WHERE rowid = {_ONE}")(folder / (folder / "CURRENT").read_text().strip())
     assert '"healed"' in commands.say("doctor", "--fix", "--json")
-    assert server.inputs == paid
+    assert commands.server.inputs == paid
     assert "narwhal" in commands.say("search", "narwhal")
 
 
-def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(
-    commands: CommandLine, home: Path, workspace: Path
-) -> None:
+def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(commands: CommandLine, home: Path) -> None:
     sessions = home.parent / "sessions"
     sessions.mkdir()
     polls = b"".join(message_line("openclaw", "user", f"[Poll {number} of a new kind]") for number in range(40))
     (sessions / "talk.jsonl").write_bytes(polls)
-    configure(workspace, f'sessions = ["{sessions}"]')
+    commands.configure(f'sessions = ["{sessions}"]')
     commands.say("index")
     findings = commands.json("doctor")["findings"]
     (alike,) = [each for each in findings if each.get("code") == "messages_alike"]
     assert (alike["level"], alike["agent"]) == ("warning", "main")
 
 
-def test_files_of_processes_that_are_gone_are_removed_and_those_of_the_living_stay(
-    commands: CommandLine, home: Path
-) -> None:
+def test_files_of_processes_that_are_gone_are_removed_and_those_of_the_living_stay(commands: CommandLine) -> None:
     commands.say("index")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    run = home / "run"
+    run = commands.home / "run"
     run.mkdir(exist_ok=True)
     for name, pid in {"service.json": ended.pid, "hooks.json": os.getpid()}.items():
         (run / name).write_text(json.dumps({"pid": pid}))
@@ -180,9 +166,9 @@ def test_findings_are_one_line_each_and_what_to_do_below(commands: CommandLine, 
     assert (code, lines[-1]) == (4, "1 problem left")
 
 
-def linked(workspace: Path) -> None:
-    (workspace.parent / "elsewhere").mkdir()
-    (workspace / "memory" / "projects").symlink_to(workspace.parent / "elsewhere")
+def linked(commands: CommandLine) -> None:
+    (commands.home.parent / "elsewhere").mkdir()
+    (commands.workspace / "memory" / "projects").symlink_to(commands.home.parent / "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -190,28 +176,28 @@ def linked(workspace: Path) -> None:
     [
         pytest.param(linked, "memory/projects is a symbolic link", id="a linked folder"),
         pytest.param(
-            lambda workspace: configure(workspace, f'sessions = ["{workspace.parent}/nowhere"]'),
+            lambda commands: commands.configure(f'sessions = ["{commands.home}/nowhere"]'),
             "nowhere is not there",
             id="a sessions folder that is not there",
         ),
         pytest.param(
-            lambda workspace: configure(workspace, 'model = "another"'),
+            lambda commands: commands.configure('model = "another"'),
             "was made with other settings",
             id="other settings",
         ),
         pytest.param(
-            lambda workspace: (workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
+            lambda commands: (commands.workspace / "memory" / "new.md").write_text("The heron sleeps.\n"),
             "1 document missing in the index",
             id="a note that is not indexed",
         ),
     ],
 )
 def test_what_makes_status_not_ok_is_a_problem_of_the_doctor_with_what_to_do(
-    commands: CommandLine, workspace: Path, breakage: Callable[[Path], object], said: str
+    commands: CommandLine, breakage: Callable[[CommandLine], object], said: str
 ) -> None:
     commands.say("index")
     assert commands.run("doctor")[0] == commands.run("status")[0] == 0
-    breakage(workspace)
+    breakage(commands)
     red, shown, _ = commands.run("status", "--json")
     [trouble] = json.loads(shown)["agents"][0]["troubles"]
     code, out, _ = commands.run("doctor", "--json")
@@ -225,7 +211,7 @@ def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(
     commands: CommandLine, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents = "".join(f'[[agents]]\nid = "{name}"\nworkspace = "{workspace}"\n' for name in ("ada", "bob"))
-    configure(workspace, agents)
+    commands.configure(agents)
     refusal = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused", since=1.0)
     monkeypatch.setattr(HealthStore, "endpoint", lambda *_: refusal)
     findings = json.loads(commands.run("doctor", "--json")[1])["findings"]

@@ -31,8 +31,7 @@ def sessions(home: Path, workspace: Path) -> Path:
 @pytest.fixture
 def desk(commands: CommandLine, sessions: Path, workspace: Path) -> CommandLine:
     """Commands for one agent that has the transcripts."""
-    config = sessions.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}sessions = ["{sessions}"]\n')
+    commands.configure(f'sessions = ["{sessions}"]')
     return commands
 
 
@@ -45,11 +44,9 @@ def paths(desk: CommandLine, query: str) -> set[str]:
     return {result["path"] for result in desk.json("search", query, "--min-score", "0")["results"]}
 
 
-def test_excluded_documents_leave_the_index_and_come_back_without_a_request(
-    desk: CommandLine, server: EmbeddingServer
-) -> None:
+def test_excluded_documents_leave_the_index_and_come_back_without_a_request(desk: CommandLine) -> None:
     assert desk.agent("index")["files"] == 5
-    assert (server.requests, server.inputs) == (1, 5)
+    assert (desk.server.requests, desk.server.inputs) == (1, 5)
     desk.set("RECALLD_EXCLUDE", "drafts/, sessions/talk.jsonl")
     assert disk(desk)["vanished"] == 2
     estimate = desk.agent("index", "--dry-run")
@@ -60,10 +57,10 @@ def test_excluded_documents_leave_the_index_and_come_back_without_a_request(
     assert not paths(desk, "zebras") & {"sessions/talk.jsonl"}
     code, _, _ = desk.run("get", "memory/drafts/b.md")
     assert code != 0
-    paid = server.requests
+    paid = desk.server.requests
     desk.set("RECALLD_EXCLUDE", "")
     assert desk.agent("index")["files"] == 5
-    assert server.requests == paid
+    assert desk.server.requests == paid
     assert "sessions/talk.jsonl" in paths(desk, "zebras")
     assert "memory/drafts/b.md" in paths(desk, "badgers")
 

@@ -63,9 +63,7 @@ def test_a_folder_is_indexed_with_and_found_by_meaning(notes: CommandLine, home:
     assert found(home, "tap heating")[1][0] == "memory/house.md"
 
 
-def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(
-    notes: CommandLine, home: Path, tmp_path: Path
-) -> None:
+def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(notes: CommandLine, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "mine")
     (folder / "tokenizer.json").unlink()
     notes.set("RECALLD_LOCAL__MODEL_PATH", str(folder))
@@ -75,23 +73,21 @@ def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(
     [trouble] = json.loads(notes.run("status", "--json")[1])["agents"][0]["troubles"]
     assert (trouble["part"], trouble["code"]) == ("embedding", ConditionCode.VECTORS_UNAVAILABLE)
     assert str(folder) in trouble["message"]
-    assert found(home, "cat") == ("keyword", ["memory/pets.md"])
+    assert found(notes.home, "cat") == ("keyword", ["memory/pets.md"])
 
 
 # The command ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_pulled_set_and_searched_with(
-    notes: CommandLine, hub: ModelHub, home: Path, server: EmbeddingServer
-) -> None:
+def test_a_model_is_pulled_set_and_searched_with(notes: CommandLine, hub: ModelHub, server: EmbeddingServer) -> None:
     notes.set("HF_ENDPOINT", hub.url)
-    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(home.parent / "before", seed=3)))
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(notes.home.parent / "before", seed=3)))
     notes.say("index")
     code, out, err = notes.run("model", "pull", "tiny")
     assert (code, err.count("\r")) == (0, 0), "no bar where there is no terminal"
     assert 'model_path = "tiny"' in out
     assert "index --dry-run" in out
-    assert (home / "cache" / "models" / "tiny-0123456789ab" / "model.onnx").is_file()
+    assert (notes.home / "cache" / "models" / "tiny-0123456789ab" / "model.onnx").is_file()
     asked = len(hub.ranges)
     notes.say("model", "pull", "tiny")
     assert len(hub.ranges) == asked
@@ -99,14 +95,12 @@ def test_a_model_is_pulled_set_and_searched_with(
     notes.set("RECALLD_LOCAL__MODEL_PATH", "tiny")
     assert "2 texts to embed" in notes.say("index", "--dry-run")
     assert notes.agent("index")["vectorsReady"] == 2
-    assert found(home, "feline naps")[1][0] == "memory/pets.md"
+    assert found(notes.home, "feline naps")[1][0] == "memory/pets.md"
     assert notes.agent("status")["model"] == "tiny"
     assert server.requests == 0
 
 
-def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
-    notes: CommandLine, hub: ModelHub, home: Path
-) -> None:
+def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(notes: CommandLine, hub: ModelHub) -> None:
     notes.set("HF_ENDPOINT", "http://127.0.0.1:1")
     code, _, err = notes.run("model", "pull", "bekko-a8m")
     assert code == 1
@@ -118,7 +112,7 @@ def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
     assert notes.run("model", "pull", "no-such-model")[0] == 2
     code, _, err = notes.run("model", "pull", "stella-400M")
     assert (code, "optimum-cli" in err) == (1, True)
-    assert not [path for path in (home / "cache" / "models").iterdir() if path.is_dir()]
+    assert not [path for path in (notes.home / "cache" / "models").iterdir() if path.is_dir()]
     assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
 
 
@@ -143,20 +137,18 @@ def asked(home: Path, server: EmbeddingServer, words: str) -> str:
     return sent
 
 
-def test_a_new_index_has_them_on_both_sides_and_shows_none(
-    commands: CommandLine, server: EmbeddingServer, workspace: Path, home: Path
-) -> None:
+def test_a_new_index_has_them_on_both_sides_and_shows_none(commands: CommandLine, workspace: Path, home: Path) -> None:
     texts = ("The heron stands in the reeds.\n", "The otter swims in the brook.\n")
     for name, text in zip(("MEMORY.md", "memory/otter.md"), texts, strict=True):
         (workspace / name).write_text(text, "utf-8")
     (workspace.parent / "recalld.toml").write_text(
-        f'provider = "openai-compatible"\nmodel = "nomic-embed-text"\nremote.base_url = "{server.url}"\n'
+        f'provider = "openai-compatible"\nmodel = "nomic-embed-text"\nremote.base_url = "{commands.server.url}"\n'
         f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
     )
     done = commands.agent("index")
     assert done["vectorsReady"] == 2
-    assert server.texts == {DOCUMENT + text for text in texts}
-    assert asked(home, server, "a bird in reeds") == f"{QUERY}a bird in reeds"
+    assert commands.server.texts == {DOCUMENT + text for text in texts}
+    assert asked(home, commands.server, "a bird in reeds") == f"{QUERY}a bird in reeds"
     found = commands.json("search", "heron")["results"][0]
     assert DOCUMENT not in found["snippet"]
     made = identity(commands.agent("status"))

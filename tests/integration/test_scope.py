@@ -79,8 +79,7 @@ def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, ses
 
 def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(commands: CommandLine, workspace: Path):
     (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
-    config = workspace.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}[agents.scope]\ndefault = "deny"\n')
+    commands.configure('scope.default = "deny"')
     commands.say("index")
 
     assert commands.json("search", "dentist")["results"]

@@ -50,8 +50,7 @@ def commands(
     said = [{"role": "user", "content": f"Please use {KEY} for the crocodile project", "timestamp": 1767225600}]
     (sessions / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said), "utf-8")
     for made_command_line in command_line(home, workspace, server, capsys, monkeypatch):
-        config = home.parent / "recalld.toml"
-        config.write_text(config.read_text("utf-8") + f'sessions = ["{sessions}"]\n', "utf-8")
+        made_command_line.configure(f'sessions = ["{sessions}"]')
         yield made_command_line
 
 
@@ -62,16 +61,14 @@ def held(home: Path, secret: str) -> list[Path]:
     return [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_what_is_indexed_is_sent_and_kept_without_its_secrets(
-    commands: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
+def test_what_is_indexed_is_sent_and_kept_without_its_secrets(commands: CommandLine, server: EmbeddingServer) -> None:
     commands.say("index")
     sent = "\n".join(server.texts)
     assert "bot pushes" in sent
     assert "crocodile" in sent
     for secret in (TOKEN, PASSWORD, KEY):
         assert secret not in sent
-        assert held(home, secret) == []
+        assert held(commands.home, secret) == []
     for query, source in ((f"commit {COMMIT}", "memory"), ("crocodile project", "sessions")):
         [hit, *_] = commands.json("search", query)["results"]
         assert hit["source"] == source
@@ -100,9 +97,7 @@ def test_reading_a_document_gives_its_lines_without_its_secrets(commands: Comman
     assert KEY not in commands.say("get", "sessions/one.jsonl")
 
 
-def test_a_switched_off_source_is_indexed_and_read_as_it_is(
-    commands: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
+def test_a_switched_off_source_is_indexed_and_read_as_it_is(commands: CommandLine, server: EmbeddingServer) -> None:
     commands.set("RECALLD_REDACTION__MEMORY", "false")
     commands.say("index")
     assert TOKEN in "\n".join(server.texts)
@@ -126,11 +121,9 @@ def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
     assert server.log[-1].inputs == (question.format(*hidden),)
 
 
-def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
-    commands: CommandLine, home: Path, server: EmbeddingServer
-) -> None:
+def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(commands: CommandLine) -> None:
     commands.set("RECALLD_REDACTION__MEMORY", "false")
-    server.fail_next(Failure(status=400, message=f"cannot embed 'The bot pushes with {TOKEN}'"), times=20)
+    commands.server.fail_next(Failure(status=400, message=f"cannot embed 'The bot pushes with {TOKEN}'"), times=20)
     code, out, err = commands.run("index")
     assert code != 0
     said = out + err + "".join(commands.run("status", "--json")[1:])

@@ -135,7 +135,7 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
     agent = status["agents"][0]
     assert agent["endpoint"]["condition"] == "stopped"
     assert agent["endpoint"]["reason"] in {trouble["params"].get("error") for trouble in agent["troubles"]}
-    assert "sk-test" not in str(status)
+    assert "a-secret-key" not in str(status)
     metrics = http.get("/metrics").text
     model = 'provider="openai"'
     assert re.search(rf'recalld_embedding_endpoint{{agent="main",model="[^"]*",{model},state="stopped"}} 1.0', metrics)

@@ -13,7 +13,6 @@ import pytest
 from recalld.invocation import Invocation
 from tests.commanding import CommandLine
 from tests.daemon import REPOSITORY, clean_environment
-from tests.embedding_server import EmbeddingServer
 
 LINES = [f"Line {number}." for number in range(1, 61)]
 
@@ -61,14 +60,11 @@ def test_a_printed_command_runs_as_it_is_typed(program: list[str], tmp_path: Pat
     assert done.returncode == 0, done.stderr
 
 
-def test_with_several_agents_a_message_about_one_names_it(
-    commands: CommandLine, server: EmbeddingServer, workspace: Path
-) -> None:
+def test_with_several_agents_a_message_about_one_names_it(commands: CommandLine, workspace: Path) -> None:
     other = workspace.with_name("other")
     other.mkdir()
-    with (workspace.parent / "recalld.toml").open("a") as config:
-        config.write(f'[[agents]]\nid = "other"\nworkspace = "{other}"\n')
-    server.poison = "hemlock"
+    commands.configure(f'[[agents]]\nid = "other"\nworkspace = "{other}"')
+    commands.server.poison = "hemlock"
     (other / "MEMORY.md").write_text("The hemlock stands by the path.\n", "utf-8")
     _, _, err = commands.run("index")
     shown = [command for command in printed(err) if "dead show" in command]

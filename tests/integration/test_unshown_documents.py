@@ -20,11 +20,10 @@ FAILED, NOT_IN_MEMORY = 1, 3
 
 
 @pytest.fixture
-def sessions(home: Path) -> Path:
+def sessions(home: Path, commands: CommandLine) -> Path:
     folder = home.parent / "sessions"
     folder.mkdir()
-    config = home.parent / "recalld.toml"
-    config.write_text(f'{config.read_text()}sessions = ["{folder}"]\n')
+    commands.configure(f'sessions = ["{folder}"]')
     return folder
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from producers.session_ends import ENDED, EndUnkept, SessionEnd, SessionEnds
+from producers.session_ends import ENDED, SessionEnd, SessionEnds
 from producers.session_notes import SessionNotes
 from schemas.conditions import ConditionCode
 from schemas.ports import Event
@@ -208,20 +208,6 @@ def test_notes_that_cannot_be_written_wait_and_status_is_told(tmp_path: Path, se
         wait_until(lambda: not waiting(settings))
         wait_until(lambda: (code, "main") not in conditions.open)
     assert len(written(tmp_path)) == 3
-
-
-def test_an_end_that_the_home_cannot_keep_is_refused_and_told(tmp_path: Path, sessions: Path) -> None:
-    path, conditions = talk(sessions / "a.jsonl", "words"), RecordingConditions()
-    (tmp_path / "home" / "session-ends").mkdir(parents=True)
-    with notes_of(settings_of(tmp_path), conditions) as handle:
-        wait_until(lambda: (ConditionCode.SESSION_ENDS_UNKEPT, "*") in conditions.open)
-        with pytest.raises(EndUnkept):
-            handle("ended", path)
-        (tmp_path / "home" / "session-ends").rmdir()
-        handle.look()
-        wait_until(lambda: (ConditionCode.SESSION_ENDS_UNKEPT, "*") not in conditions.open)
-        handle("ended", path)
-    assert len(written(tmp_path)) == 1
 
 
 def test_a_transcript_that_comes_after_the_end_of_its_session_gets_a_note(tmp_path: Path, sessions: Path) -> None:
