@@ -24,7 +24,7 @@ from tests.embedding_server import EmbeddingServer, Failure, Request, embed, gem
 
 @dataclass(frozen=True)
 class JobScript:
-    """Course of a job. After `looks` looks (and while the server holds jobs, not before) it `ends` as said.
+    """Course of a job. After a look (and while the server holds jobs, not before) it `ends` as said.
 
     Lines whose text contains `fails` are in the error file; `drops` lines are in no file; `spoils` lines have a NaN, a
     zero or a too short vector, by turns; `garbage` lines that are no results are among them. `done` lines are done
@@ -33,13 +33,11 @@ class JobScript:
     """
 
     ends: str = "completed"
-    looks: int = 1
     fails: str | None = None
     drops: int = 0
     spoils: int = 0
     garbage: int = 0
     done: int = 0
-    message: str = "the job went wrong"
     says: str | None = None
     obeys: bool = True
 
@@ -76,10 +74,10 @@ class BatchServer(EmbeddingServer):
 
     files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
 
-    def __init__(self, *, dimensions: int = 32, batches: bool = True, **options: Any) -> None:
+    def __init__(self, *, dimensions: int = 32, **options: Any) -> None:
         super().__init__(dimensions=dimensions, **options)
         self.tokens = 7
-        self.batches = batches
+        self.batches = True
         self.most_listed = 100
         self.paid_inline: Counter[str] = Counter()
         self.jobs: dict[str, Job] = {}
@@ -221,7 +219,7 @@ class BatchServer(EmbeddingServer):
             return
         if job.cancelled and job.status == "cancelling":
             self._finish(job, "cancelled", job.lines[: job.script.done])
-        elif job.status in {"validating", "in_progress"} and self.open.is_set() and job.looks > job.script.looks:
+        elif job.status in {"validating", "in_progress"} and self.open.is_set() and job.looks > 1:
             if job.script.ends == "completed":
                 self._finish(job, "completed", job.lines)
             else:
@@ -280,7 +278,7 @@ class BatchServer(EmbeddingServer):
             "object": "batch",
             "endpoint": job.body["endpoint"],
             "status": job.script.says if job.script.says and job.status == "in_progress" else job.status,
-            "errors": {"object": "list", "data": [{"code": "x", "message": job.script.message}]} if failed else None,
+            "errors": {"object": "list", "data": [{"code": "x", "message": "the job went wrong"}]} if failed else None,
             "input_file_id": job.body["input_file_id"],
             "output_file_id": job.output,
             "error_file_id": job.errors,
@@ -370,7 +368,7 @@ class GeminiServer(BatchServer):
             **({"done": True} if over else {}),
         }
         if job.status == "failed":
-            shown["error"] = {"code": 13, "message": job.script.message}
+            shown["error"] = {"code": 13, "message": "the job went wrong"}
         elif over and output:
             shown["response"] = output
         return json.loads(json.dumps(shown))

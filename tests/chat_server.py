@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.stub_server import StubServer
 
 #: The messages so far -> the model's: a text, or the tools that it calls as (name, arguments).
 Turn = Callable[[list[dict[str, Any]]], str | list[tuple[str, str]]]
 
 
-@dataclass
-class ChatServer:
-    """`requests` are the bodies that came."""
+class ChatServer(StubServer):
+    """Answers one request after another as `script` says, and each one too many with status 400.
 
-    base_url: str = ""
-    requests: list[dict[str, Any]] = field(default_factory=list)
+    `requests` are the bodies that came.
+    """
 
+    def __init__(self, script: Sequence[Turn]) -> None:
+        super().__init__()
+        self.script = script
+        self.requests: list[dict[str, Any]] = []
 
-@contextmanager
-def chat_server(script: Sequence[Turn]) -> Iterator[ChatServer]:
-    """Answer one request after another as `script` says; a request too many is answered with status 400."""
-    state = ChatServer()
+    @property
+    def base_url(self) -> str:
+        """Return the address with the version."""
+        return f"{self.root}/v1"
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            turn = len(state.requests)
-            state.requests.append(body)
-            known = self.path == "/v1/chat/completions" and turn < len(script)
-            content = json.dumps(_completion(script[turn](body["messages"]), turn) if known else {}).encode()
-            self.send_response(200 if known else 400)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        turn = len(self.requests)
+        self.requests.append(body)
+        known = handler.path == "/v1/chat/completions" and turn < len(self.script)
+        content = json.dumps(_completion(self.script[turn](body["messages"]), turn) if known else {}).encode()
+        handler.send_response(200 if known else 400)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
 
 
 def _completion(said: str | list[tuple[str, str]], turn: int) -> dict[str, Any]:

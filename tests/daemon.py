@@ -21,13 +21,19 @@ DEBOUNCE_MS = 150
 
 
 def recalld(
-    *arguments: str, home: Path, environment: Mapping[str, str] | None = None, timeout: float = 120
+    *arguments: str,
+    home: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    payload: str | None = None,
+    timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command and return what it printed; never raises for its exit code."""
+    """Run one command, with `payload` as its input, and return what it printed; never raises for its exit code."""
+    options = ["--home", str(home)] if home is not None else []
     return subprocess.run(
-        [sys.executable, "-m", "recalld", "--home", str(home), *arguments],
+        [sys.executable, "-m", "recalld", *options, *arguments],
         cwd=REPOSITORY,
         env=clean_environment(environment),
+        input=payload,
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -81,16 +87,7 @@ class Daemon:
         before = len(self.said())
         with self.printed.open("a") as output:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "recalld",
-                    *self.options(),
-                    "up",
-                    *self.up_options(),
-                    "--port",
-                    "0",
-                ],
+                [sys.executable, "-m", "recalld", *self.options(), "up", *self.up_options(), "--port", "0"],
                 cwd=REPOSITORY,
                 env=clean_environment(self.environment),
                 stdout=output,
@@ -130,16 +127,9 @@ class Daemon:
     def options(self) -> list[str]:
         return ["--config", str(self.config), "--home", str(self.home)]
 
-    def run(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run another recalld command against the same home."""
-        return subprocess.run(
-            [sys.executable, "-m", "recalld", *self.options(), *arguments],
-            cwd=REPOSITORY,
-            env=clean_environment(self.environment),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return recalld(*self.options(), *arguments, environment=self.environment, **options)
 
     def up_options(self) -> list[str]:
         """Return the options of `up` that name the agents."""

@@ -34,15 +34,7 @@ LONGEST_SECONDS = 120.0
 
 #: Ways to answer that no HTTP library would: nothing; half an answer and no more; a byte of the body at a time; spaces
 #: without end; fewer bytes than announced; gzip though it was not asked for; and taking the request a byte at a time.
-Wire = Literal[
-    "silent",
-    "half",
-    "body trickles",
-    "endless",
-    "truncated",
-    "compressed",
-    "request trickles",
-]
+Wire = Literal["silent", "half", "body trickles", "endless", "truncated", "compressed", "request trickles"]
 
 #: Seconds between two bytes that trickle.
 PACE_SECONDS = 0.02
@@ -54,19 +46,17 @@ _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff]")
 class Failure:
     """Fault that one request meets instead of, or on top of, a good answer.
 
-    With a `status` it is answered with that and an error body (`message`, `code`, `type`, `param`, or `body` as it
-    is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` are replaced,
-    `dimensions` overrides the width. `delay` seconds pass first, or as many as it takes until `held_until` is set;
-    `disconnect` closes the connection unanswered; `raw` is sent in place of the JSON; `changed` makes another answer of
-    a good one; `wire` says how it is sent.
+    With a `status` it is answered with that and an error body (`message`, `code`, or `body` as it is). Otherwise a
+    good answer is spoilt: `drop` vectors are missing, the rows of `nan` are replaced, `dimensions` overrides the width.
+    `delay` seconds pass first, or as many as it takes until `held_until` is set; `disconnect` closes the connection
+    unanswered; `raw` is sent in place of the JSON; `changed` makes another answer of a good one; `wire` says how it is
+    sent.
     """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "scripted failure"
     code: str | None = None
-    type: str | None = None
-    param: str | None = None
     body: Any = None
     drop: int = 0
     nan: tuple[int, ...] = ()
@@ -196,10 +186,9 @@ class EmbeddingServer(StubServer):
     `senders` is how many requests the client sends at once at most; `share_429`, `share_500` of the requests fail so,
     429 with a Retry-After of `retry_after` seconds, by a generator that starts with `seed`. `deaf` takes no connection
     and refuses none.
-    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
-    quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests, `failures` by
-    status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for longer, and that
-    cannot have left before that answer: more than the `senders` that were not being answered at that moment).
+    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `most_in_flight`, `log` of all
+    requests, `failures` by status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for
+    longer, and that cannot have left before that answer: more than the `senders` that were not being answered then).
     """
 
     def __init__(
@@ -247,7 +236,6 @@ class EmbeddingServer(StubServer):
         #: Tokens that an answer counts for every text, where not as its dialect does.
         self.tokens = 0
         self.inputs = 0
-        self.largest_tokens = 0
         self.in_flight = 0
         #: Connections that are open now.
         self.connections = 0
@@ -322,8 +310,6 @@ class EmbeddingServer(StubServer):
             self.requests += 1
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            tokens = sum(max(1, len(text.encode()) // 4) for text in request.inputs)
-            self.largest_tokens = max(self.largest_tokens, tokens)
             self.log.append(request)
             if request.started < self._cool_until:
                 self._on_their_way -= 1
@@ -438,7 +424,7 @@ class EmbeddingServer(StubServer):
             return status, spelled.error({"message": message}), {}
 
         if failure.status is not None:
-            facts = {"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param}
+            facts = {"message": failure.message, "code": failure.code}
             return failure.status, spelled.error(facts) if failure.body is None else failure.body, failure.headers
         if failure.raw is not None:
             return 200, failure.raw, {}

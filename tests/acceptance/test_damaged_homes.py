@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import apsw
 import pytest
 
 from recalld.cli import run
-from tests.daemon import Daemon
+from tests.daemon import Daemon, recalld
 from tests.waiting import wait_until
 
 DERIVED = (
@@ -132,12 +130,7 @@ def test_what_is_not_derived_is_left_alone_and_said(used: Daemon, tmp_path: Path
     home = tmp_path / "home"
     shutil.copytree(used.home, home, symlinks=True)
     damage(home / "agents.json")
-    ended = subprocess.run(
-        [sys.executable, "-m", "recalld", "--home", str(home), "up", "--port", "0"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
-    )
+    ended = recalld("up", "--port", "0", home=home, environment={"XDG_CONFIG_HOME": str(tmp_path)})
     assert ended.returncode in {1, 2}
     [said] = ended.stderr.splitlines()
     assert str(home / "agents.json") in said

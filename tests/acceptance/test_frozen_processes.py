@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.daemon import Daemon
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -109,9 +107,7 @@ def test_a_prompt_does_not_wait_for_a_frozen_service(home: Path, workspace: Path
 
     def prompted(daemon: Daemon, session: str) -> str:
         payload = {"hook_event_name": "SessionStart", "source": "startup", "session_id": session}
-        arguments = [sys.executable, "-m", "recalld", *daemon.options(), "hook", "claude-code"]
-        options = {"cwd": REPOSITORY, "env": clean_environment(), "input": json.dumps(payload), "timeout": 60}
-        return subprocess.run(arguments, capture_output=True, text=True, check=True, **options).stdout  # type: ignore[call-overload, no-any-return]
+        return daemon.run("hook", "claude-code", payload=json.dumps(payload)).stdout
 
     with Daemon(home, workspace, config="context.injection.enabled = true") as daemon:
         wait_until(lambda: "Fridays" in prompted(daemon, str(time.monotonic_ns())))

@@ -15,7 +15,7 @@ from producers.hook_events import Hook
 from producers.spool import drain
 from recalld.settings.load import find_home
 from schemas.ports import Event
-from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until
 
 
@@ -30,19 +30,11 @@ def config(tmp_path: Path, workspace: Path) -> Path:
 
 
 def run(
-    *arguments: str, home: Path, payload: str | None = None, environment: dict[str, str] | None = None, **more: object
+    *arguments: str, home: Path, payload: str | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `recalld hook ...`; without a payload, standard input stays open and silent."""
-    stdin: dict[str, object] = {"input": payload} if payload is not None else {"stdin": more.pop("stdin", None)}
-    return subprocess.run(
-        [sys.executable, "-m", "recalld", "hook", *arguments, "--home", str(home)],
-        cwd=REPOSITORY,
-        env=clean_environment({"HOME": str(home.parent), **(environment or {})}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        **stdin,  # type: ignore[call-overload]
-    )
+    """Run `recalld hook ...`."""
+    environment = {"HOME": str(home.parent), **(environment or {})}
+    return recalld("hook", *arguments, "--home", str(home), payload=payload, environment=environment)
 
 
 def spooled(home: Path) -> list[Hook]:
@@ -71,7 +63,7 @@ def test_a_hook_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_
 
 def test_codex_notify_comes_as_the_last_argument(home: Path) -> None:
     notified = '{"type": "agent-turn-complete", "thread-id": "a", "input-messages": ["--yes"]}'
-    assert run("codex", "--agent=coder", notified, home=home, stdin=subprocess.DEVNULL).stderr == ""
+    assert run("codex", "--agent=coder", notified, home=home).stderr == ""
     assert spooled(home) == [Hook("reconcile", meant="coder", program="codex")]
 
 

@@ -26,7 +26,7 @@ from schemas.conditions import ConditionCode
 from schemas.ports import Event
 from schemas.settings import Settings
 from tests.chaos.disks import fill, read_only, small_disk
-from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.recording import RecordingConditions
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
@@ -176,8 +176,7 @@ def test_a_full_home_loses_no_end_of_a_session(tmp_path: Path) -> None:
         for number in range(3, 6):
             path = str(session(tmp_path / "sessions", number))
             payload = json.dumps({"hook_event_name": "SessionEnd", "transcript_path": path})
-            command = [sys.executable, "-m", "recalld", "--home", str(home), "hook", "claude-code"]
-            subprocess.run(command, cwd=REPOSITORY, input=payload.encode(), env=clean_environment(), check=True)
+            assert recalld("hook", "claude-code", home=home, payload=payload).returncode == 0
         assert not list(home.glob("spool/*.json"))
         ballast.unlink()
         with notes_of(tmp_path, conditions) as notes:

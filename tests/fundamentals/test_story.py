@@ -79,10 +79,7 @@ def test_07_a_hook_of_the_agents_program_makes_what_was_said_searchable_now(memo
         file.write(message_line("claude-code", "user", "The violin recital moved to the church hall."))
     wait_until(lambda: memory.figures()["disk"]["growing"] == 1, what="one more line is not indexed at once")
     event = {"hook_event_name": "PostCompact", "session_id": "talk", "transcript_path": str(talk)}
-    hook = [sys.executable, "-m", "recalld", *memory.options(), "hook", "claude-code"]
-    done = subprocess.run(
-        hook, input=json.dumps(event), cwd=REPOSITORY, env=clean_environment(), capture_output=True, text=True
-    )
+    done = memory.run("hook", "claude-code", payload=json.dumps(event))
     assert (done.returncode, done.stdout) == (0, "")
     wait_until(lambda: memory.figures()["disk"]["growing"] == 0)
     assert memory.finds("violin recital", "sessions/talk.jsonl")

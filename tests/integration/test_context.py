@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from recalld.client import AsyncClient, Client
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
-from tests.daemon import REPOSITORY, clean_environment
+from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
 from tests.serving import running, search
 from tests.transcript_files import FORMATS, message_line
@@ -102,17 +100,9 @@ def test_a_memory_that_is_not_asked_to_gives_nothing(tmp_path: Path) -> None:
 
 
 def hook(payload: dict[str, Any], home: Path, *, program: str = "claude-code") -> str:
-    ran = subprocess.run(
-        [sys.executable, "-m", "recalld", "hook", program, "--home", str(home)],
-        cwd=REPOSITORY,
-        env=clean_environment({"HOME": str(home.parent)}),
-        input=json.dumps(payload),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert ran.stderr == ""
+    environment = {"HOME": str(home.parent)}
+    ran = recalld("hook", program, "--home", str(home), environment=environment, payload=json.dumps(payload))
+    assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
 
 

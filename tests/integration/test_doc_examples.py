@@ -20,7 +20,7 @@ import pytest
 
 from memory.search.tool_definitions import TOOLS
 from schemas.settings import Settings
-from tests.chat_server import chat_server
+from tests.chat_server import ChatServer
 from tests.daemon import REPOSITORY, clean_environment
 from tests.documentation import PAGES, blocks, commands
 from tests.serving import running, search
@@ -105,7 +105,7 @@ def test_the_tool_loop_searches_reads_on_and_answers(service: httpx.Client) -> N
         [line] = [line for line in told(messages, -1)["text"].splitlines() if "8443" in line][:1]
         return f"I remember: {line}"
 
-    with chat_server([clumsy, searches, reads_on, answers]) as model:
+    with ChatServer([clumsy, searches, reads_on, answers]) as model:
         printed = run(snippet("openai"), service, {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "sk-none"})
     assert printed.startswith("I remember: ")
     assert "8443" in printed

@@ -24,9 +24,6 @@ def health(client: redis.Redis, keys: Keys) -> HealthStore:
     return HealthStore(client, keys)
 
 
-FULL, POLLS = ConditionCode.STORE_FULL, ConditionCode.WATCH_POLLS
-
-
 def spent(requests: int = 1, *, failed: int = 0, inputs: int = 0, tokens: int = 0, model: str = "small") -> Usage:
     return Usage("openai", model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
 

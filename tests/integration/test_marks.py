@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
 
 from memory.store.reader import StoredChunk, VectorState
 from schemas.documents import DocumentKey, Lane
-from schemas.settings import Settings
-from tests.working import Workers
 from workers.failure_policy import Postponed
 from workers.queue.names import Keys
 from workers.queue.pending import PendingSet
-from workers.queue.private_server import BrokerServer
 from workers.queue.quarantine import ALONE_FROM, MOST_CRASHES, Quarantine, Verdict
 from workers.vectors_job import CrashSafeRounds
 
@@ -135,12 +131,6 @@ def test_a_document_of_several_crashes_is_tried_given_up_or_left(
 
 
 # Crashes while texts are embedded
-
-
-@pytest.fixture
-def workers(settings: Settings, broker_server: BrokerServer) -> Iterator[Workers]:
-    with Workers(settings) as running:
-        yield running
 
 
 def test_texts_of_a_job_that_keeps_crashing_are_embedded_alone_until_one_is_refused(

@@ -303,12 +303,6 @@ def test_endpoints_that_answer_in_their_own_way_work_too(connect: Connect, optio
         assert server.requests <= 3, "what an endpoint does not take is not tried every time"
 
 
-# Voyage
-
-
-# Ollama
-
-
 # Bedrock
 
 

@@ -8,17 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import httpx
 import pytest
 import redis
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from starlette.responses import JSONResponse
 
-from memory.status.processes import Pulses
 from memory.telemetry import tracing
-from memory.telemetry.server import TelemetryServer
 from producers.dispatcher import Dispatcher
 from producers.tailer import Tailer
 from schemas.metrics import METRICS, Kind, Scope
@@ -30,7 +26,6 @@ from tests.waiting import wait_until
 from tests.working import Workers, key
 from tests.written_index import write_index
 from workers.health.health_store import HealthStore
-from workers.middleware import JobWatch
 from workers.queue.names import Keys
 
 WORDS = "zanzibar quokka"
@@ -178,17 +173,3 @@ def test_a_broker_that_is_away_is_told_as_that(settings: Settings, client: redis
     assert told(text, "recalld_broker_up") == 0
     assert "recalld_jobs_total" not in text
     assert "recalld_search_seconds" in text
-
-
-@pytest.fixture
-def server() -> Iterator[httpx.Client]:
-    def broken() -> JSONResponse:
-        raise RuntimeError("the reason")
-
-    ready = JSONResponse({"status": "not ready"}, 503)
-    routes = {"/readyz": lambda: ready, "/broken": broken}
-    made = TelemetryServer("127.0.0.1", 0, metrics=JobWatch(Pulses()).scrape, routes=routes)
-    made.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60) as client:
-        yield client
-    made.stop()

@@ -21,7 +21,7 @@ from producers.session_notes import SessionNotes
 from schemas.conditions import ConditionCode
 from schemas.ports import Event
 from schemas.settings import Settings
-from tests.chat_server import chat_server
+from tests.chat_server import ChatServer
 from tests.raw_server import HANG, answer, raw_server
 from tests.recording import RecordingConditions
 from tests.transcript_files import BEGUN, message_line
@@ -251,7 +251,7 @@ def test_a_session_of_codex_ends_where_another_begins(tmp_path: Path, sessions: 
 )
 def test_a_chat_model_may_name_the_note(tmp_path: Path, sessions: Path, script: Sequence[Any], ending: str) -> None:
     path = talk(sessions / "a.jsonl", "the vault is blue")
-    with chat_server(script) as server:
+    with ChatServer(script) as server:
         slug = {"base_url": server.base_url, "model": "small"}
         with notes_of(settings_of(tmp_path, slug=slug)) as handle:
             handle("ended", path)
@@ -270,7 +270,7 @@ def test_notes_are_there_while_a_chat_model_is_asked_for_a_name(tmp_path: Path, 
         return "vault"
 
     with (
-        chat_server([slow]) as server,
+        ChatServer([slow]) as server,
         notes_of(settings_of(tmp_path, slug={"base_url": server.base_url, "model": "small"})) as handle,
     ):
         handle("ended", one)

@@ -25,7 +25,6 @@ from memory.store.sqlite.writer import Store, create_generation, migrate
 from memory.store.writer import DocumentDelete
 from tests.storing import by_sqlite_vec, document, filled, key, vector, with_sqlite_vec
 
-NOTE = key("memory/note.md")
 CHECKOUT = Path(__file__).parents[4]
 
 

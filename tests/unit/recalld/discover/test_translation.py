@@ -12,7 +12,7 @@ from recalld.discover.translation import TABLE, Translation, accepted
 from recalld.settings.keys import URL_KEYS, dotted, memory_sections, nested, top_level_keys
 from schemas.settings import ProviderName
 
-SEARCH, QMD, DEFAULTS = "memory.search", "memory.qmd", "agents.defaults"
+QMD, DEFAULTS = "memory.qmd", "agents.defaults"
 FLUSH, PRUNING = f"{DEFAULTS}.compaction.memoryFlush", f"{DEFAULTS}.contextPruning"
 HOOK = "hooks.internal.entries.session-memory"
 PRIVATE = [{"action": "allow", "chat_type": "direct"}]
