@@ -26,6 +26,7 @@ from hypothesis import settings as hypothesis_settings
 
 from memory.status.run_files import socket_path
 from schemas.settings import Settings
+from tests.batch_server import BatchServer
 from tests.leftovers import keep_orphans, must_end, nothing_left
 from workers.queue.connection import connect, namespace
 from workers.queue.names import Keys
@@ -177,6 +178,13 @@ def settings(home: Path, workspace: Path) -> Settings:
     return Settings.model_validate(
         {"home": home, "provider": "stub", "agents": [{"id": "main", "workspace": workspace, "provider": "stub"}]}
     )
+
+
+@pytest.fixture
+def server() -> Iterator[BatchServer]:
+    """An endpoint that embeds and counts, one text at a time or in batch jobs."""
+    with BatchServer() as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from tests.batch_server import BatchServer, JobScript
 from tests.daemon import recalld
 
 NOTES = 210
-
-
-@pytest.fixture
-def server() -> Iterator[BatchServer]:
-    with BatchServer() as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,17 +1,11 @@
-"""Many agents on one machine: first indexing, one agent's storm, changed settings, and a service for thousands of them.
+"""Many agents on one machine: first indexing, and a service for thousands of them.
 
     python -m tests.benchmarks.bench_many_agents indexing [--agents 10 100 300 1000] [--notes 20]
-    python -m tests.benchmarks.bench_many_agents storm [--files 1000] [--rounds 5]
-    python -m tests.benchmarks.bench_many_agents settings [--agents 300] [--notes 30] [--edits 40]
     python -m tests.benchmarks.bench_many_agents service [--agents 3000] [--notes 20] [--open-files 1024]
 
 `indexing`: `recalld up` indexes a workspace an agent for the first time (stub provider). Prints when the first and the
 last line of progress came, the CPU time of every process, what one status and one `/readyz` cost the service, and how
 long SIGTERM takes.
-`storm`: one agent's note is written and asked for until it is found: alone, and while so many files are written
-into another agent's workspace. The time contains the debounce of 1.5 s.
-`settings`: `recalld up` begins again with another chunk size. From its first answer on, a note is written every second,
-of one agent after the other from both ends of the list, and asked for until it is found.
 `service`: every agent gets a copy of one small index. `recalld serve` runs under a limit of open files, is asked
 everything that looks at all agents, and searches each of them; descriptors are counted after every search.
 """
@@ -19,26 +13,19 @@ everything that looks at all agents, and searches each of them; descriptors are 
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
-import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from recalld.settings.load import load
-from tests.benchmarks.frame import WORDS, Home, Service, cpu_seconds, family, options, percentile, role, stop
+from tests.benchmarks.frame import Home, Service, cpu_seconds, family, options, percentile, role, stop
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
 NOTE = "# Note {number}\n\nThe gateway of cluster {number} listens on port {port} and is called Basalt.\n"
-
-#: Words of each note of a storm: about 7 KB, four chunks.
-STORM_WORDS = 1_200
 
 #: Seconds that the first indexing of all agents may take.
 INDEXING_SECONDS = 1_800.0
@@ -47,17 +34,12 @@ INDEXING_SECONDS = 1_800.0
 def main() -> None:
     measures: dict[str, tuple[Callable[[Path, int, argparse.Namespace], None], list[int]]] = {
         "indexing": (measure_indexing, [10, 100, 300, 1_000]),
-        "storm": (measure_storm, [10]),
-        "settings": (measure_settings, [300]),
         "service": (measure_service, [3_000]),
     }
     parser = options(__doc__)
     parser.add_argument("measure", choices=measures)
     parser.add_argument("--agents", type=int, nargs="+", default=None)
     parser.add_argument("--notes", type=int, default=20)
-    parser.add_argument("--files", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--open-files", type=int, default=1_024)
     arguments = parser.parse_args()
     measure, sizes = measures[arguments.measure]
@@ -80,47 +62,6 @@ def measure_indexing(folder: Path, agents: int, arguments: argparse.Namespace) -
         print(f"  one status of one agent: {cost_ms(serve, home.service(), statuses):.1f} ms of CPU")
         print(f"  one /readyz: {cost_ms(serve, home.service(), ['/readyz'] * 100):.1f} ms of CPU")
         print(f"  SIGTERM: {stop(up):.1f} s")
-
-
-def measure_storm(folder: Path, agents: int, arguments: argparse.Namespace) -> None:
-    home = home_of(folder, agents, arguments.notes)
-    with home.running("up", "--port", "0"):
-        wait_until(lambda: is_up_to_date(home), timeout=INDEXING_SECONDS)
-        service, quiet, stormy = home.service(), folder / "agent-0000" / "memory", folder / "agent-0001" / "memory"
-        times: dict[str, list[float]] = {"alone": [], "in a storm": []}
-        for turn in range(arguments.rounds):
-            times["alone"].append(service.seconds_until_found(quiet, f"quietword{turn}x", "agent-0000", waitMs=0))
-            with storm(stormy, files=arguments.files, turn=turn):
-                seconds = service.seconds_until_found(quiet, f"stormword{turn}x", "agent-0000", waitMs=0)
-                times["in a storm"].append(seconds)
-            wait_until(lambda: service.settled("agent-0001"), timeout=300)
-    for label, seconds in times.items():
-        print(f"{label}: median {statistics.median(seconds):.2f} s, longest {max(seconds):.2f} s")
-
-
-def measure_settings(folder: Path, agents: int, arguments: argparse.Namespace) -> None:
-    home, edits = home_of(folder, agents, arguments.notes), arguments.edits
-    with home.running("up", "--port", "0"):
-        wait_until(lambda: is_up_to_date(home), timeout=INDEXING_SECONDS)
-    home.config.write_text(f"chunking.tokens = 300\n{home.config.read_text('utf-8')}", "utf-8")
-    begun = time.monotonic()
-    with home.running("up", "--port", "0"), ThreadPoolExecutor(edits) as searches:
-        home.service()
-        print(f"{agents:,} agents, other settings: answers after {time.monotonic() - begun:.1f} s")
-        waits = []
-        for turn in range(edits):
-            # From both ends of the list, which is worked through in order.
-            agent = f"agent-{(-1) ** turn * (turn // 2 * 7 + turn % 2) % agents:04d}"
-            waits.append(searches.submit(edit_and_find, home, agent, f"zanzibarium{turn}x"))
-            threading.Event().wait(1.0)
-        times = sorted(wait.result() for wait in waits)
-        print(f"  edit to found: median {statistics.median(times):.2f} s, longest {times[-1]:.2f} s over {edits} edits")
-        wait_until(lambda: not list(home.path.glob("indexes/*/NEXT")), timeout=INDEXING_SECONDS)
-        print(f"  built anew after {time.monotonic() - begun:.1f} s")
-
-
-def edit_and_find(home: Home, agent: str, word: str) -> float:
-    return home.service().seconds_until_found(home.folder / agent / "memory", word, agent, waitMs=0)
 
 
 def measure_service(folder: Path, agents: int, arguments: argparse.Namespace) -> None:
@@ -167,27 +108,6 @@ def write_notes(folder: Path, notes: int) -> None:
     for number in range(notes):
         text = NOTE.format(number=f"{number} of {folder.parent.name}", port=7_000 + number)
         (folder / f"{number:03d}.md").write_text(text, "utf-8")
-
-
-@contextmanager
-def storm(target: Path, *, files: int, turn: int) -> Iterator[None]:
-    """Write files into a folder, one every two milliseconds; the block begins when half of them are there."""
-    half = threading.Event()
-
-    def write() -> None:
-        for number in range(files):
-            words = random.Random(number).choices(WORDS, k=STORM_WORDS)
-            lines = [" ".join(words[start : start + 15]) for start in range(0, STORM_WORDS, 15)]
-            (target / f"{turn}-{number}.md").write_text(f"# Storm {turn}\n\n" + "\n".join(lines), "utf-8")
-            if number == files // 2:
-                half.set()
-            threading.Event().wait(0.002)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    half.wait()
-    yield
-    writer.join()
 
 
 def progress(home: Home) -> list[str]:

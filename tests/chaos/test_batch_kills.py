@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from tests.batch_server import BatchServer, Job
 from tests.daemon import REPOSITORY, clean_environment, recalld
 
 NOTES = 230
-
-
-@pytest.fixture
-def server() -> Iterator[BatchServer]:
-    with BatchServer() as running:
-        yield running
 
 
 def _environment(server: BatchServer) -> dict[str, str]:

@@ -66,12 +66,6 @@ def clock(tmp_path: Path, preloaded: Path) -> Iterator[Clock]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def server() -> Iterator[BatchServer]:
-    with BatchServer() as running:
-        yield running
-
-
 def daemon_of(home: Path, workspace: Path, server: BatchServer, clock: Clock, *, batch: bool) -> Daemon:
     config = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
     config += "[remote.batch]\nenabled = true\npoll_interval_ms = 200\n" if batch else ""

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,6 @@ CHECKOUT = Path(__file__).parents[2]
 
 #: Asks for the provider by name, or not; the second one has another to fall back on.
 ASKED = [{"provider": "auto"}, {"provider": "openai", "fallback": "stub"}]
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
-        running.open.set()
 
 
 def having(settings: Settings, server: EmbeddingServer | None, **asked: Any) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,12 +19,6 @@ DEADLINE = 10.0
 
 #: More than there are threads for requests to one provider, for stores, and for both together.
 HANGING = 20
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as started:
-        yield started
 
 
 @pytest.fixture

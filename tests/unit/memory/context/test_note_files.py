@@ -88,21 +88,17 @@ def test_no_other_file_is_written(tmp_path: Path, path: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_named_pipe_is_no_note(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    os.mkfifo(tmp_path / TODAY)
-    with pytest.raises(WriteRefused):
-        append_note(tmp_path, TODAY, "- a", allowed=TODAY)
-
-
-@pytest.mark.parametrize("link", [TODAY, "memory"])
-def test_no_link_is_followed(tmp_path: Path, link: str) -> None:
+@pytest.mark.parametrize("link", [TODAY, "memory", "a named pipe"])
+def test_neither_a_link_nor_a_named_pipe_is_a_note(tmp_path: Path, link: str) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
     (workspace / "memory").mkdir(parents=True)
     elsewhere.mkdir()
     if link == "memory":
         (workspace / "memory").rmdir()
-    (workspace / link).symlink_to(elsewhere if link == "memory" else elsewhere / "note.md")
+    if link == "a named pipe":
+        os.mkfifo(workspace / TODAY)
+    else:
+        (workspace / link).symlink_to(elsewhere if link == "memory" else elsewhere / "note.md")
     with pytest.raises(WriteRefused):
         append_note(workspace, TODAY, "- a", allowed=TODAY)
     assert list(elsewhere.iterdir()) == []

@@ -244,17 +244,6 @@ def test_sources_are_those_that_openclaw_searches_and_transcripts_stay_out_of_gr
     assert older(sources=BOTH, experimental={"sessionMemory": False})[0] == {"sources": ["memory"]}
 
 
-def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:
-    done = translated({"memory": {"search": {}}})
-    assert done.values == {
-        "sources": ["memory", "sessions"],
-        "query.hybrid.mmr.enabled": True,
-        "query.hybrid.temporal_decay.enabled": True,
-    }
-    assert ["candidate_multiplier" in remark for remark in done.remarks] == [True]
-    assert older() == ({}, [])
-
-
 @pytest.mark.parametrize(
     ("values", "kept"),
     [

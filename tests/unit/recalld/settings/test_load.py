@@ -165,6 +165,14 @@ OWN_PATHS = "extra_paths = ['/vault', {path = '/wiki', exclude = ['b/']}]\n"
             {"agents.a.query.max_results": (9, "file"), "agents.a.query.min_score": (0.2, "file")},
         ),
         (
+            *(f"scope.private_transcripts = 'direct'\n{A}scope.private_transcripts = 'all'\n", {}, {}),
+            {"agents.a.scope.private_transcripts": ("all", "file")},
+        ),
+        (
+            *(f"scope.default = 'deny'\n{A}scope.private_transcripts = 'all'\n", {}, {}),
+            {"agents.a.scope.private_transcripts": ("all", "file"), "agents.a.scope.default": ("deny", "file")},
+        ),
+        (
             *(f"extra_paths = ['/shared']\n{A}extra_paths = ['/own', '/shared']\n", {}, {}),
             {"agents.a.extra_paths": (["/shared", "/own"], "file")},
         ),
@@ -227,17 +235,6 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert first.exclude == (str(case.folder / "wiki" / "old"),)
     assert second.workspace == case.folder / "b"
     assert second.local.model_path == "multilingual-e5-small"
-
-
-def test_an_agent_has_its_own_choice_of_who_sees_private_transcripts(case: Case) -> None:
-    agents = "\n".join(f"[[agents]]\nid = '{name}'\nworkspace = '/{name}'" for name in ("a", "b"))
-    case.write(
-        f"scope.private_transcripts = 'direct'\nscope.default = 'deny'\n{agents}\nscope.private_transcripts = 'all'\n"
-    )
-    scopes = [agent.scope for agent in case.load().settings.agents]
-    assert [(one.private_transcripts, one.default) for one in scopes] == [("direct", "deny"), ("all", "deny")]
-    case.file.unlink()
-    assert case.load().settings.scope.private_transcripts == "owner"
 
 
 def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:

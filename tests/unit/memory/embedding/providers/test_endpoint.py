@@ -61,7 +61,6 @@ MINUTE = {"violations": [{"quotaId": "EmbedContentRequestsPerMinutePerUserPerPro
     [
         (429, google("RESOURCE_EXHAUSTED", DAILY, message="Please retry in 30s."), Terminal, "the day's quota"),
         (429, google("RESOURCE_EXHAUSTED", MINUTE, message="Please retry in 30s."), Throttled, "slow down"),
-        (400, google("INVALID_ARGUMENT", {"reason": "API_KEY_INVALID"}), Terminal, "check GEMINI_API_KEY"),
         (
             400,
             google("INVALID_ARGUMENT", message='Invalid JSON payload received. Unknown name "input_type": no field'),
@@ -83,9 +82,7 @@ MINUTE = {"violations": [{"quotaId": "EmbedContentRequestsPerMinutePerUserPerPro
         (429, {"error": {"type": "quota_exceeded"}}, Terminal, "no credit left"),
         (402, None, Terminal, "no credit left"),
         (429, {"error": {"code": "rate_limit_exceeded"}}, Throttled, "slow down"),
-        (422, None, Permanent, "HTTP 422"),
         (529, None, Throttled, "HTTP 529"),
-        (503, None, Transient, "HTTP 503"),
         (500, {"error": {"type": "overloaded_error"}}, Throttled, "slow down"),
         (500, None, Transient, "passing failure"),
         (400, "plain words", Permanent, "plain words"),
