@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from memory.documents.roots import existing_folder, is_folder_name
+from memory.documents.roots import DATABASE_FILES, existing_folder, is_folder_name
 from memory.documents.scan import KnownFiles, packed
 from memory.status.processes import Pulse
 from producers.change_source import ChangeSet, ChangeSource, WatchLimitReached
@@ -40,6 +40,9 @@ SETTLE_CPU_SECONDS = 0.1
 
 #: Longest pause after a look, in seconds, so that a storm of changes leads to few looks.
 _LONGEST_PAUSE_SECONDS = 1.0
+
+#: Share of one core that looks at databases may take: a program that works writes to its own all the time.
+_DATABASE_CPU_SHARE = 0.05
 
 #: Bytes of a packed stat before its change time.
 _WITHOUT_CTIME = 24
@@ -306,14 +309,22 @@ class Watcher:
             self._start("watch-polling", self._poll)
 
     def _carry_out(self, changes: ChangeSet) -> float:
-        """Report changed documents and look at agents with changed folders. Return the seconds that looks took."""
+        """Report changed documents, look at changed databases and at agents with changed folders.
+
+        Return the seconds of the pause that looks are worth.
+        """
         for agent, watched in list(self._agents.items()) if changes.overflowed else ():
             if not watched.is_polled:
                 self._listener.on_uncertain(agent, events_lost=True)
         owners = cache(self._owners_of)
         for folder, name in changes.documents:
-            for agent, watched in owners(folder):
+            for agent, watched in owners(folder) if name not in DATABASE_FILES else ():
                 self._document_changed(agent, watched, os.path.join(folder, name))  # noqa: PTH118 - many times
+        began = time.monotonic()
+        for folder in {folder for folder, name in changes.documents if name in DATABASE_FILES}:
+            for agent, watched in owners(folder):
+                self._database_changed(agent, watched, folder)
+        database_seconds = time.monotonic() - began
         due: dict[str, _Watched] = {}
         for folder, name in changes.folders:
             for agent, watched in owners(folder):
@@ -324,7 +335,7 @@ class Watcher:
             with watched.lock:
                 if not watched.is_polled:
                     self._look(agent, watched)
-        return time.monotonic() - began if due else 0.0
+        return (time.monotonic() - began if due else 0.0) + database_seconds / _DATABASE_CPU_SHARE
 
     def _document_changed(self, agent: str, watched: _Watched, path: str) -> None:
         key = watched.files.key_of(path)
@@ -338,6 +349,19 @@ class Watcher:
             if before is not None and before == watched.stats.get(hash(key)):
                 return  # a look came first
         self._listener.on_change(agent, key)
+
+    def _database_changed(self, agent: str, watched: _Watched, folder: str) -> None:
+        """Report the sessions that changed in the database of a folder."""
+        with watched.lock:
+            try:
+                rows = watched.files.rows_in(folder)
+            except RecalldError:
+                self._listener.on_uncertain(agent)
+                return
+            changed = [key for key, stat in rows.items() if watched.stats.get(hash(key)) != packed(stat)]
+            watched.stats.update((hash(key), packed(rows[key])) for key in changed)
+        for key in changed:
+            self._listener.on_change(agent, key)
 
     def _owners_of(self, folder: str) -> list[tuple[str, _Watched]]:
         with self._lock:

@@ -79,6 +79,7 @@ class ConditionCode(StrEnum):
     EXTRA_PATH_INVALID = "extra_path_invalid"
     EXTRA_PATH_MISSING = "extra_path_missing"
     SESSIONS_FOLDER_MISSING = "sessions_folder_missing"
+    SESSIONS_UNREADABLE = "sessions_unreadable"
     TRANSCRIPTS_NAMED_TWICE = "transcripts_named_twice"
     IMPORTS_UNREADABLE = "imports_unreadable"
     MORE_FILES = "more_files"
@@ -164,6 +165,7 @@ OF_FILES = (
     ConditionCode.EXTRA_PATH_INVALID,
     ConditionCode.EXTRA_PATH_MISSING,
     ConditionCode.SESSIONS_FOLDER_MISSING,
+    ConditionCode.SESSIONS_UNREADABLE,
     ConditionCode.TRANSCRIPTS_NAMED_TWICE,
     ConditionCode.IMPORTS_UNREADABLE,
     ConditionCode.MORE_FILES,

@@ -70,7 +70,8 @@ class AgentFiles:
         self._workspace = os.path.normpath(agent.workspace)
         self._imports = Imports(agent, imports, drafted)
         self.notes = Notes(agent, record=folders)
-        self.transcripts: Sequence[Transcripts] = (Sessions(agent, self._imports), self._imports)
+        self._sessions = Sessions(agent, self._imports)
+        self.transcripts: Sequence[Transcripts] = (self._sessions, self._imports)
         self.sources: Sequence[DocumentSource] = (self.notes, *self.transcripts)
         #: Sessions that the settings let see private transcripts.
         self.private_transcripts = agent.scope.private_transcripts
@@ -119,6 +120,10 @@ class AgentFiles:
             archived=frozenset(archived),
             left_out=problems.left_out,
         )
+
+    def rows_in(self, folder: str) -> dict[DocumentKey, FileStat]:
+        """Return the sessions of the database in a folder, and their states. Raises like `Sessions.rows_in`."""
+        return self._sessions.rows_in(folder)
 
     def transcripts_at(self, place: str) -> frozenset[str]:
         """Return the paths of the transcripts of conversations at one place."""

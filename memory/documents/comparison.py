@@ -16,6 +16,7 @@ from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, 
 from memory.store.sqlite.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
+from schemas.errors import RecalldError
 from schemas.settings import Sync
 from schemas.status import DiskState
 
@@ -160,6 +161,9 @@ def file_state(files: AgentFiles, key: DocumentKey) -> list[int] | None:
     try:
         result = files.path_of(key).lstat()
     except (OSError, ValueError):
+        with suppress(RecalldError):
+            if (stat := files.stat(key)) is not None:  # rows of a database
+                return [stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode]
         return None
     return [result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino]
 

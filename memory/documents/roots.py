@@ -4,8 +4,9 @@ Notes lie in the workspace and in extra paths, transcripts in session folders an
 
 x.jsonl                     a session; x.jsonl.zst is the same document, compressed
 x.jsonl.reset.<time>        what a session was before it began anew, a document of its own (also .zst)
-x.jsonl.deleted.<time>      a session that its agent has deleted, likewise
+x.jsonl.deleted.<time>      a session that its agent has deleted, likewise; also with .<id of 32 digits> behind the time
 x.jsonl.bak, x.jsonl.bak-<id>, .x.jsonl, x.checkpoint.<id>.jsonl, x.trajectory.jsonl      copies, no documents
+<64 digits>.jsonl.zst       events that were moved out of a database (`memory.documents.session_database`)
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ LONG_TERM_NAMES = ("MEMORY.md", "memory.md", "USER.md")
 #: The workspace's folder of people: `users/<id>/USER.md` is what is known of one of them.
 USERS_FOLDER = "users"
 
+#: Database of the sessions of an agent of OpenClaw, and the files that change with it.
+DATABASE = "openclaw-agent.sqlite"
+DATABASE_FILES = (DATABASE, f"{DATABASE}-wal")
+
 #: What a compressed transcript's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"
 
@@ -44,14 +49,19 @@ _DATE = re.compile(
     r"(?<![0-9])(?:([0-9]{4})([-_])([0-9]{2})\2([0-9]{2})|((?:19|20)[0-9]{2})([0-9]{2})([0-9]{2}))(?![0-9])"
 )
 
-_COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl")
+_COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl|^[0-9a-f]{64}\.jsonl\.zst$")
+
+#: Id of an archive's state of the session, behind its time.
+_STATE = re.compile(r"\.[0-9a-f]{32}$")
 
 #: Codex's time and OpenClaw's topic, before and behind a session's id in the name of its transcript. The transcripts of
 #: sub-agents of Claude Code lie in a folder with the session's id.
 _TIME, _TOPIC = re.compile(r"^rollout-\d{4}-\d\d-\d\d(?:T\d\d-\d\d-\d\d)?-"), "-topic-"
 _SUBAGENTS = "/subagents/"
 
-_NAME = re.compile(r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*)?", re.DOTALL)
+_NAME = re.compile(
+    r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*(?:\.[0-9a-f]{32})?)?", re.DOTALL
+)
 
 
 def is_folder_name(name: str) -> bool:
@@ -97,7 +107,7 @@ def archives_of(path: str) -> list[str]:
 
 def archive_time(path: str) -> float:
     """Return the Unix time in an archive's name, such as 2026-03-05T10-00-00.000Z; 0 when it has none."""
-    day, _, clock = path.rpartition(".reset.")[2].removesuffix(COMPRESSED).partition("T")
+    day, _, clock = _STATE.sub("", path.rpartition(".reset.")[2].removesuffix(COMPRESSED)).partition("T")
     try:
         return datetime.fromisoformat(f"{day}T{clock.replace('-', ':')}").timestamp()
     except ValueError:
@@ -122,8 +132,8 @@ def is_personal(path: str) -> bool:
 
 
 def may_be_document(name: str) -> bool:
-    """Return True if a file of that name can be a note or a transcript, wherever it lies."""
-    return name[-3:].lower() == ".md" or is_transcript_name(name)
+    """Return True if a file of that name can be a note or a transcript, wherever it lies, or hold transcripts."""
+    return name[-3:].lower() == ".md" or is_transcript_name(name) or name in DATABASE_FILES
 
 
 def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:

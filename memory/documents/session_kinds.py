@@ -1,8 +1,8 @@
 """Kinds and places of sessions, from the store beside their transcripts; the settings choose the kinds to index.
 
 OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
-"spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. That release keeps new sessions in SQLite,
-and its `session-meta` there is about editors that speak ACP.
+"spawnedBy": ...}}. Since release 2026.7.2 the same facts are in the database beside that folder, which counts first.
+The kinds are those that release 2026.9.6 tells apart.
 
     agent:<id>:cron:<job>[:run:<id>]       a run of a scheduled job
     agent:<id>:dreaming-narrative-<id>     a dream, retold at night
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, get_args
 
 from memory.documents.content import opened_below, stat_below
 from memory.documents.roots import COMPRESSED, Root, archived_path, join
+from memory.documents.session_database import SessionDatabase, database_beside
 from schemas.errors import RecalldError
 from schemas.settings import SessionKind
 
@@ -107,8 +108,31 @@ def transcripts_at(folder: str, place: str) -> frozenset[str]:
     return frozenset(name for name, its_place in places.items() if its_place == place)
 
 
+def knows(folder: str, name: str) -> bool:
+    """Return True if the store of a folder knows a transcript of that name."""
+    store = _store_in(folder, ())
+    return store is not None and name in store.places
+
+
 def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
-    """Return the store of a folder; None without a readable one."""
+    """Return the stores of a folder as one; None without a readable one."""
+    store, database = _file_in(folder, parts), database_beside(folder) if not parts else None
+    with contextlib.suppress(RecalldError):
+        if database is not None and (version := database.version()):
+            rows = _rows(database, version)
+            return rows if store is None else _Store({**store.kinds, **rows.kinds}, {**store.places, **rows.places})
+    return store
+
+
+@functools.lru_cache(maxsize=_MAX_STORES)
+def _rows(database: SessionDatabase, _version: tuple[int, ...]) -> _Store:
+    conversations, keys = database.conversations()
+    kinds = {f"{session}.jsonl": _kind(key, conversations) for session, key in keys.items()}
+    return _Store(kinds, {f"{session}.jsonl": place_of(key) for session, key in keys.items()})
+
+
+def _file_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
+    """Return the store in the file `sessions.json` of a folder; None without a readable one."""
     if not os.path.lexists(join(folder, *parts, STORE)):
         return None
     try:

@@ -10,7 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from memory.documents.content import DocumentGone, DocumentRefused, OpenFile, OpenTranscript, SourceText, settled_stat
+from memory.documents.content import (
+    DocumentGone,
+    DocumentRefused,
+    DocumentUnreadable,
+    OpenFile,
+    OpenTranscript,
+    SourceText,
+    settled_stat,
+)
 from memory.documents.imports import ImportedFolder, imported_folders, with_import
 from memory.documents.roots import (
     COMPRESSED,
@@ -21,6 +29,7 @@ from memory.documents.roots import (
     absolute,
     archived_path,
     document_name,
+    existing_folder,
     is_transcript_name,
     is_utf8,
     join,
@@ -28,7 +37,8 @@ from memory.documents.roots import (
     nearest,
 )
 from memory.documents.scan import Scan, ScanProblems, file_stat, files_of, printable
-from memory.documents.session_kinds import SessionKinds, transcripts_at
+from memory.documents.session_database import OpenSession, SessionDatabase, database_beside, is_of_rows
+from memory.documents.session_kinds import SessionKinds, knows, transcripts_at
 from memory.documents.sources import Documents, DocumentSource, Entering, ReasonOf, excluded
 from schemas.conditions import ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
@@ -41,6 +51,12 @@ if TYPE_CHECKING:
 
 
 _TRANSCRIPTS = FileRule(is_transcript_name)
+
+#: Ending of a session's transcript.
+_SESSION = ".jsonl"
+
+#: Beginning of the name that search results give a session in a database.
+_CITED = "session:"
 
 
 class Transcripts(DocumentSource):
@@ -153,7 +169,9 @@ class Transcripts(DocumentSource):
             for root in roots
             for name in transcripts_at(root.folder, place)
             if not any(
-                other.prefix == root.prefix and other.real != root.real and os.path.lexists(join(other.folder, name))
+                other.prefix == root.prefix
+                and other.real != root.real
+                and (os.path.lexists(join(other.folder, name)) or knows(other.folder, name))
                 for other in roots
             )
         )
@@ -180,12 +198,16 @@ class Transcripts(DocumentSource):
             for key in candidates
             if not (scan is not None and self.hides(key, scan))
             and self.places(key)
-            and self.is_there(key)
+            and self.is_gone(key, reader)
             and (
                 self._forget_deleted
                 or (bool(self._archives(key)) if reader is None else self.continues(key, reader, reader))
             )
         )
+
+    def is_gone(self, key: DocumentKey, reader: StoreReader | None) -> bool:  # noqa: ARG002 - for other transcripts
+        """Return True if the absence of a transcript that an index has tells that it was deleted."""
+        return self.is_there(key)
 
     def continues(self, key: DocumentKey, reader: StoreReader, earlier: StoreReader) -> bool:
         """Return True if the index has a whole archive of a session, with all that an `earlier` index has of it."""
@@ -213,6 +235,9 @@ class Transcripts(DocumentSource):
 class Sessions(Transcripts):
     """Transcripts of configured folders; several folders may have transcripts of one name.
 
+    A folder of OpenClaw has a database beside it (`memory.documents.session_database`). A session in it is the document
+    that the session's file was; if there are both, the database counts.
+
     A vanished transcript stays in the index unless the settings leave it out, or ask to forget it
     (`sync.sessions.forget_deleted`), or the index has an archive of it, whole and with all that it has of the
     transcript; without a reader of the index any archive will do.
@@ -232,6 +257,97 @@ class Sessions(Transcripts):
 
     def roots(self) -> list[Root]:
         return self.configured()
+
+    def listed(self, root: Root, problems: ScanProblems, entering: Entering = None) -> Documents:
+        database, rows = database_beside(root.folder), dict[DocumentKey, FileStat]()
+        if database is not None:
+            try:
+                rows = dict(self._rows(root, database, problems))
+            except DocumentGone:
+                database = None
+            except RecalldError as error:
+                problems.unlisted[root.path] = None
+                problems.add(ConditionCode.SESSIONS_UNREADABLE, database.path, error=str(error))
+        yield from rows.items()
+        # Beside a database the program makes no folder before it has an archive.
+        if database is None or os.path.isdir(root.folder):  # noqa: PTH112 - Path may raise
+            files = super().listed(root, problems, entering)
+            yield from ((key, stat) for key, stat in files if key not in rows)
+
+    def rows_in(self, folder: str) -> dict[DocumentKey, FileStat]:
+        """Return the documents of the database in a folder, without those that are left out.
+
+        Raises:
+            DocumentGone, DocumentRefused, DocumentUnreadable, Transient: see `SessionDatabase`.
+        """
+        databases = ((root, database_beside(root.folder)) for root in self.roots() if root.covering is None)
+        return {
+            key: stat
+            for root, database in databases
+            if database is not None and database.place == folder
+            for key, stat in self._rows(root, database, ScanProblems())
+        }
+
+    def _rows(self, root: Root, database: SessionDatabase, problems: ScanProblems) -> Documents:
+        """Yield the documents of a database, and count in `problems` those left out. Raises like `rows_in`."""
+        if root.excludes(root.prefix, is_folder=True):
+            return
+        reason_of = self.reasons()
+        for name, stat in database.sessions().items():
+            path = join(root.prefix, name)
+            reason = reason_of(root, path)
+            if reason is None:
+                yield DocumentKey(self.name, path), stat
+            else:
+                problems.left_out[reason] += 1
+
+    def _row(self, key: DocumentKey) -> tuple[Place, SessionDatabase, FileStat] | None:
+        """Return the place, the database and the state of a session that is in a database."""
+        for root, parts in self.places(key):
+            database = database_beside(root.folder)
+            session = parts[-1].removesuffix(_SESSION)
+            if database is None or len(parts) > 1 or session == parts[-1]:
+                continue
+            # The scan has the condition of a database that cannot be read.
+            with contextlib.suppress(DocumentGone, DocumentRefused, DocumentUnreadable):
+                if (stat := database.sessions(session).get(parts[-1])) is not None:
+                    return (root, parts), database, stat
+        return None
+
+    def stat(self, key: DocumentKey) -> FileStat | None:
+        row = self._row(key)
+        return row[2] if row is not None else super().stat(key)
+
+    @contextlib.contextmanager
+    def opened(self, key: DocumentKey, *, settled: bool = True) -> Iterator[OpenTranscript]:
+        if (row := self._row(key)) is None:
+            with super().opened(key, settled=settled) as opened:
+                yield opened
+        else:
+            place, database, stat = row
+            session = place[1][-1].removesuffix(_SESSION)
+            yield OpenSession(stat, self._format_at(*place), key.path, database, session)
+
+    def named(self, text: str) -> DocumentKey | None:
+        session = text.removeprefix(_CITED)
+        return super().named(text if session == text else join(self.name, session + _SESSION))
+
+    def is_there(self, key: DocumentKey) -> bool:
+        databases = (database_beside(root.folder) for root, _ in self.places(key))
+        return super().is_there(key) or any(database is not None and database.is_there() for database in databases)
+
+    def is_gone(self, key: DocumentKey, reader: StoreReader | None) -> bool:
+        indexed = reader.file(key) if reader is not None else None
+        if indexed is None or not is_of_rows(indexed.stat):
+            return super().is_gone(key, reader)
+        databases = [database_beside(root.folder) for root, _ in self.places(key)]
+        return all(database is not None and database.is_readable() for database in databases)
+
+    def watched(self) -> Iterator[tuple[str, bool]]:
+        yield from super().watched()
+        for root in self.roots():
+            if root.covering is None and (database := database_beside(root.folder)) is not None:
+                yield existing_folder(database.place), False
 
     def walk(self, problems: ScanProblems, entering: Entering = None) -> Documents:
         followed = [root for root in self.roots() if root.covering is None]

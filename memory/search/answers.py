@@ -48,8 +48,10 @@ def result_of(passage: Passage, is_there: Callable[[DocumentKey], bool] | None, 
     return best.model_copy(update=update) if update else best
 
 
-def passages_of(retrieval: Retrieval, *, max_snippet_chars: int) -> Iterator[Passage]:
-    """Yield the passages of a search, best first.
+def passages_of(
+    retrieval: Retrieval, *, max_snippet_chars: int, is_of_rows: Callable[[DocumentKey], bool] = lambda _: False
+) -> Iterator[Passage]:
+    """Yield the passages of a search, best first. `is_of_rows`: True for a session in a database.
 
     Neighbouring chunks repeat some text, and no text is shown twice: a snippet avoids the snippets of better hits, and
     a hit without a word of its own is left out.
@@ -69,10 +71,16 @@ def passages_of(retrieval: Retrieval, *, max_snippet_chars: int) -> Iterator[Pas
         documents: dict[DocumentKey, ChunkRow] = {}
         for chunk in (row, *retrieval.copies.get(row.id, ())):
             documents.setdefault(chunk.key, chunk)
-        yield tuple(_places(fused, row, snippet, documents.values()))
+        yield tuple(_places(fused, row, snippet, documents.values(), is_of_rows))
 
 
-def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[ChunkRow]) -> Iterator[SearchResult]:
+def _places(
+    fused: Fused,
+    row: ChunkRow,
+    snippet: Snippet,
+    copies: Iterable[ChunkRow],
+    is_of_rows: Callable[[DocumentKey], bool],
+) -> Iterator[SearchResult]:
     """Yield the places of a passage.
 
     Lines are 1-based and inclusive: those of the whole chunk, for a client that reads on with `get`, and those of the
@@ -84,6 +92,7 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
         if not chunk.key.is_transcript and start >= 0:
             first += chunk.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
+        cited = session_citation_of if chunk.key.is_transcript and is_of_rows(chunk.key) else citation_of
         yield SearchResult(
             path=chunk.key.path,
             source=chunk.key.source,
@@ -96,13 +105,19 @@ def _places(fused: Fused, row: ChunkRow, snippet: Snippet, copies: Iterable[Chun
             snippet_start_line=first,
             snippet_end_line=last,
             # The lines of the passage: the same for every snippet of it.
-            citation=citation_of(chunk.key.path, chunk.start_line, chunk.end_line),
+            citation=cited(chunk.key.path, chunk.start_line, chunk.end_line),
         )
 
 
 def citation_of(path: str, start_line: int, end_line: int) -> str:
     """Return the name of lines of a document, as in `path#L5-L9`."""
     return f"{path}#L{start_line}" + (f"-L{end_line}" if end_line > start_line else "")
+
+
+def session_citation_of(path: str, start_line: int, end_line: int) -> str:
+    """Return the name of events of a session in a database, as in `session:<id>#5-9`, by the path of its document."""
+    events = f"{start_line}" + (f"-{end_line}" if end_line > start_line else "")
+    return f"session:{path.rpartition('/')[2].removesuffix('.jsonl')}#{events}"
 
 
 def _overlapping_spans(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -34,6 +35,9 @@ MAX_CHARACTERS = 12_000
 #: Bytes of a transcript's line that is shown, at most: parsing takes many times its size in memory.
 LONGEST_LINE_BYTES = 4 * 1024 * 1024
 
+#: Citation of events of a session in a database (`memory.search.answers`).
+_CITED = re.compile(r"(?P<session>session:[^#]+)#(?P<start>\d{1,15})(?:-(?P<end>\d{1,15}))?", re.ASCII)
+
 Line = TypeVar("Line")
 
 
@@ -58,9 +62,12 @@ def read(agent: AgentSettings, files: AgentFiles, index: SharedReader, request: 
     A transcript whose file is gone is read from the `index`, if that has it. A line of the page is a line of the file,
     so that a citation can be opened.
     """
-    first, count = request.from_, request.lines
+    path, first, count = request.path, request.from_, request.lines
+    if (cited := _CITED.fullmatch(path)) is not None:
+        path, start, end = cited["session"], int(cited["start"]), int(cited["end"] or cited["start"])
+        first, count = first or start, count or (max(1, end - start + 1) if first is None else None)
     try:
-        key = resolve_for(session_of(request.session_key), files, request.path, indexed=index)
+        key = resolve_for(session_of(request.session_key), files, path, indexed=index)
         redact = redactor_for(agent, key.source, budget=ASKING)
         if not key.is_transcript:
             lines = lines_of(redact(files.read(key).text))
@@ -73,22 +80,24 @@ def read(agent: AgentSettings, files: AgentFiles, index: SharedReader, request: 
         _log.warning("read_refused", agent=agent.id)
         return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
     except DocumentGone:
-        return (_from_index(agent, index, key, request) if key.is_transcript else None) or GetAnswer(
+        return (_from_index(agent, index, key, first=first, count=count) if key.is_transcript else None) or GetAnswer(
             path=request.path, status="not_found", error=_NOT_A_DOCUMENT
         )
     except (Permanent, Transient) as error:
         return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
 
-def _from_index(agent: AgentSettings, index: SharedReader, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
+def _from_index(
+    agent: AgentSettings, index: SharedReader, key: DocumentKey, *, first: int | None, count: int | None
+) -> GetAnswer | None:
     try:
         with index.lease() as reader:
-            answer = indexed_page(reader, key, first=request.from_, count=request.lines) if reader else None
+            answer = indexed_page(reader, key, first=first, count=count) if reader else None
             if reader is None or answer is None or (redact := late_redactor(reader, agent)) is None:
                 return answer
             return answer.model_copy(update={"text": redact(key.source, answer.text)})
     except RecalldError as error:
-        return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
+        return GetAnswer(path=key.path, status="error", unavailable=True, error=str(error))
 
 
 def message_texts(format: str | None, redact: Callable[[str], str]) -> Callable[[RawLine, bool], str]:  # noqa: A002

@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.session_database import is_of_rows
 from memory.embedding.selection import ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
@@ -505,7 +506,13 @@ class _Search:
         if (redact := late_redactor(reader, self.on.agent)) is not None:
             hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in retrieval.hits]
             retrieval = replace(retrieval, hits=tuple(hits))
-        return tuple(passages_of(retrieval, max_snippet_chars=self.on.agent.limits.max_snippet_chars))
+
+        def of_rows(key: DocumentKey) -> bool:
+            indexed = reader.file(key)
+            return indexed is not None and is_of_rows(indexed.stat)
+
+        max_chars = self.on.agent.limits.max_snippet_chars
+        return tuple(passages_of(retrieval, max_snippet_chars=max_chars, is_of_rows=of_rows))
 
     def _permitted_places(self, passage: Passage) -> Passage:
         """Return the places of a passage, without the documents that are withheld by their files now."""

@@ -188,6 +188,11 @@ TEXTS: Mapping[ConditionCode, Text] = {
         "create it, correct it, or take it out of the agent's sessions",
         "files",
     ),
+    _CODE.SESSIONS_UNREADABLE: Text(
+        "the sessions of OpenClaw's database are not read: {error}",
+        "what was indexed of them is found meanwhile; " + _MEND_FILES,
+        "files",
+    ),
     _CODE.TRANSCRIPTS_NAMED_TWICE: Text(
         "{transcripts:count transcript} below {subject} ({example}) named as below {first}: left out",
         "rename them, or name the folder above both in the agent's sessions",

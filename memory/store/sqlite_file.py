@@ -16,19 +16,19 @@ T = TypeVar("T")
 _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
 
 
-def open_read_only(path: Path, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:
-    """Open a file for reading. `begin` sets the connection up and reads from it.
+def open_read_only(path: Path, begin: Callable[[apsw.Connection], None], *, flags: int = 0) -> apsw.Connection:
+    """Open a file for reading. `begin` sets the connection up and reads from it. `flags` are further ones of SQLite.
 
     Where SQLite cannot make the -shm file, a file that is complete without its log is opened as immutable: the file
     alone is read, since no other process of this folder writes. Raises apsw.Error, and what `begin` raises.
     """
     try:
-        return opened(str(path), apsw.SQLITE_OPEN_READONLY, begin)
+        return opened(str(path), apsw.SQLITE_OPEN_READONLY | flags, begin)
     except _NO_SHARED_MEMORY:
         if not path.is_file() or bytes_of(path.with_name(f"{path.name}-wal")):
             raise
         uri = f"{path.absolute().as_uri()}?immutable=1"
-        return opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, begin)
+        return opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | flags, begin)
 
 
 def opened(name: str, flags: int, begin: Callable[[apsw.Connection], None]) -> apsw.Connection:

@@ -76,7 +76,7 @@ class RawLine:
     `data` is without the line end ("\\n" or "\\r\\n"), None for a line that is too long. `size` is in bytes, the line
     end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. Only the last line may lack one.
 
-    `start` and `end` are positions: bytes of a file. The next line starts at `end` or behind it.
+    `start` and `end` are positions, bytes of a file or numbers of rows. The next line starts at `end` or behind it.
     """
 
     data: bytes | None
@@ -166,6 +166,27 @@ def decompressed(read: Read, size: int, *, skip: int = 0) -> Iterator[bytes]:
                 "has bytes, as no conversation does",
                 remedy="if it is one, unpack the file",
             )
+
+
+def line_of(data: bytes | None, size: int, *, start: int, end: int, longest: int | None = None) -> RawLine:
+    """Return a line that is stored without its end, as it would be in a file. `longest` as for `read_lines`.
+
+    `data`: None for a line that was too long to be read. `size`: bytes of the data.
+    """
+    content = str(size).encode() if data is None else data
+    if len(content) > (MAX_LINE_BYTES if longest is None else longest):
+        data = None
+    return RawLine(data, size + 1, _new_digest(content + b"\n").digest(), start, end, has_line_end=True)
+
+
+def unpacked(data: bytes, *, most: int) -> bytes | None:
+    """Return the content of one Zstandard frame; None if it is damaged or has more than `most` bytes."""
+    decompressor = ZstdDecompressor()
+    try:
+        content = decompressor.decompress(data, max_length=most + 1)
+    except (ZstdError, MemoryError):
+        return None
+    return content if decompressor.eof and len(content) <= most else None
 
 
 def lines_in(blocks: Iterator[bytes], *, start: int = 0, longest: int | None = None) -> Iterator[RawLine]:

@@ -21,6 +21,7 @@ from producers.report import FilesReport, WatchMode
 from producers.watcher import Watcher, blind_folder
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
+from tests.openclaw_database import OpenClawDatabase
 from tests.recording import Heard, RecordingConditions
 from tests.waiting import wait_until
 
@@ -372,3 +373,34 @@ def test_an_agent_on_a_network_mount_is_polled_until_the_disk_is_local(tmp_path:
     desk.watcher.refresh("main")
     assert desk.watcher.state("main").mode is WatchMode.EVENTS
     desk.watcher.close()
+
+
+@by_each_source
+def test_a_write_to_openclaws_database_reports_the_sessions_that_it_changed(desk: Desk) -> None:
+    openclaw = desk.root / "agents" / "main"
+    files = AgentFiles(
+        AgentSettings(id="main", workspace=desk.workspace, sessions=(str(openclaw / "sessions"),)),
+    )
+    desk.watcher.add("main", files)
+    # Neither the folder nor the database was there.
+    database = OpenClawDatabase(openclaw)
+    database.add("a", [b"{}"])
+    database.add("b", [b"{}"])
+    desk.wait_for("sessions/a.jsonl", "sessions/b.jsonl")
+    desk.settle()
+    database.append("b", [b"{}"])
+    desk.wait_for("sessions/b.jsonl")
+    assert desk.settle() == {"sessions/b.jsonl"}
+    # What the program writes beside the sessions is none of their changes.
+    database.connection.execute("UPDATE auth_profile_store SET store_json = 'other'")
+    assert desk.settle() == set()
+    database.close()
+
+
+def test_a_database_that_cannot_be_read_asks_for_a_comparison(desk: Desk) -> None:
+    database = OpenClawDatabase(desk.root / "agents" / "main")
+    sessions = str(database.agent / "sessions")
+    desk.watcher.add("main", AgentFiles(AgentSettings(id="main", workspace=desk.workspace, sessions=(sessions,))))
+    database.connection.execute("ALTER TABLE session_windows RENAME TO windows")
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    database.close()

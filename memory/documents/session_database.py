@@ -1,0 +1,339 @@
+"""Sessions that OpenClaw keeps in SQLite, from release 2026.7.2 on: each is a document, and its events are the lines.
+
+    agents/<id>/agent/openclaw-agent.sqlite             sessions and their events; credentials as well
+    agents/<id>/sessions/cold/<digest>.jsonl.zst        the events of a session that was moved out of it
+
+The layout is OpenClaw's own (schema 23 in release 2026.9.6). An event is the text that was a line of a transcript's
+file before, byte for byte. The program writes meanwhile, so every reading is one short transaction on a connection of
+its own. An authorizer lets statements read the columns of sessions and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import apsw
+
+from memory.documents.content import (
+    DocumentGone,
+    DocumentRefused,
+    DocumentUnreadable,
+    OpenTranscript,
+    opened_below,
+    stat_below,
+)
+from memory.documents.roots import DATABASE, DATABASE_FILES, is_transcript_name, join
+from memory.documents.scan import LATEST_NS
+from memory.store.sqlite_file import open_read_only
+from schemas.documents import FileStat
+from schemas.errors import RecalldError, Transient
+
+if TYPE_CHECKING:
+    from memory.transcripts.lines import RawLine
+
+#: Folder of the database, beside that of transcripts.
+_FOLDER = "agent"
+
+_COLD_NAME = re.compile(r"[0-9a-f]{64}\.jsonl\.zst")
+
+#: Columns that are read, by table. Older layouts lack the last two tables, and events that are kept compressed.
+_COLUMNS = {
+    "session_nodes": {"session_key", "entry_json", "spawned_by", "parent_session_key"},
+    "session_windows": {"session_id", "session_key", "updated_at", "transcript_updated_at"},
+    "transcript_rewrite_watermarks": {"session_id", "generation"},
+    "transcript_events": {"session_id", "seq", "event_json", "event_zstd", "event_utf8_bytes"},
+    "session_transcript_archives": {"session_id", "session_key"},
+    "session_transcript_cold_archives": {"session_id", "archive_name", "archive_blob", "last_seq"},
+}
+
+#: The parts of the layout that older ones lack.
+_LATER = """
+SELECT name FROM sqlite_schema
+WHERE type = 'table' AND name IN ('session_transcript_archives', 'session_transcript_cold_archives')
+UNION ALL SELECT name FROM pragma_table_info('transcript_events') WHERE name = 'event_zstd'
+"""
+
+#: Id, time of the last change in milliseconds, generation and last event of all sessions, or of one.
+_SESSIONS = """
+SELECT CAST(windows.session_id AS TEXT), CAST(coalesce(transcript_updated_at, windows.updated_at, 0) AS INTEGER),
+       CAST(generation AS TEXT),
+       (SELECT max(seq) FROM transcript_events AS events WHERE events.session_id = windows.session_id)
+FROM session_windows AS windows LEFT JOIN transcript_rewrite_watermarks USING (session_id)
+WHERE ?1 IS NULL OR windows.session_id = ?1
+"""
+_COLD = "SELECT session_id, last_seq FROM session_transcript_cold_archives WHERE ?1 IS NULL OR session_id = ?1"
+_COLD_EVENTS = """
+SELECT archive_name, CASE WHEN length(archive_blob) <= ?2 THEN archive_blob END
+FROM session_transcript_cold_archives WHERE session_id = ?1
+"""
+
+_CONVERSATIONS = """
+SELECT CAST(session_key AS TEXT), spawned_by, parent_session_key,
+       session_key LIKE '%:heartbeat' AND instr(entry_json, '"heartbeatIsolatedBaseSessionKey":"') > 0
+FROM session_nodes
+"""
+_KEYS = "SELECT CAST(session_id AS TEXT), CAST(session_key AS TEXT) FROM session_windows"
+_ARCHIVED_KEYS = _KEYS.replace("session_windows", "session_transcript_archives")
+
+_GENERATION = "SELECT CAST(generation AS TEXT) FROM transcript_rewrite_watermarks WHERE session_id = ?"
+
+#: Events from a place on: number, size, and the text if it is not too long; size and bytes of a compressed text.
+_TEXTS = """
+SELECT seq, octet_length(event_json), CASE WHEN octet_length(event_json) <= ?4 THEN CAST(event_json AS BLOB) END,
+       NULL, NULL
+FROM transcript_events WHERE session_id = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq LIMIT ?5
+"""
+_EVENTS = _TEXTS.replace("NULL, NULL", "event_utf8_bytes, CASE WHEN length(event_zstd) <= ?6 THEN event_zstd END")
+
+#: Events, and bytes of them, in one transaction.
+MOST_EVENTS, MOST_BYTES = 500, 4_000_000
+
+#: Bytes of a compressed event at most, before and after its decompression, and of a cold archive.
+_COMPRESSED_BYTES, _COLD_BYTES = 4_194_304, 67_108_864
+
+#: Milliseconds that a reading waits for a lock.
+_BUSY_MS = 200
+
+#: Bit of the inode in the state of a document that is rows of a database.
+_ROWS_BIT = 62
+
+#: Numbers of events below this one are read.
+_END = 2**62
+
+#: Runs a statement, and returns its rows.
+Select: TypeAlias = Callable[[str, tuple[Any, ...]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDatabase:
+    """Database of one agent of OpenClaw; `folder` is `agents/<id>`. Every call opens it anew, for reading.
+
+    Raises, from every method that reads rows:
+        DocumentGone: it is not there.
+        DocumentRefused: it is, or lies behind, a symbolic link.
+        DocumentUnreadable: it is damaged, of an unknown layout, or may not be read.
+        Transient: it is locked.
+    """
+
+    folder: str
+
+    @property
+    def place(self) -> str:
+        """Path of the folder that holds the database."""
+        return join(self.folder, _FOLDER)
+
+    @property
+    def path(self) -> str:
+        """Path of the database."""
+        return join(self.place, DATABASE)
+
+    def is_there(self) -> bool:
+        """Return True if the file exists and no link leads to it."""
+        return stat_below(self.folder, (_FOLDER, DATABASE), name=self.path) is not None
+
+    def is_readable(self) -> bool:
+        """Return True if its sessions can be read now."""
+        try:
+            self.sessions("")
+        except RecalldError:
+            return False
+        return True
+
+    def version(self) -> tuple[int, ...]:
+        """Return numbers that change with its files; none without it."""
+        stats = [stat_below(self.folder, (_FOLDER, name), name=self.path) for name in DATABASE_FILES]
+        return tuple(number for stat in stats if stat for number in (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+
+    def sessions(self, session: str | None = None) -> dict[str, FileStat]:
+        """Return the states of all sessions that have events, or of one, by the names of their transcripts."""
+        with self._reading() as (select, later):
+            rows = list(select(_SESSIONS, (session,)))
+            cold = dict(select(_COLD, (session,)) if "session_transcript_cold_archives" in later else ())
+        return {
+            f"{name}.jsonl": _stat(last + 1, updated_ms, generation)
+            for name, updated_ms, generation, last_hot in rows
+            if isinstance(last := cold.get(name) if last_hot is None else last_hot, int)
+            and "/" not in name
+            and is_transcript_name(f"{name}.jsonl")
+        }
+
+    def conversations(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the conversations by session key, as `sessions.json` has them, and the keys of all sessions by id."""
+        with self._reading() as (select, later):
+            rows = list(select(_CONVERSATIONS, ()))
+            archived = dict(select(_ARCHIVED_KEYS, ()) if "session_transcript_archives" in later else ())
+            keys = archived | dict(select(_KEYS, ()))
+        names = ("spawnedBy", "parentSessionKey", "heartbeatIsolatedBaseSessionKey")
+        return {key: dict(zip(names, facts, strict=True)) for key, *facts in rows}, keys
+
+    def lines(self, session: str, stat: FileStat, position: int, *, longest: int | None) -> Iterator[RawLine]:
+        """Yield the events of a session in the state `stat`, from a sequence number on.
+
+        Raises:
+            TranscriptDamaged: they are in a cold archive that is damaged.
+            Transient: they were rewritten or deleted meanwhile.
+        """
+        while position < stat.size and (lines := self._events(session, stat, position, longest)):
+            yield from lines
+            position = lines[-1].end
+        if position < stat.size:
+            for line in self._cold_events(session, position, longest):
+                yield line
+                position = line.end
+        if position < stat.size:
+            raise _rewritten(session)
+
+    def _events(self, session: str, stat: FileStat, position: int, longest: int | None) -> list[RawLine]:
+        """Return the next events of a session, in one transaction."""
+        from memory.transcripts.lines import MAX_LINE_BYTES, line_of
+
+        most = MAX_LINE_BYTES if longest is None else longest
+        bounds = session, position, stat.size, most, MOST_EVENTS
+        lines: list[RawLine] = []
+        read_bytes = 0
+        with self._reading() as (select, later):
+            generation = next(iter(select(_GENERATION, (session,))), (None,))[0]
+            if _stat(0, 0, generation).inode != stat.inode:
+                raise _rewritten(session)
+            compressed = "event_zstd" in later
+            for seq, size, text, unpacked_size, packed in (
+                select(_EVENTS, (*bounds, _COMPRESSED_BYTES)) if compressed else select(_TEXTS, bounds)
+            ):
+                data = text if packed is None else _unpacked(packed, unpacked_size)
+                line = line_of(data, size or 0, start=seq, end=seq + 1, longest=most)
+                lines.append(line)
+                read_bytes += line.size
+                if read_bytes >= MOST_BYTES:
+                    break
+        return lines
+
+    def _cold_events(self, session: str, position: int, longest: int | None) -> Iterator[RawLine]:
+        """Yield the events of a session that were moved out of the table of events."""
+        from memory.transcripts.lines import decompressed, lines_in, read_lines
+
+        with self._reading() as (select, later):
+            is_cold = "session_transcript_cold_archives" in later
+            name, blob = next(iter(select(_COLD_EVENTS, (session, _COLD_BYTES)) if is_cold else ()), ("", None))
+        if blob is not None:
+            records = lines_in(decompressed(lambda size, start: blob[start : start + size], len(blob)))
+            yield from _events_among(records, position, longest)
+        elif _COLD_NAME.fullmatch(name):
+            try:
+                with opened_below(self.folder, ("sessions", "cold", name), name=name) as descriptor:
+                    records = read_lines(descriptor, offset=0, end=None, compressed=True)
+                    yield from _events_among(records, position, longest)
+            except DocumentGone as error:
+                raise DocumentUnreadable(f"{error}: the events of session {session} are in it; restore it") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Select, set[str]]]:
+        """Lend a transaction, and the names of the later parts of the layout that there are."""
+        for name in (*DATABASE_FILES, f"{DATABASE}-shm"):
+            if stat_below(self.folder, (_FOLDER, name), name=self.path) is None:
+                if os.path.lexists(join(self.place, name)):
+                    raise DocumentRefused(f"{join(self.place, name)} is a symbolic link or no regular file")
+                if name == DATABASE:
+                    raise DocumentGone(f"{self.path} is not there")
+        later = set[str]()
+
+        def begin(connection: apsw.Connection) -> None:
+            connection.set_busy_timeout(_BUSY_MS)
+            connection.execute("PRAGMA trusted_schema = OFF; BEGIN")
+            later.update(str(name) for (name,) in connection.execute(_LATER))
+            connection.authorizer = _authorize
+
+        # SQLite refuses a link anywhere in the path, and the configured folder may lie behind one.
+        path = Path(os.path.realpath(self.folder), _FOLDER, DATABASE)
+        try:
+            with closing(open_read_only(path, begin, flags=apsw.SQLITE_OPEN_NOFOLLOW)) as connection:
+                yield connection.execute, later
+        except (apsw.BusyError, apsw.LockedError) as error:
+            raise Transient(f"{self.path} is locked; it is read again later", retry_after=1.0) from error
+        except (apsw.SQLError, apsw.AuthError) as error:
+            raise DocumentUnreadable(
+                f"{self.path} has a layout that this version of recalld does not read ({error}); update recalld"
+            ) from error
+        except (apsw.Error, UnicodeError) as error:
+            raise DocumentUnreadable(f"{self.path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession(OpenTranscript):
+    """Session of a database. Positions are the numbers of its events."""
+
+    database: SessionDatabase
+    session: str
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    def lines(self, position: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
+        return self.database.lines(self.session, self.stat, position, longest=longest)
+
+    def next_position(self) -> int:
+        return self.stat.size
+
+    def changed(self) -> bool:
+        return self.database.sessions(self.session).get(f"{self.session}.jsonl") != self.stat
+
+
+def database_beside(folder: str) -> SessionDatabase | None:
+    """Return the database that belongs to a folder of transcripts, there or not; None if it is not OpenClaw's."""
+    path = Path(folder)
+    is_of_openclaw = path.name == "sessions" and path.parent.parent.name == "agents"
+    return SessionDatabase(str(path.parent)) if is_of_openclaw else None
+
+
+def is_of_rows(stat: FileStat) -> bool:
+    """Return True for the state of a document that is rows of a database."""
+    # Some file systems have inodes of 64 bits, but files have change times.
+    return stat.inode >> _ROWS_BIT == 1 and not stat.ctime_ns
+
+
+def _stat(size: int, changed_ms: int, generation: str | None) -> FileStat:
+    """Return the state of a document: its next number, the time of its last change, the digest of its generation."""
+    digest = int.from_bytes(blake2b((generation or "").encode(), digest_size=7).digest())
+    return FileStat(min(size, _END), min(max(changed_ms, 0) * 1_000_000, LATEST_NS), 1 << _ROWS_BIT | digest)
+
+
+def _authorize(action: int, table: str | None, column: str | None, _database: str | None, _trigger: str | None) -> int:
+    """Let a statement read the columns of sessions alone."""
+    if action == apsw.SQLITE_READ:
+        return apsw.SQLITE_OK if column in _COLUMNS.get(table or "", ()) else apsw.SQLITE_DENY
+    return apsw.SQLITE_OK if action in (apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION) else apsw.SQLITE_DENY
+
+
+def _rewritten(session: str) -> Transient:
+    return Transient(f"session {session} was written anew while it was read; it is read again later", retry_after=1.0)
+
+
+def _unpacked(packed: bytes, size: int) -> bytes:
+    """Return a decompressed event; if it is damaged or of another size, the bytes as they are stored: no JSON."""
+    from memory.transcripts.lines import unpacked
+
+    event = unpacked(packed, most=min(size, _COMPRESSED_BYTES))
+    return event if event is not None and len(event) == size else packed
+
+
+def _events_among(records: Iterator[RawLine], position: int, longest: int | None) -> Iterator[RawLine]:
+    """Yield the events of a cold archive's records: {"kind": "event", "row": {"seq": ..., "event_json": ...}}."""
+    from memory.transcripts.lines import line_of
+
+    for record in records:
+        try:
+            entry: Any = json.loads(record.data or b"")
+            row = entry["row"] if entry["kind"] == "event" else None
+            seq, event = (int(row["seq"]), str(row["event_json"]).encode()) if row else (-1, b"")
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # if it was an event, the document is not whole, and its reader notices
+        if position <= seq < _END:
+            yield line_of(event, len(event), start=seq, end=seq + 1, longest=longest)
