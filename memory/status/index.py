@@ -14,6 +14,7 @@ from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import DeadLetterRow, Flaw, IndexedFile
 from memory.store.sqlite.reader import StoreReader
+from memory.transcripts.folding import UnknownLines
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE
 from schemas.errors import RecalldError
 from schemas.ports import PendingReader
@@ -180,10 +181,17 @@ def dead_letter(row: DeadLetterRow) -> DeadLetter:
 
 
 def _with_remarks(files: Iterable[IndexedFile], remarks: list[str]) -> Iterator[IndexedFile]:
-    """Yield the same files, and add the remarks on them to `remarks`."""
+    """Yield the same files, and add the remarks on them to `remarks`; one on unknown lines for each writer."""
+    skipped: dict[str, UnknownLines] = {}
     for file in files:
-        remarks += [f"{file.key.path}: {note}" for note in file.notes]
+        for note in file.notes:
+            if (unknown := UnknownLines.of(note)) is None:
+                remarks.append(f"{file.key.path}: {note}")
+            else:
+                counted = skipped.get(unknown.writer)
+                skipped[unknown.writer] = counted + unknown if counted else unknown
         yield file
+    remarks += map(str, skipped.values())
 
 
 def deep_findings(sources: StatusSources, integrity: Sequence[Flaw] | None) -> DeepFindings | None:

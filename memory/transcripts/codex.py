@@ -164,6 +164,10 @@ class CodexFormat(TranscriptFormat):
         kind = kind_of(entry)
         return f"{kind}/{kind_of(payload)}" if kind == _ITEMS and isinstance(payload, dict) else kind
 
+    def version(self, entry: Entry) -> Any:
+        payload = entry.get("payload")
+        return payload.get("cli_version") if isinstance(payload, dict) else None
+
     def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - the line tells
         return any(part in line for part in _CHANGING)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from memory.chunking.chunker import Chunk
-from memory.transcripts.interpreter import Interpreter, Unknown, parsed
+from memory.transcripts.interpreter import FORMATS, Interpreter, Unknown, parsed
 from memory.transcripts.lines import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import Packer, label
 from memory.transcripts.transcript_format import Message, Wordless
@@ -73,6 +75,7 @@ class TranscriptFold:
         self.messages: int = parsed.get("messages", 0)
         self.compactions: int = parsed.get("compactions", 0)
         self._interpreter = Interpreter(parsed.get("format") or format, parsed.get("facts"), redact=redact)
+        self._interpreter.version = parsed.get("program_version", "")
         self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes, state=parsed.get("packer"))
         self._skipped = SkippedLines(parsed.get("skipped"))
 
@@ -125,6 +128,7 @@ class TranscriptFold:
                 "version": TRANSCRIPT_VERSION,
                 "format": self.format,
                 "facts": self._interpreter.facts,
+                "program_version": self._interpreter.version,
                 "offset": self.offset,
                 "lines": self.lines,
                 "digest": self.digest,
@@ -138,16 +142,16 @@ class TranscriptFold:
         )
 
     def notes(self, tail: RawLine | None = None) -> tuple[str, ...]:
-        """Return a sentence for each kind of skipped line, and for a `tail` that waits for its end; for status."""
+        """Return a note on each kind of skipped line, and on a `tail` that waits for its end; see `readable`."""
         notes = self._skipped.notes()
         if tail is not None and (tail.data is None or parsed(tail.data) is Wordless.BROKEN):
-            notes = (
-                *notes,
-                f"what follows line {self.lines} is no whole message and has no line end; it is read with it",
-            )
-        if self.format is None and self._skipped.unknown:
-            notes = ("no line is of a known format (openclaw, claude-code, codex, plain)", *notes)
-        return notes
+            waiting = f"what follows line {self.lines} is no whole message and has no line end; it is read with it"
+            notes = (*notes, waiting)
+        unknown = self._skipped.unknown
+        if unknown and self.format is None:
+            return (f"no line of {sum(unknown.values())} is of a known format ({', '.join(FORMATS)})", *notes)
+        writer = f"{self.format} {self._interpreter.version}".rstrip()
+        return (*notes, UnknownLines(writer, unknown).note()) if unknown else notes
 
     def _read(self, data: bytes) -> None:
         reading = self._interpreter.read(data)
@@ -207,7 +211,7 @@ class SkippedLines:
         self.unknown[name] = self.unknown.get(name, 0) + 1
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each kind of skipped line."""
+        """Return a sentence on lines that are not JSON, and one on lines that are too long."""
         notes = []
         for reason, (count, numbers) in self._counts.items():
             if count == 1:
@@ -216,12 +220,51 @@ class SkippedLines:
                 first = "first: " if count > len(numbers) else ""
                 listed = ", ".join(map(str, numbers))
                 notes.append(f"{count} lines are {reason} and were skipped ({first}lines {listed})")
-        for name, count in self.unknown.items():
-            of_type = {"": "without a type that is known", _OTHERS: "of further unknown types"}
-            kind = of_type.get(name, f"of unknown type {name}")
-            notes.append(f"{count} line{'s' if count > 1 else ''} {kind} {'were' if count > 1 else 'was'} skipped")
         return tuple(notes)
 
     def state(self) -> list[Any]:
         """Return the counts as JSON values."""
         return [*self._counts[_BROKEN], *self._counts[_TOO_LONG], self.unknown]
+
+
+#: Beginning of the note on lines of unknown types, above its JSON.
+_UNKNOWN_LINES = "unknown_lines "
+
+#: Types that a sentence names, those of most lines.
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownLines:
+    """Numbers of lines by their unknown type, in the `files` of one `writer`: a program and its version."""
+
+    writer: str
+    types: Mapping[str, int]
+    files: int = 1
+
+    @classmethod
+    def of(cls, note: str) -> UnknownLines | None:
+        """Return the content of a file's note, None for a note on anything else."""
+        return cls(*json.loads(note.removeprefix(_UNKNOWN_LINES))) if note.startswith(_UNKNOWN_LINES) else None
+
+    def note(self) -> str:
+        """Return the note of one file."""
+        return _UNKNOWN_LINES + json.dumps([self.writer, self.types], separators=(",", ":"))
+
+    def __add__(self, more: UnknownLines) -> UnknownLines:
+        """Return the numbers of both, which are of the same writer."""
+        return UnknownLines(self.writer, Counter(self.types) + Counter(more.types), self.files + more.files)
+
+    def __str__(self) -> str:
+        total = sum(self.types.values())
+        names = {"": "without a type", _OTHERS: "others"}
+        largest = [f"{names.get(kind, kind)} {count:,}" for kind, count in Counter(self.types).most_common(_NAMED)]
+        rest = [f"and {len(self.types) - _NAMED} more types"] if len(self.types) > _NAMED else []
+        lines = "1 line of an unknown type was" if total == 1 else f"{total:,} lines of unknown types were"
+        place = f" in {self.files:,} files" if self.files > 1 else ""
+        return f"{self.writer}: {lines} skipped{place} ({', '.join([*largest, *rest])})"
+
+
+def readable(note: str) -> str:
+    """Return the sentence of a file's note."""
+    return str(UnknownLines.of(note) or note)

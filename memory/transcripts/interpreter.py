@@ -100,6 +100,8 @@ _ROUNDING_DECODER = json.JSONDecoder(strict=False, parse_int=float)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
+_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6})?", re.ASCII)
+
 #: Speakers that recalld names; other names are the transcript's.
 _ROLES = frozenset((USER, ASSISTANT, AGENT, SUBAGENT))
 
@@ -120,6 +122,8 @@ class Interpreter:
         """
         self.format: TranscriptFormat | None = FORMATS[name] if name is not None else None
         self.facts: Facts = dict(facts or {})
+        #: First two numbers of the program's version, as far as a line named it.
+        self.version = ""
         self._redact = redact
 
     def needs(self, data: bytes) -> bool:
@@ -135,6 +139,9 @@ class Interpreter:
             self.format = recognised_format(entry)
             if self.format is None:
                 return Unknown(kind_of(entry))
+        version = self.format.version(entry)
+        if isinstance(version, str) and (match := _VERSION.match(version)):
+            self.version = match[0]
         reading = self.format.read(entry, self.facts)
         if reading is None:
             return Unknown(self.format.kind(entry))

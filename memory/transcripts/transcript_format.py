@@ -77,6 +77,10 @@ class TranscriptFormat(ABC):
         """Return the name of an unknown line's type, for a note."""
         return kind_of(entry)
 
+    def version(self, entry: Entry) -> Any:
+        """Return the version of the program that wrote the line, if the line names it as a text."""
+        return entry.get("version")
+
     def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - most lines change nothing
         """Return True if the line may change `facts`, and so the reading of later lines."""
         return False

@@ -22,6 +22,7 @@ from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import DeadLetterRow, IndexedFile, StoredChunk
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.writer import Store
+from memory.transcripts.folding import readable
 from producers.spool import write_event
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
@@ -74,7 +75,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
     if as_json:
         file = failure.file
         refused = [{**fields(chunk, "start_line", "end_line"), "reason": chunk.refusal} for chunk in failure.refused]
-        indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": list(file.notes)}
+        indexed = file and {"at": file.indexed_at, "size": file.stat.size, "notes": [*map(readable, file.notes)]}
         print_json({**_body(failure), "refused": refused, "indexed": indexed})
         return
     click.echo(f"{_title(failure)}{_history(failure)}")
@@ -92,7 +93,7 @@ def _facts(failure: Failure) -> Iterator[tuple[str, str]]:
         return
     searchable = "all of it by keywords" if failure.refused else "an older version"
     yield "indexed", f"{searchable}, {_when(failure.file.indexed_at)}"
-    yield from (("note", note) for note in failure.file.notes)
+    yield from (("note", readable(note)) for note in failure.file.notes)
 
 
 @dead.command("retry")

@@ -16,8 +16,10 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.status.home import build_status, home_sizes, whole_status
 from memory.status.vectors import vector_progress
+from memory.store.writer import DocumentWrite
+from memory.transcripts.folding import UnknownLines
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey
+from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, EndpointCondition, EndpointStatus, IndexState
@@ -102,6 +104,22 @@ def test_conditions_and_dead_letters_are_not_ok_and_notes_of_documents_are(
     store.add_dead_letter(DocumentKey("memory", "memory/bad.md"), reason="cannot be read", error_class="Permanent")
     status = look()
     assert ([letter.path for letter in status.dead_letters], status.ok) == (["memory/bad.md"], False)
+
+
+def test_lines_of_unknown_types_are_one_note_for_each_version_of_a_program(settings: Settings, look: Look):
+    store = write_index(settings)
+    for name, notes in {
+        "a": (UnknownLines("codex 0.171", {"halo": 2, "ring": 1}).note(), "1 line is not JSON"),
+        "b": (UnknownLines("codex 0.171", {"ring": 4}).note(),),
+        "c": (UnknownLines("codex 0.172", {"ring": 1}).note(),),
+    }.items():
+        key = DocumentKey("sessions", f"{name}.jsonl")
+        store.write([DocumentWrite(key, store.revision(key), FileStat(1, 1, 1), name, notes=notes)])
+    assert look().notes == (
+        "a.jsonl: 1 line is not JSON",
+        "codex 0.171: 7 lines of unknown types were skipped in 2 files (ring 5, halo 2)",
+        "codex 0.172: 1 line of an unknown type was skipped (ring 1)",
+    )
 
 
 @pytest.mark.parametrize(("provider", "part"), [("none", "index"), ("openai", "embedding")])

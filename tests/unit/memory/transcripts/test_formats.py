@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory.transcripts.folding import readable
 from memory.transcripts.interpreter import (
     FORMATS,
     MAX_SEPARATORS,
@@ -126,6 +127,20 @@ def test_a_line_of_an_unknown_type_is_named_and_a_named_format_stays() -> None:
     assert readings(hello, name="claude-code") == [Unknown("")]
     with pytest.raises(KeyError):
         Interpreter("morse")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("codex", {"type": "session_meta", "payload": {"id": "t", "cli_version": "0.171.0-alpha.3"}}),
+        ("claude-code", {"type": "user", "version": "0.171.3", "message": {"role": "user", "content": "hi"}}),
+        ("claude-code", {"type": "user", "version": "0.171", "message": {}}),
+    ],
+)
+def test_unknown_lines_are_noted_with_the_programs_version(name: str, line: dict[str, Any]) -> None:
+    written = json.dumps(line).encode() + b"\n"
+    fold, _ = folded(written + json.dumps({"type": "system", "version": "soon"}).encode() + b"\n" + unknown_line())
+    assert readable(fold.notes()[-1]).startswith(f"{name} 0.171: ")
 
 
 class TestLines:
