@@ -1,7 +1,7 @@
-"""Comparison of an agent's files with its index, by stat only, and the schedule of the comparisons.
+"""Comparison of an agent's files with its generations, by stat only, and the schedule of the comparisons.
 
-A comparison queues every document that differs, also those whose events were lost. Workers read a document only when
-its size, times or inode differ from the index.
+`reconcile` compares and enqueues every document that differs, also those whose events were lost. Workers read a
+document only when its size, times or inode differ from the index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import Difference, difference
+from memory.documents.comparison import Comparison, compare
 from memory.documents.note_folders import FolderEntry, next_record, read_record
 from memory.documents.roots import archived_path, priority
 from memory.status.run_files import write_derived
@@ -109,41 +109,62 @@ class Indexes:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcileReport:
-    """Result of a comparison.
+class AgentComparison:
+    """Comparison of an agent's files with its generations.
 
-    `on_disk` counts documents, `new`, `changed` and `vanished` the marked ones. `problems` are conditions of the files.
+    `live` and `backfill` are the documents to index, the most important ones first. `on_disk` counts documents, `new`,
+    `changed` and `vanished` those to index. `vectors_pending` chunks wait for their vectors. `building`: a generation
+    is under construction, and may be whole now. `problems` are conditions of the files.
     """
 
-    on_disk: int
-    new: int
-    changed: int
-    vanished: int
-    problems: tuple[Condition, ...]
-    seconds: float
+    agent: str
+    live: Sequence[DocumentKey] = ()
+    backfill: Sequence[DocumentKey] = ()
+    vectors_pending: int = 0
+    building: bool = False
+    on_disk: int = 0
+    new: int = 0
+    changed: int = 0
+    vanished: int = 0
+    problems: tuple[Condition, ...] = ()
+    seconds: float = 0.0
 
     @property
-    def marked(self) -> int:
-        """Number of queued documents."""
-        return self.new + self.changed + self.vanished
+    def documents(self) -> list[DocumentKey]:
+        """Documents to index."""
+        return [*self.live, *self.backfill]
+
+    def enqueue(self, queue: JobQueue) -> None:
+        """Queue the documents to index, missing vectors, and a check of the generation under construction.
+
+        Raises:
+            BrokerUnavailable: a part was not queued; compare again later.
+        """
+        mark_in_calls(queue, self.agent, self.live, lane=Lane.LIVE)
+        mark_in_calls(queue, self.agent, self.backfill, lane=Lane.BACKFILL)
+        # The jobs of the marked documents request vectors only for their own chunks.
+        if self.vectors_pending:
+            queue.request_vectors(self.agent)
+        if self.building:
+            queue.request_completion(self.agent)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     """Comparison with one generation. `orphans`: documents of which nothing but a dead letter is left."""
 
-    difference: Difference
+    comparison: Comparison
     orphans: Sequence[DocumentKey] = ()
     vectors_pending: int = 0
 
     @property
     def lacking(self) -> list[DocumentKey]:
         """Return the documents that the generation lacks or must forget."""
-        differing = [key for key in self.difference.scan.documents if key not in self.difference.left_out]
+        differing = [key for key in self.comparison.scan.documents if key not in self.comparison.left_out]
         # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
         archived = {archived_path(key.path) for key in differing}
-        moved = [key for key in self.difference.absent if key.path in archived]
-        return [*differing, *self.difference.gone, *moved, *self.orphans]
+        moved = [key for key in self.comparison.absent if key.path in archived]
+        return [*differing, *self.comparison.gone, *moved, *self.orphans]
 
 
 def _look(
@@ -155,15 +176,15 @@ def _look(
         if reader is None:
             return None
         with closing(reader):
-            differing = difference(files, reader, imported=imported)
-            indexed, documents = differing.known, differing.scan.documents
+            comparison = compare(files, reader, imported=imported)
+            indexed, documents = comparison.known, comparison.scan.documents
             orphans = [
                 letter.key
                 for letter in reader.dead_letters()
                 if not (letter.key in documents or letter.key in indexed)
-                and not files.source_of(letter.key).hides(letter.key, differing.scan)
+                and not files.source_of(letter.key).hides(letter.key, comparison.scan)
             ]
-            return _Look(differing, orphans, reader.counts().vectors_pending)
+            return _Look(comparison, orphans, reader.counts().vectors_pending)
     except (StoreCorrupt, unless):
         return None
 
@@ -197,62 +218,66 @@ def forget_missing_folders(files: AgentFiles) -> None:
         raise UserError(f"{files.notes.record} cannot be written ({error.strerror}); free space there") from error
 
 
-def reconcile(
+def compare_agent(
     agent: AgentSettings,
     files: AgentFiles,
     indexes: Indexes,
-    queue: JobQueue,
     *,
     today: date | None = None,
     records_folders: bool = True,
-) -> ReconcileReport:
-    """Queue every document whose file and index entry differ, the most important ones first.
+) -> AgentComparison:
+    """Return the documents whose file and index entry differ.
 
     `records_folders`: the folders of notes are recorded in the home.
 
-    Without an index, or if it is damaged, all documents on disk are queued. While a generation is under construction,
-    its completion is requested, since it may be whole now. Edits that the answering generation lacks come first.
+    Without an index, or if it is damaged, all documents on disk differ. While a generation is under construction, edits
+    that the answering generation lacks come first.
 
     Raises:
-        BrokerUnavailable: a part was not queued; reconcile again later.
         StoreUnreadable, StoreBusy: the index could not be read.
     """
     began = time.monotonic()
-    complete = indexes.building(agent)
-    index_look = _look(partial(indexes.indexed, agent), files, StoreCorrupt, imported=complete)
+    building = indexes.building(agent)
+    index_look = _look(partial(indexes.indexed, agent), files, StoreCorrupt, imported=building)
     # Imports are scanned only for a new index that lacks them.
-    index = index_look or _Look(difference(files, None, imported=True))
+    index = index_look or _Look(compare(files, None, imported=True))
     live: _Look | None = index
-    if complete or index_look is None:
+    if building or index_look is None:
         live = _look(partial(indexes.answering, agent), files, OtherFormat, imported=True)
     # The missing notes of both generations: the one under construction lacks the notes of a missing folder.
     if records_folders:
-        _record_folders(files, index.difference.missing_notes | (live or index).difference.missing_notes)
-    lacking = index.lacking
-    edited = {key for key in (live or index).lacking if key not in index.difference.left_out}
-    stats = (live or index).difference.scan.documents | index.difference.scan.documents
+        _record_folders(files, index.comparison.missing_notes | (live or index).comparison.missing_notes)
+    edited = {key for key in (live or index).lacking if key not in index.comparison.left_out}
+    stats = (live or index).comparison.scan.documents | index.comparison.scan.documents
 
     day = today or date.today()  # the day of the notes' names, which are local
-    marks = sorted(
-        {*lacking, *edited},
+    documents = sorted(
+        {*index.lacking, *edited},
         # Edits come before documents of a generation under construction.
         key=lambda key: (key not in edited, priority(key, today=day, stat=stats.get(key))),
     )
     urgent = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
-    mark_in_calls(queue, agent.id, marks[:urgent], lane=Lane.LIVE)
-    mark_in_calls(queue, agent.id, marks[urgent:], lane=Lane.BACKFILL)
-    # The jobs of the marked documents request vectors only for their own chunks.
-    if index.vectors_pending:
-        queue.request_vectors(agent.id)
-    if complete:
-        queue.request_completion(agent.id)
-    vanished = sum(key not in stats for key in marks)
-    changed = sum(key in stats and key in index.difference.known for key in marks)
-    return ReconcileReport(
-        on_disk=index.difference.scan.count,
-        new=len(marks) - changed - vanished,
+    vanished = sum(key not in stats for key in documents)
+    changed = sum(key in stats and key in index.comparison.known for key in documents)
+    return AgentComparison(
+        agent.id,
+        documents[:urgent],
+        documents[urgent:],
+        vectors_pending=index.vectors_pending,
+        building=building,
+        on_disk=index.comparison.scan.count,
+        new=len(documents) - changed - vanished,
         changed=changed,
         vanished=vanished,
-        problems=index.difference.scan.problems,
+        problems=index.comparison.scan.problems,
         seconds=time.monotonic() - began,
     )
+
+
+def reconcile(
+    agent: AgentSettings, files: AgentFiles, indexes: Indexes, queue: JobQueue, *, today: date | None = None
+) -> AgentComparison:
+    """Compare, and enqueue the differences. Raises as `compare_agent` and `AgentComparison.enqueue` do."""
+    comparison = compare_agent(agent, files, indexes, today=today)
+    comparison.enqueue(queue)
+    return comparison

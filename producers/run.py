@@ -252,7 +252,7 @@ class EventRouter:
         for _ in self._agents:
             if stop.is_set():
                 return
-            self._compare_next()
+            self._reconcile_next()
             self._report.publish(now=time.monotonic())
 
     def loop(self, stop: threading.Event) -> None:
@@ -271,7 +271,7 @@ class EventRouter:
                     self._report.moved(agent, root)
                     self.on_uncertain(agent)
             self._report.publish(now=now)
-            if not self._compare_next():
+            if not self._reconcile_next():
                 self._pulse.idle()
                 self._wake.wait(_STOP_SECONDS)
 
@@ -282,13 +282,13 @@ class EventRouter:
         self._dispatcher.stop()
         self._report.close()
 
-    def _compare_next(self) -> bool:
+    def _reconcile_next(self) -> bool:
         due = self._schedule.take(now=time.monotonic())
         if due is None:
             return False
         agent, reason = due
         try:
-            self._compare(self._agents[agent], reason)
+            self._reconcile(self._agents[agent], reason)
         except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
             pause = self._schedule.failed(agent, now=time.monotonic())
             self._report.not_compared(agent, error=str(error), seconds=pause)
@@ -296,15 +296,15 @@ class EventRouter:
             self._schedule.done(agent, now=time.monotonic())
         return True
 
-    def _compare(self, agent: AgentSettings, reason: str) -> None:
+    def _reconcile(self, agent: AgentSettings, reason: str) -> None:
         if agent.sync.watch and reason != START:
             self._watcher.refresh(agent.id)
-        report = reconcile(agent, self._files[agent.id], self._indexes, self._queue)
+        comparison = reconcile(agent, self._files[agent.id], self._indexes, self._queue)
         self._note_state(agent)
-        self._report.compared(agent.id, report.problems)
-        write = log.info if report.marked or report.problems else log.debug
-        numbers = {name: getattr(report, name) for name in ("on_disk", "new", "changed", "vanished")}
-        write("files_compared", agent=agent.id, reason=reason, **numbers, seconds=round(report.seconds, 4))
+        self._report.compared(agent.id, comparison.problems)
+        write = log.info if comparison.documents or comparison.problems else log.debug
+        numbers = {name: getattr(comparison, name) for name in ("on_disk", "new", "changed", "vanished")}
+        write("files_compared", agent=agent.id, reason=reason, **numbers, seconds=round(comparison.seconds, 4))
         if agent.id in self._moved:
             self._moved.discard(agent.id)
             self._request([agent.id], "a watched folder changed before", delay_seconds=SECOND_LOOK_SECONDS)

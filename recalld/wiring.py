@@ -18,16 +18,14 @@ from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.status.run_files import keep_derived, server_pid
 from memory.store.sqlite.reader import StoreReader
-from producers.reconciler import Indexes, reconcile
-from schemas.documents import DocumentKey, Lane
+from producers.reconciler import AgentComparison, Indexes, compare_agent
 from schemas.errors import BrokerUnavailable
-from schemas.ports import JobQueue, SpooledUsage, Usage, UsageRecorder
+from schemas.ports import SpooledUsage, Usage, UsageRecorder
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
-    import redis
-
     from workers.health.health_store import HealthStore
+    from workers.queue.connection import BrokerClient
     from workers.queue.job_queue import BrokerJobQueue, EventQueue
     from workers.queue.names import Keys
 
@@ -40,7 +38,7 @@ AccountStep: TypeAlias = tuple[str, str, str, Sequence[float | str]]
 class BrokerSide:
     """Broker as producers and commands see it; as a context it is closed at the end."""
 
-    client: redis.Redis
+    client: BrokerClient
     keys: Keys
     queue: BrokerJobQueue
     health: HealthStore
@@ -150,25 +148,7 @@ def indexes_of(settings: Settings) -> Indexes:
     )
 
 
-def compare(settings: Settings, agent: AgentSettings, queue: JobQueue, *, records_folders: bool = True) -> None:
-    """Enqueue the documents that differ between an agent's disk and index."""
+def compare(settings: Settings, agent: AgentSettings, *, records_folders: bool = True) -> AgentComparison:
+    """Compare an agent's files with its generations."""
     files = AgentFiles.of(settings, agent)
-    reconcile(agent, files, indexes_of(settings), queue, records_folders=records_folders)
-
-
-class Differences:
-    """Queue of a comparison that only collects documents that differ. `needs_workers`: vectors or a build wait, too."""
-
-    def __init__(self) -> None:
-        self.documents: list[DocumentKey] = []
-        self.needs_workers = False
-
-    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
-        """See `JobQueue`."""
-        self.documents += documents
-
-    def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
-        """See `JobQueue`."""
-        self.needs_workers = True
-
-    request_completion = request_vectors
+    return compare_agent(agent, files, indexes_of(settings), records_folders=records_folders)

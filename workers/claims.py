@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-import redis
 import structlog
 
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
@@ -27,7 +26,7 @@ from memory.status.run_files import keep_derived
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from workers.health.rate_limit import Account
-from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, BrokerClient, connect, namespace
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
 
@@ -61,7 +60,7 @@ return denied
 class Presence:
     """Name of this process, which the broker knows for as long as the process is connected. Thread-safe."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self.name = f"{keys.prefix}:process:{secrets.token_hex(8)}"
         self._client: Any = client
         self._lock = threading.Lock()
@@ -96,7 +95,7 @@ class BrokerClaims(Claims):
     A text that this process holds is granted again: its batcher sends a text only once.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, presence: Presence, *, scope: str) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys, presence: Presence, *, scope: str) -> None:
         self._client: Any = client
         self._keys = keys
         self._presence = presence
@@ -145,7 +144,7 @@ class BrokerClaims(Claims):
 
 
 def shared_limiter(
-    client: redis.Redis,
+    client: BrokerClient,
     *,
     account: str,
     model: str,
@@ -173,7 +172,7 @@ class BrokerCoordination:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: BrokerClient,
         keys: Keys,
         *,
         cache_scope: str | None,

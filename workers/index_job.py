@@ -62,7 +62,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str, first: Claim)
             building = indexer.generations.next() is not None
             # A new index (the old one was deleted) lacks more documents than the marked ones.
             if completing.is_unasked(indexer) and not queue.pending_set.waiting(agent).backfill:
-                lacking = completing.differences(indexer)
+                lacking = completing.lacking_documents(indexer)
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
         failed = turn.busy or report.again is not None

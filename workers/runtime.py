@@ -22,7 +22,7 @@ from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor
-from memory.index.readers import OpenIndexes, SharedIndex
+from memory.index.readers import OpenIndexes
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -90,17 +90,12 @@ class Runtime:
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str | None, str | None], EmbeddingSupply] = {}
         self._lock = threading.Lock()
-        open_indexes = OpenIndexes(MAX_OPEN_AGENTS)
-        self._indexers: dict[str, SharedIndex[Indexer]] = {
-            agent.id: SharedIndex(
-                partial(self._open, agent), token=partial(self._token, agent), open_indexes=open_indexes
-            )
-            for agent in settings.agents
-        }
+        self._indexers: OpenIndexes[Indexer] = OpenIndexes(MAX_OPEN_AGENTS)
 
     def indexer(self, agent_id: str) -> AbstractContextManager[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
-        return self._indexers[agent_id].lease()
+        agent = self.settings.agent(agent_id)
+        return self._indexers.lease(agent_id, partial(self._open, agent), partial(self._token, agent))
 
     def owns(self) -> bool:
         """Return True if this process owns the indexes of the home."""
@@ -108,7 +103,7 @@ class Runtime:
 
     def forget(self, agent_id: str) -> None:
         """Close an agent's index after its last user, so that the next job opens it anew."""
-        self._indexers[agent_id].rest()
+        self._indexers.forget(agent_id)
 
     def take_over(self, agent_id: str, *, reason: str) -> bool:
         """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
@@ -152,8 +147,7 @@ class Runtime:
             supply.close(timeout_seconds=max(0.0, until - time.monotonic()))
         if in_use:
             return
-        for indexer in self._indexers.values():
-            indexer.close()
+        self._indexers.close()
         self._owner.close()
         if self._cache is not None:
             self._cache.close()

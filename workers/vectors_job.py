@@ -103,7 +103,7 @@ def complete_generation(runtime: Runtime, agent: str) -> None:
             return
         if completing.complete_generation(indexer):
             return
-        lacking = completing.differences(indexer)
+        lacking = completing.lacking_documents(indexer)
         hidden = completing.hidden_notes(indexer)
         pending = runtime.queue.pending_set.pending(agent)
     if lacking:

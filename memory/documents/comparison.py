@@ -1,4 +1,10 @@
-"""Comparison of the files on disk with the index: counts, deletions, documents that a user left out."""
+"""Comparison of the files on disk with the index: counts, deletions, documents that a user left out.
+
+`compare` compares an agent's files with one generation, for status (`memory.status.index`), for jobs
+(`memory.index.completion.lacking_documents`) and for `producers.reconciler`. That module's `compare_agent` puts the
+comparisons with the answering generation and the one under construction together, and its `reconcile` compares and
+enqueues. Commands compare by `recalld.wiring.compare`, and index the documents in process or enqueue them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +39,8 @@ _OF_MISSING = (ConditionCode.FOLDER_MISSING, ConditionCode.EXTRA_PATH_MISSING)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference between an agent's files and an index, by stat.
+class Comparison:
+    """Differences between an agent's files and an index, by stat.
 
     `scan` holds the documents that are not as `known`. Of the `absent`, known to the index and not found,
     the index must forget the `gone` ones. Those that a user `left_out` are not to be indexed. `missing_notes`: missing
@@ -105,9 +111,9 @@ def _changed_at(folder: Path) -> float:
     return 0.0
 
 
-def difference(
+def compare(
     files: AgentFiles, reader: StoreReader | None, *, known: KnownFiles | None = None, imported: bool = False
-) -> Difference:
+) -> Comparison:
     """Compare an agent's files with an index; without a `reader`, with an empty one.
 
     The files are looked at after the index: a document that is indexed meanwhile counts as up to date. `known` are the
@@ -115,7 +121,7 @@ def difference(
     """
     if reader is None:
         known = KnownFiles()
-        return Difference(files.scan(imported=imported, but=known), known)
+        return Comparison(files.scan(imported=imported, but=known), known)
     known = known if known is not None else KnownFiles(reader.files())
     out = left_out(reader, files)
     scan = files.scan(imported=imported, but=known)
@@ -127,7 +133,7 @@ def difference(
     scan = _with_missing(scan, {folder: (missing[folder], count) for folder, count in notes.items()}, now=now)
     by_source = {source: [key for key in absent if files.source_of(key) is source] for source in files.sources}
     gone = [key for source, keys in by_source.items() for key in sorted(source.forgets(keys, reader, scan))]
-    return Difference(scan, known, absent, gone, out, notes)
+    return Comparison(scan, known, absent, gone, out, notes)
 
 
 def forgets(files: AgentFiles, key: DocumentKey, reader: StoreReader | None = None) -> bool:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, nullcontext
 import structlog
 
 from memory.chunking.chunker import Chunk, text_hash
-from memory.documents.comparison import difference
+from memory.documents.comparison import compare
 from memory.documents.roots import archived_path
 from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
@@ -36,10 +36,10 @@ _ASKED = "account"
 _COMPARED = "compared"
 
 
-def differences(indexer: Indexer) -> list[DocumentKey]:
-    """Return the documents in which the disk and the written index differ, without failed and ignored ones."""
+def lacking_documents(indexer: Indexer) -> list[DocumentKey]:
+    """Return the documents that the written generation lacks or must forget, without failed and ignored ones."""
     store, files = indexer.target(), indexer.files
-    comparison = difference(files, store)
+    comparison = compare(files, store)
     changed = [*comparison.scan.documents, *comparison.gone]
     # A scan finds transcripts of imported folders only on request.
     absent = {key for key in comparison.absent if key.is_transcript}
@@ -89,7 +89,7 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     They lie in folders that are not mounted or cannot be listed. CURRENT keeps answering while there are any.
     """
     with _answering(indexer) as reader:
-        comparison = difference(indexer.files, reader)
+        comparison = compare(indexer.files, reader)
     if comparison.scan.complete:
         return []
     store = indexer.target()
@@ -104,7 +104,7 @@ def complete_generation(indexer: Indexer) -> bool:
         NotOwner: nothing is missing, and another process owns the indexes.
     """
     store = indexer.target()
-    if indexer.generations.next() is None or differences(indexer) or hidden_notes(indexer):
+    if indexer.generations.next() is None or lacking_documents(indexer) or hidden_notes(indexer):
         return False
     indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from memory.index.generations import Generations
 from memory.store.sqlite.reader import StoreReader
@@ -48,144 +48,128 @@ def most_open() -> int:
     return max(FEWEST_OPEN, min(MOST_OPEN, (limit - RESERVED_DESCRIPTORS) // DESCRIPTORS_PER_INDEX))
 
 
-class OpenIndexes:
-    """Open indexes of a process, the least recently used first. Thread-safe.
+class OpenIndexes(Generic[T]):
+    """Open indexes of a process by agent, at most a number of them. Thread-safe.
 
-    An index in use is closed after its last user. Until then there may be more than the limit: one for each thread.
+    An index that is replaced, forgotten, or the least recently used one beyond the limit is closed after its last user.
+    Until then there may be more than the limit: one for each thread.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most_open() if most is None else most
         self._lock = threading.Lock()
-        self._open: OrderedDict[SharedIndex[Any], None] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._open)
-
-    def used(self, index: SharedIndex[Any]) -> list[SharedIndex[Any]]:
-        """Record the use of an open index; return the indexes beyond the limit, which should rest."""
-        with self._lock:
-            self._open[index] = None
-            self._open.move_to_end(index)
-            return list(islice(self._open, max(0, len(self._open) - self._most)))
-
-    def let_go(self) -> None:
-        """Close replaced generations, whose files are gone, without waiting for their next lease."""
-        with self._lock:
-            indexes = list(self._open)
-        for index in indexes:
-            index.let_go()
-
-    def closed(self, index: SharedIndex[Any]) -> None:
-        """Record that an index is closed."""
-        with self._lock:
-            self._open.pop(index, None)
-
-
-class SharedIndex(Generic[T]):
-    """One agent's index, shared by the threads of a process.
-
-    `opened` opens it; None is not kept. Each lease compares the `token`: a changed one has the index opened anew, and
-    the earlier one is closed after its last user. `open_indexes` bounds the number of open indexes: the least recently
-    used one rests until its next lease.
-    """
-
-    def __init__(
-        self, opened: Callable[[], T], *, token: Callable[[], object], open_indexes: OpenIndexes | None = None
-    ) -> None:
-        self._opened = opened
-        self._token_now = token
-        self._open_indexes = open_indexes
-        self._lock = threading.Lock()
-        self._token: object = None
-        self._open: _Open[T] | None = None
-        self._closed = False
-
-    def visit(self) -> AbstractContextManager[T]:
-        """Lease for a round over many agents: a resting index rests again afterwards, and makes no other one rest."""
-        return self.lease(passing=True)
+            return len(self._entries)
 
     @contextmanager
-    def lease(self, *, passing: bool = False) -> Iterator[T]:
-        """Yield the index, which is not closed during the block.
+    def lease(
+        self, agent: Hashable, opened: Callable[[], T], token: Callable[[], object], *, passing: bool = False
+    ) -> Iterator[T]:
+        """Yield an agent's index, which is not closed during the block.
 
-        Raises:
-            StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
-            RuntimeError: this index is closed.
+        `opened` opens it, and opens it anew when its `token` has changed. None is not kept. `passing`: for a round over
+        many agents; it keeps no index open that was not, and closes no other one.
         """
-        entry = self._take(passing=passing)
+        current = token()
+        with self._lock:
+            entry = self._entries.get(agent)
+            if entry is not None and entry.current == current:
+                entry.users += 1
+                if not passing:
+                    self._entries.move_to_end(agent)
+            else:
+                entry = None
+        if entry is None:
+            # Unlocked: opening takes time. Of two threads that open one index, the later one's is kept.
+            entry = _Entry(opened(), token, current)
+            unused: list[_Entry[T]] = []
+            with self._lock:
+                if not passing and entry.index is not None:
+                    unused = self._retire([agent])
+                    self._entries[agent] = entry
+                    unused += self._retire(list(islice(self._entries, max(0, len(self._entries) - self._most))))
+            _close(unused)
         try:
             yield entry.index
         finally:
             with self._lock:
-                _release(entry)
+                entry.users -= 1
+                is_over = entry.users == 0 and self._entries.get(agent) is not entry
+            if is_over:
+                _close([entry])
+
+    def forget(self, *agents: Hashable) -> None:
+        """Close the indexes of these agents after their last users; the next lease opens them anew."""
+        with self._lock:
+            unused = self._retire(agents)
+        _close(unused)
+
+    def forget_replaced(self) -> None:
+        """Close replaced generations, whose files are gone, without waiting for their next lease."""
+        with self._lock:
+            entries = list(self._entries.items())
+        self.forget(*(agent for agent, entry in entries if entry.token() != entry.current))
 
     def close(self) -> None:
-        """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
+        """Close all indexes after their last users."""
         with self._lock:
-            self._closed = True
-            self._retire()
+            unused = self._retire(list(self._entries))
+        _close(unused)
 
-    def rest(self) -> None:
-        """Close once the last lease is returned; the next lease opens the index anew."""
-        with self._lock:
-            self._retire()
-
-    def let_go(self) -> None:
-        """Rest if the generation was replaced."""
-        with self._lock:
-            if self._open is not None and self._token_now() != self._token:
-                self._retire()
-
-    def _take(self, *, passing: bool) -> _Open[T]:
-        resting: list[SharedIndex[Any]] = []
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this index is closed")
-            token = self._token_now()
-            entry = self._open
-            # Without an index, the next call looks for the pointer again.
-            if entry is None or token != self._token:
-                entry = _Open(self._opened())
-                self._retire()
-                if not passing and entry.index is not None:
-                    self._open, self._token = entry, token
-                    entry.users += 1
-            entry.users += 1
-            if self._open_indexes is not None and self._open is not None and not passing:
-                resting = self._open_indexes.used(self)
-        # This index's lock is free by now: each of the others has its own.
-        for other_index in resting:
-            other_index.rest()
-        return entry
-
-    def _retire(self) -> None:
-        """Take the index out of service; its last user closes it."""
-        if self._open_indexes is not None:
-            self._open_indexes.closed(self)
-        if self._open is not None:
-            _release(self._open)
-        self._open = None
-
-
-class SharedReader(SharedIndex[StoreReader | None]):
-    """Reader of one agent's answering generation, shared by all its searches; None without an index."""
-
-    def __init__(self, generations: Generations, *, open_indexes: OpenIndexes | None = None) -> None:
-        super().__init__(generations.open_reader, token=generations.token, open_indexes=open_indexes)
+    def _retire(self, agents: Iterable[Hashable]) -> list[_Entry[T]]:
+        """Take indexes out of service; return those without users, to be closed without the lock."""
+        entries = [self._entries.pop(agent) for agent in agents if agent in self._entries]
+        return [entry for entry in entries if entry.users == 0]
 
 
 @dataclass(slots=True)
-class _Open(Generic[T]):
-    """Open index and the number of its users, with the `SharedIndex` that lends it."""
+class _Entry(Generic[T]):
+    """Open index, with the number of its users and the value of its token when it was opened."""
 
     index: T
-    users: int = 0
+    token: Callable[[], object]
+    current: object
+    users: int = 1
 
 
-def _release(entry: _Open[T]) -> None:
-    """Take one user away; the last one closes the index."""
-    entry.users -= 1
-    if entry.users == 0 and entry.index is not None:
-        entry.index.close()
+def _close(entries: Iterable[_Entry[T]]) -> None:
+    for entry in entries:
+        if entry.index is not None:
+            entry.index.close()
+
+
+class SharedReader:
+    """Reader of one agent's answering generation, shared by all its searches. It is one of the `open_indexes`."""
+
+    def __init__(
+        self, generations: Generations, *, open_indexes: OpenIndexes[StoreReader | None] | None = None
+    ) -> None:
+        self._generations = generations
+        self._open_indexes = open_indexes if open_indexes is not None else OpenIndexes(1)
+        self._closed = threading.Event()
+
+    @contextmanager
+    def lease(self, *, passing: bool = False) -> Iterator[StoreReader | None]:
+        """Yield the current generation's reader; None without an index. `passing`: see `OpenIndexes.lease`.
+
+        Raises:
+            StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
+            RuntimeError: this reader is closed.
+        """
+        if self._closed.is_set():
+            raise RuntimeError("this reader is closed")
+        generations = self._generations
+        try:
+            with self._open_indexes.lease(self, generations.open_reader, generations.token, passing=passing) as reader:
+                yield reader
+        finally:
+            if self._closed.is_set():  # meanwhile, perhaps before the index was opened
+                self.close()
+
+    def close(self) -> None:
+        """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
+        self._closed.set()
+        self._open_indexes.forget(self)

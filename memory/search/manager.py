@@ -167,7 +167,7 @@ class SearchManager(SearchableMemory):
             StatusSources(
                 files=self.files,
                 generations=self.generations,
-                lease=self.reader.visit,
+                lease=self.reading,
                 pending=self._pending or PendingReader(),
                 queue_expected=self._pending is not None,
                 provider_failure=embedder.vectors.failure() if embedder.vectors is not None else None,
@@ -211,8 +211,8 @@ class SearchManager(SearchableMemory):
         return self._chosen[1]
 
     def reading(self) -> AbstractContextManager[StoreReader | None]:
-        """Lend the answering generation for the block, None if there is none; see `SharedReader.visit`."""
-        return self.reader.visit()
+        """Lend the answering generation for the block, None if there is none; see `SharedReader.lease`."""
+        return self.reader.lease(passing=True)
 
     def close(self) -> None:
         """Close everything but shared resources; running reads finish first."""

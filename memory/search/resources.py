@@ -12,6 +12,7 @@ from memory.index.provider import provider_for_queries
 from memory.index.readers import OpenIndexes
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
+from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
 from schemas.conditions import Condition, ConditionCode
 from schemas.settings import AgentSettings, Settings
@@ -58,7 +59,7 @@ class SearchResources:
         #: Vectors of agents with many searches.
         self.shelf = VectorShelf()
         #: Open indexes.
-        self.open_indexes = OpenIndexes()
+        self.open_indexes: OpenIndexes[StoreReader | None] = OpenIndexes()
         #: Answers to earlier searches.
         self.answers = AnswerCache()
         # Threads start on demand: most services never have more than a few.

@@ -237,7 +237,7 @@ class _Service:
                 _log.warning("look_around_failed", error=str(error))
             for _ in range(round(LOOK_AROUND_SECONDS / LET_GO_SECONDS)):
                 await asyncio.sleep(LET_GO_SECONDS)
-                await asyncio.to_thread(self.agents.resources.open_indexes.let_go)
+                await asyncio.to_thread(self.agents.resources.open_indexes.forget_replaced)
 
 
 class _CountedMemory(SearchableMemory):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memory.documents.agent_files import AgentFiles, Scan
-from memory.documents.comparison import Difference, difference
+from memory.documents.comparison import Comparison, compare
 from memory.documents.scan import KnownFiles
 from memory.index.generations import Generations, begun_at
 from memory.store.errors import CheckUnfinished
@@ -91,7 +91,7 @@ def look_into_index(
     rebuild. `watched`: producers follow the files; `held_back`: they hold back changes.
     """
     counted = partial(
-        Difference.disk_state, files=sources.files, sync=agent.sync, now=now, watched=watched, held_back=held_back
+        Comparison.disk_state, files=sources.files, sync=agent.sync, now=now, watched=watched, held_back=held_back
     )
     trouble: RecalldError | None = None
     state = IndexState()
@@ -102,7 +102,7 @@ def look_into_index(
                 return _look(sources, reader, state, counted, fingerprint=fingerprint, deep=deep)
     except RecalldError as error:
         trouble = error
-    comparison = difference(sources.files, None)
+    comparison = compare(sources.files, None)
     return IndexLook(
         state=state,
         scan=comparison.scan,
@@ -117,7 +117,7 @@ def _look(
     sources: StatusSources,
     reader: StoreReader,
     state: IndexState,
-    counted: Callable[[Difference], DiskState],
+    counted: Callable[[Comparison], DiskState],
     *,
     fingerprint: str,
     deep: bool,
@@ -142,7 +142,7 @@ def _look(
             notes.append(str(error))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
     remarks: list[str] = []
-    comparison = difference(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks)))
+    comparison = compare(sources.files, reader, known=KnownFiles(_with_remarks(reader.files(), remarks)))
     failed = {(letter.source, letter.path) for letter in dead_letters}
     dropped = sorted(key.path for key in comparison.left_out if (key.source, key.path) not in failed)
     remarks = [*(f"{path}: {_LEFT_OUT}" for path in dropped), *sorted(remarks)]

@@ -54,7 +54,7 @@ def _run(invocation: Invocation, *, fresh: bool, dry_run: bool, as_json: bool, *
         from recalld.runs.estimate import run_estimate
 
         return run_estimate(invocation, fresh=fresh, as_json=as_json)
-    from recalld.runs.index import run_index
+    from recalld.runs.run import run_index
 
     return run_index(invocation, fresh=fresh, as_json=as_json, **options)
 

@@ -301,7 +301,7 @@ def _remove(settings: Settings) -> str:
 
 
 def _index(invocation: Invocation, agent: str, *, fresh: bool = False) -> str:
-    from recalld.runs.index import run_index
+    from recalld.runs.run import run_index
 
     # Progress goes to the user, the doctor's findings to the reader of the output.
     with contextlib.redirect_stdout(sys.stderr):

@@ -23,17 +23,17 @@ from memory.index.estimate import Estimate
 from memory.index.provider import provider_of
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
-from producers.dispatcher import mark_in_calls
+from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
 from recalld.runs.estimate import cost_body, cost_sentence, estimates
 from recalld.runs.outcome import Report
-from recalld.runs.run import running
+from recalld.runs.run import Run
 from recalld.runs.status import size
 from recalld.terminal_text import ProgressLine, fields, printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from recalld.wiring import closed, fingerprint_of, generations_of
 from schemas.conditions import ConditionCode
-from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient, UserError
 from schemas.settings import AgentSettings, Settings
 
@@ -107,11 +107,9 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
 
     The failed documents of its outcome are transcripts of the plan.
     """
-    with running(settings, [plan.agent]) as run:
-        run.expected = plan.estimate.chunks
-        mark_in_calls(run.broker.queue, plan.agent.id, [*plan.transcripts, *plan.other_documents], lane=Lane.BACKFILL)
-        run.marked()
-        report = run.finish()
+    planned = AgentComparison(plan.agent.id, backfill=[*plan.transcripts, *plan.other_documents])
+    with Run(settings, [plan.agent]) as run:
+        report = run.by_workers(lambda: [planned], expected=plan.estimate.chunks)
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
     with closed(

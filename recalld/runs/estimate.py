@@ -20,7 +20,7 @@ from recalld.runs.outcome import spent_line
 from recalld.runs.status import FREE_OF_CHARGE, dollars
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import fields, printable_json
-from recalld.wiring import Differences, compare
+from recalld.wiring import compare
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
@@ -41,9 +41,9 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     bodies = []
     with estimates(settings, fresh=fresh) as estimate_for:
         for agent in agents:
-            files, differing = AgentFiles.of(settings, agent), Differences()
-            compare(settings, agent, differing, records_folders=False)
-            cost = estimate_for(agent, files, files.scan().documents if fresh else differing.documents)
+            files = AgentFiles.of(settings, agent)
+            documents = files.scan().documents if fresh else compare(settings, agent, records_folders=False).documents
+            cost = estimate_for(agent, files, documents)
             counts = fields(cost, "provider", "model", "documents", "vanished")
             bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
             if not as_json:

@@ -1,409 +1,316 @@
-"""One run of a command that indexes: compare, enqueue, wait, report.
+"""One run of a command that indexes: compare, index the differences, wait, report.
 
-Beside a busy `recalld up` the queue is never empty. A run waits for the documents that were marked before it began.
-It then waits for the vectors of the chunks that existed at that time.
+`recalld index` needs no broker and no worker while the home is at rest and little differs: the process indexes with the
+functions that the actors call, and sends a provider one request at most. All other work is queued, and `by_workers`
+waits for it.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
-from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
-from recalld.invocation import to_type
-from recalld.runs.estimate import Spending
-from recalld.runs.outcome import AgentIndex, Outcome, Report
-from recalld.terminal_text import ProgressLine, printable_name
-from recalld.up.lifecycle import running_broker, stop_event
-from recalld.up.lock import daemon_pid
-from recalld.wiring import AccountStep, BrokerSide, compare, open_broker
-from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
-from schemas.documents import DocumentKey
-from schemas.errors import UserError
+from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
+from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
+from producers.reconciler import AgentComparison
+from recalld.invocation import Invocation
+from recalld.runs.outcome import AgentIndex, Outcome, Report, spent_line
+from recalld.settings.load import check_workspace
+from recalld.terminal_text import printable_json
+from recalld.up.lock import has_processes
+from recalld.wiring import CommandRequests, compare, fingerprint_of
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
-from schemas.status import EndpointCondition, EndpointStatus, IndexCounts
-from workers.queue.queue_tenancy import QueueTenancy
-from workers.run import run_workers
 
-#: Seconds between two looks at the queue.
-_LOOK_SECONDS = 0.1
+if TYPE_CHECKING:
+    from memory.embedding.cache import EmbeddingCache
+    from memory.embedding.providers.provider import EmbeddingProvider
+    from memory.index.generation_writer import IndexOwner
 
-#: Seconds that a command waits for a passing failure of the provider to end.
-_PATIENCE_SECONDS = 30.0
+#: Index of an agent, and the documents that differ from it.
+Work: TypeAlias = tuple[AgentIndex, Sequence[DocumentKey]]
 
-#: Seconds after which a command believes workers that report that they cannot work.
-_UNABLE_SECONDS = 5.0
+#: Documents that are indexed without workers; more of them are worth the start of workers.
+MOST_DOCUMENTS = 20
 
-#: Seconds of a provider's cool-down that a command waits for.
-_LONGEST_COOL_DOWN_SECONDS = 300.0
+#: Seconds after which the rest is left to workers, which show progress.
+IN_PROCESS_SECONDS = 3.0
 
-#: Conditions of workers that index nothing.
-_UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
+#: Seconds for an answer under way when the rest is left to workers. A later answer is paid again.
+ANSWER_SECONDS = 10.0
+
+#: Seconds in which a command that indexes by itself ends, or leaves the rest to workers.
+COMMAND_SECONDS = 45.0
+
+#: Seconds in which workers that own the indexes and have the same settings begin a generation by themselves.
+OWNER_SECONDS = 10.0
 
 
-def progress_text(
-    counts: IndexCounts,
-    start: IndexCounts,
-    *,
-    documents: int,
-    of_documents: int,
-    seconds: float,
-    expected: int = 0,
-    failed: int = 0,
-) -> str:
-    """Return the figures of a run that began so many seconds ago.
+def run_index(
+    invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False, forget_missing: bool = False
+) -> int:
+    """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Return the exit code.
 
-    `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
-    vector.
+    An unfinished build for the same settings goes on, unless `force` begins it anew. `forget_missing`: the notes of
+    missing folders do not stay for their day.
     """
-    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
-    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
-    remaining_seconds = (expected - finished) * seconds / max(finished, 1)
-    parts = [
-        f"documents {documents:,}/{of_documents:,}",
-        f"chunks {chunks:,}/{expected:,}",
-        f"{counts.vectors_pending:,} wait for vectors (keywords work)" if counts.vectors_pending else "",
-        f"{failed:,} failed" if failed else "",
-        f"about {duration(max(1.0, remaining_seconds))} left" if 0 < finished < expected else "",
-    ]
-    return "  ".join(filter(None, parts))
+    from memory.documents.agent_files import AgentFiles
+    from producers.reconciler import forget_missing_folders
+    from recalld.logs import configure_logs
 
-
-@contextmanager
-def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
-    """Begin a run, with a broker for its duration unless one answers already.
-
-    Raises:
-        UserError: workers of another home take from the queue.
-    """
-    stop = stop_event(supervised=False)
-    with running_broker(settings), open_broker(settings) as broker:
-        run = Run(settings, agents, broker, stop)
-        try:
-            # What workers of another home take from the queue would be missing here.
-            QueueTenancy(broker.client, broker.keys, settings).take()
-            yield run
-        finally:
-            run.close()
+    settings, agents = invocation.settings, invocation.agents()
+    for agent in agents:
+        if not forget_missing:
+            check_workspace(agent)
+    invocation.remember()
+    configure_logs(level=40)
+    for agent in agents if forget_missing else ():
+        forget_missing_folders(AgentFiles.of(settings, agent))
+    with Run(settings, agents) as run:
+        report = run.rebuild(force=force) if fresh else run.index()
+    if as_json:
+        click.echo(printable_json(report.body()))
+    else:
+        report.print_lines()
+    return report.exit_code
 
 
 class Run:
-    """One run for some agents. `stop` is set by Ctrl-C. `expected` chunks are estimated to come."""
+    """One run for some agents. As a context it closes its readers at the end."""
 
-    def __init__(
-        self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, stop: threading.Event
-    ) -> None:
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
         self.settings = settings
-        self.broker = broker
-        self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
-        self.expected = 0
-        self._stop = stop
-        self._spending = Spending(broker.health, agents)
-        self._agents = [_AgentWait(settings, agent, broker) for agent in agents]
-        self._start = _sum([agent.counts() for agent in self._agents])
-        for sentence in filter(None, (agent.other_format for agent in self._agents)):
-            self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
-        self._most_documents = 0
-        self._began_at = self._moved_at = time.monotonic()
-        self._state: object = None
+        self.indexes = [AgentIndex(settings, agent) for agent in agents]
+        #: Requests that this process itself sends to providers.
+        self.requests = CommandRequests(settings)
+        self._began_at = time.monotonic()
 
-    def compare(self) -> None:
-        """Enqueue the documents that differ between files and indexes, and wait for them."""
-        for agent in self._agents:
-            compare(self.settings, agent.agent, self.broker.queue)
-        self.marked()
+    def __enter__(self) -> Run:
+        return self
 
-    def marked(self) -> None:
-        """Wait for the documents that the command queued until now."""
-        for agent in self._agents:
-            agent.marked_at = time.time()
+    def __exit__(self, *_: object) -> None:
+        for index in self.indexes:
+            index.close()
 
-    def finish(self, failures: Sequence[AccountStep] = ()) -> Report:
-        """Wait until all is done, with workers where work is left. They ask no provider before its `failures` are over.
+    def index(self) -> Report:
+        """Index the documents that differ, in this process if they are few, else by workers."""
+        at_rest = _is_at_rest(self.settings)
+        comparisons = self._compare()
+        if at_rest and _is_little(self, comparisons):
+            if _index_in_process(self, comparisons):
+                return self.report([index.outcome() for index in self.indexes])
+            comparisons = self._compare()
+        return self.by_workers(lambda: comparisons)
 
-        Raises:
-            UserError: the workers are gone, or refused.
-        """
-        for agent in self._agents:
-            agent.ask_again()
-        for failure in failures:
-            self.broker.health.take_step(*failure)
-        self._look()
-        if all(agent.is_done for agent in self._agents):
-            outcomes = self._outcomes()
-        else:
-            with _workers(self.settings) as works:
-                outcomes = self.until_done(works=works)
-        # Workers that end write down what they used.
-        outcomes = [replace(outcome, spent=self._spending.of(outcome.agent)) for outcome in outcomes]
-        interrupted = self._stop.is_set()
-        detached = interrupted and daemon_pid(self.settings.home) is not None
-        return Report(outcomes, time.monotonic() - self._began_at, interrupted=interrupted, detached=detached)
+    def rebuild(self, *, force: bool) -> Report:
+        """Build new generations by workers; with `force`, begin unfinished ones anew."""
 
-    def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
-        """Wait, show progress on standard error, and return the outcomes.
+        def begin() -> Sequence[AgentComparison]:
+            for index in self.indexes:
+                _begin(self.settings, index.agent, force=force)
+            return self._compare()
 
-        `works` returns False when no workers are left.
+        return self.by_workers(begin)
+
+    def by_workers(self, compared: Callable[[], Sequence[AgentComparison]], *, expected: int = 0) -> Report:
+        """Enqueue the differences, once workers may work, and wait. `expected` chunks are estimated to come.
 
         Raises:
-            UserError: the workers are gone.
+            UserError: the workers are gone or refused, or workers of another home take from the queue.
         """
-        still_since: float | None = None
-        while still_since is None and not self._stop.wait(_LOOK_SECONDS):
-            if not works():
-                self.line.end()
-                raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
-            self._look()
-            # `recalld status` shows a condition for as long as it lasts.
-            for condition in (condition for agent in self._agents for condition in agent.conditions):
-                text = to_type(printable_name(text_of(condition)))
-                self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
-            if self.line.due:
-                self._show()
-            if all(agent.unable or agent.is_done for agent in self._agents):
-                break
-            still_since = self._still_since()
-        self.line.end()
-        return self._outcomes(still_since)
+        from recalld.runs.by_workers import waiting  # a run in this process does not wait for these modules
 
-    def close(self) -> None:
-        """Close the readers."""
-        for agent in self._agents:
-            agent.close()
+        with waiting(self, expected=expected) as wait:
+            wait.enqueue(compared())
+            return wait.finish()
 
-    def _outcomes(self, still_since: float | None = None) -> list[Outcome]:
-        return [agent.final_outcome(still_since) for agent in self._agents]
+    def report(self, outcomes: Sequence[Outcome], *, interrupted: bool = False, detached: bool = False) -> Report:
+        """Return the report of the outcomes, one an agent, with the cost of this process's own requests."""
+        agents = [index.agent for index in self.indexes]
+        spent = [[spent_line(agent, usage) for usage in self.requests.spent_by(agent.id)] for agent in agents]
+        outcomes = [
+            replace(outcome, spent=[*own_spent, *outcome.spent])
+            for own_spent, outcome in zip(spent, outcomes, strict=True)
+        ]
+        seconds = time.monotonic() - self._began_at
+        return Report(outcomes, seconds, interrupted=interrupted, detached=detached)
 
-    def _look(self) -> None:
-        for agent in self._agents:
-            agent.look()
-        self._most_documents = max(self._most_documents, sum(agent.documents for agent in self._agents))
-
-    def _show(self) -> None:
-        """Draw the progress and the work to come, unless there is none."""
-        waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
-        more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
-        counts, of_documents = _sum([agent.index_counts for agent in self._agents]), self._most_documents
-        if not (of_documents or counts.vectors_pending or waiting):
-            return
-        documents = of_documents - sum(agent.documents for agent in self._agents)
-        figures = progress_text(
-            counts,
-            self._start,
-            documents=documents,
-            of_documents=of_documents,
-            seconds=time.monotonic() - self._began_at,
-            expected=self.expected,
-            failed=sum(len(agent.failed()) for agent in self._agents),
-        )
-        jobs = [job for agent in self._agents for job in agent.jobs]
-        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
-        in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
-        waits = f"waits for {waiting[0]}{more}" if waiting else ""
-        of_vectors = counts.vectors_ready + counts.vectors_pending
-        share = (documents + counts.vectors_ready) / max(of_documents + of_vectors, 1)
-        self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
-
-    def _still_since(self) -> float | None:
-        """Return the Unix time since which nothing gets on, when that is too long; None while something may come.
-
-        A batch job may take a day.
-        """
-        state = [(agent.documents, agent.oldest_chunk, agent.building) for agent in self._agents]
-        if any(agent.jobs for agent in self._agents) or state != self._state:
-            self._state, self._moved_at = state, time.monotonic()
-        limit = self.settings.workers.stalled_after_seconds
-        endpoints = [agent.endpoint for agent in self._agents if agent.endpoint is not None]
-        if any(endpoint.condition is EndpointCondition.COOLING_DOWN for endpoint in endpoints):
-            limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
-        still = time.monotonic() - self._moved_at
-        return time.time() - still if still >= limit else None
+    def _compare(self) -> list[AgentComparison]:
+        return [compare(self.settings, index.agent) for index in self.indexes]
 
 
-class _AgentWait(AgentIndex):
-    """Wait for one agent: the state of its queue, index and provider at the last look.
+def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
+    """Begin a new generation.
 
-    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
-    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
-    the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
-    missing vectors to them.
+    Raises:
+        UserError: there is no room for it, or workers with other settings own the indexes.
     """
+    from memory.index.generation_writer import GenerationWriter, IndexOwner
+    from memory.store.errors import NoRoom, NotOwner
 
-    documents: int
-    oldest_chunk: int | None
-    building: str | None
-    index_counts: IndexCounts
-    endpoint: EndpointStatus | None
-    conditions: Sequence[Condition]
-    unable: Condition | None
-    stopped: Condition | None
-    jobs: Sequence[BatchJob]
-    in_jobs: bool
-
-    def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide) -> None:
-        super().__init__(settings, agent)
-        self._broker = broker
-        self._began_at = self.marked_at = time.time()
-        # Generation, and its last chunk when the command's documents were indexed.
-        self._last_chunk: tuple[str | None, int] = ("", 0)
-
-    def look(self) -> None:
-        """Take in the present state."""
-        # Before the index is counted: a document loses its mark after its commit.
-        self.documents = self._documents()
-        self.index_counts, health, provider = self.counts(), self._broker.health, self.choice.provider
-        self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
-        self.oldest_chunk = self._oldest_chunk() if self.index_counts.vectors_pending else None
-        self.building = self.generations.next()
-        # Conditions of an earlier run may be over.
-        self.conditions = health.conditions(self.agent.id, reported_since=self._began_at)
-        unable = (condition for condition in self.conditions if condition.code in _UNABLE)
-        self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
-        self.stopped = next(filter(self._holds_up, self.conditions), None)
-        jobs = batch_jobs_of(self.settings.home) if self.agent.remote.batch.enabled else []
-        self.jobs = [job for job in jobs if job.open and job.agent == self.agent.id]
-        self.in_jobs = self._is_left_to_jobs()
-
-    @property
-    def is_done(self) -> bool:
-        """Return True if no documents, and neither vectors nor a generation are to come."""
-        is_whole = self.building is None and self.oldest_chunk is None
-        return not self.documents and (is_whole or self.stopped is not None or self.in_jobs)
-
-    @property
-    def waits_for(self) -> str:
-        """Return the work to come: "28 documents", "3 vectors of openai"; "" without any."""
-        if self.documents:
-            return counted(self.documents, "document")
-        if self.oldest_chunk is not None:
-            return f"{counted(self.index_counts.vectors_pending, 'vector')} of {self.choice.name}"
-        return "the new index to be whole" if self.building is not None else ""
-
-    def ask_again(self) -> None:
-        """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
-        provider = self.choice.provider
-        if provider is not None and provider.account:
-            self._broker.health.take_step(provider.account, provider.model, "forget")
-        if self.counts().vectors_pending:
-            self._broker.queue.request_vectors_now(self.agent.id)
-
-    def final_outcome(self, still_since: float | None) -> Outcome:
-        """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
-        self.look()
-        lack = self.unable or self.lack(self.index_counts)
-        reason = what_happened(self.stopped) if self.stopped is not None else self.choice.error
-        params: dict[str, Param]
-        if lack is None and self.index_counts.vectors_pending and reason is not None:
-            params = {"chunks": self.index_counts.vectors_pending, "reason": reason}
-            lack = Condition(ConditionCode.VECTORS_WAIT, self.agent.id, params=params)
-        elif lack is None and still_since is not None and self.waits_for:
-            params = {"what": self.waits_for, "minutes": max(1, round((time.time() - still_since) / 60))}
-            lack = Condition(ConditionCode.INDEXING_STILL, self.agent.id, since=still_since, params=params)
-        return self.outcome(condition=lack, in_jobs=self.in_jobs)
-
-    def _documents(self) -> int:
-        """Return how many documents wait that were marked before the command began, or by it."""
-        marked = self._broker.health.marked_before(self.agent.id, self.marked_at)
-        if marked is None:
-            return 1  # the broker is away for a moment: not all is done
-        if marked.count > len(marked.some):
-            return marked.count
-        return sum(not self._was_indexed(key) for key in marked.some)
-
-    def _was_indexed(self, key: DocumentKey) -> bool:
-        """Return True if a waiting document was indexed since: it changes faster than workers index it."""
-        reader = self.reader()
-        file = reader.file(key) if reader is not None else None
-        return file is not None and file.stat.mtime_ns / 1e9 > self.marked_at
-
-    def _oldest_chunk(self) -> int | None:
-        """Return the first chunk without a vector, of those that the command waits for; None without any."""
-        reader = self.reader()
-        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
-        if oldest is None or self.documents or reader is None:
-            return oldest  # the command's last chunk is known when its documents are indexed
-        if self._last_chunk[0] != self.name:
-            self._last_chunk = (self.name, max(reader.pending_hashes(), default=0))
-        return oldest if oldest <= self._last_chunk[1] else None
-
-    def _is_left_to_jobs(self) -> bool:
-        """Return True if every chunk without a vector is in a job that was polled since the command began.
-
-        Always False where the settings make the command wait for jobs.
-        """
-        reader, provider = self.reader(), self.choice.provider
-        if self.agent.remote.batch.wait or provider is None or reader is None:
-            return False
-        mine = [job for job in self.jobs if job.identity == provider.identity]
-        if not mine or any(
-            job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._began_at for job in mine
-        ):
-            return False
-        with BatchLedger(ledger_path(self.settings.home)) as ledger:
-            return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
-
-    def _holds_up(self, condition: Condition) -> bool:
-        """Return True if no vectors come soon because of the condition."""
-        endpoint, patience = self.endpoint, _PATIENCE_SECONDS
-        if condition.code not in OF_PROVIDER:
-            patience = _UNABLE_SECONDS
-        elif endpoint is not None and endpoint.until is not None:
-            left = endpoint.until - time.time()
-            if endpoint.condition is EndpointCondition.STOPPED or left > _LONGEST_COOL_DOWN_SECONDS:
-                patience = 0.0
-            elif endpoint.condition is EndpointCondition.COOLING_DOWN:
-                patience = float("inf")
-        return condition.code in HOLD_UP_VECTORS and self._lasted(condition) >= patience
-
-    def _lasted(self, condition: Condition) -> float:
-        """Return the seconds since a condition began, or since the command did."""
-        return time.time() - max(condition.since or 0.0, self._began_at)
+    until = time.monotonic() + OWNER_SECONDS
+    identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent)
+    with (
+        closing(IndexOwner(settings.home)) as owner,
+        closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
+    ):
+        while True:
+            try:
+                return writer.begin(identity, force=force, instead_of=before)
+            except NoRoom as error:
+                raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
+            except NotOwner as error:
+                if time.monotonic() > until:
+                    raise UserError(str(error)) from error
+                time.sleep(0.1)
 
 
-def _sum(indexes: Sequence[IndexCounts]) -> IndexCounts:
-    return IndexCounts(
-        chunks=sum(counts.chunks for counts in indexes),
-        vectors_ready=sum(counts.vectors_ready for counts in indexes),
-        vectors_pending=sum(counts.vectors_pending for counts in indexes),
+# Without broker and workers
+
+
+def _is_at_rest(settings: Settings) -> bool:
+    """Return True if no process works for this home, and the last run left nothing undone."""
+    home = settings.home
+    if settings.broker.url is not None or has_processes(home) or server_pid(home) is not None:
+        return False
+    if was_unfinished(home):
+        from memory.index.generation_writer import IndexOwner
+
+        with closing(IndexOwner(home)) as owner:
+            _is_owned(owner)
+    return not was_unfinished(home) and not any(job.open for job in batch_jobs_of(home))
+
+
+def _is_little(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
+    """Return True if no agent needs workers. An index that cannot be read needs them: they report it."""
+    try:
+        return not any(map(_needs_workers, run.indexes, comparisons))
+    except (RecalldError, OSError):
+        return False
+
+
+def _needs_workers(index: AgentIndex, comparison: AgentComparison) -> bool:
+    """Return True for a generation to build, missing vectors, a provider that is away, and many documents.
+
+    Workers index any document after a takeover.
+    """
+    choice, reader = index.choice, index.reader()
+    most = 0 if choice.takeover is not None else MOST_DOCUMENTS
+    return (
+        comparison.building
+        or comparison.vectors_pending > 0
+        or len(comparison.documents) > most
+        or choice.error is not None
+        or reader is None
+        or reader.meta("fingerprint") != fingerprint_of(index.settings, index.agent).digest
     )
 
 
-@contextmanager
-def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
-    """Run workers in this process during the block, unless a daemon of this home has some.
+def _index_in_process(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
+    """Index the documents that differ. Return False if some are left, or if workers have to index them.
 
-    Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
+    An error is one reason: workers meet it again, and retry or report it.
     """
-    if daemon_pid(settings.home) is not None:
-        yield lambda: daemon_pid(settings.home) is not None
-        return
-    stop = threading.Event()
-    refused: list[UserError] = []
-
-    def work() -> None:
-        try:
-            run_workers(settings, stop, role="index")
-        except UserError as error:
-            refused.append(error)
-
-    def works() -> bool:
-        if refused:
-            raise refused[0]
-        return thread.is_alive()
-
-    thread = threading.Thread(target=work, name="workers")
-    thread.start()
+    pairs = zip(run.indexes, comparisons, strict=True)
+    work = [(index, comparison.documents) for index, comparison in pairs if comparison.documents]
     try:
-        yield works
-    finally:
-        stop.set()
-        thread.join()
+        return not work or _index_all(run, work)
+    except (RecalldError, OSError):
+        return False
+
+
+def _index_all(run: Run, work: Sequence[Work]) -> bool:
+    from memory.embedding.cache import EmbeddingCache
+    from memory.index.generation_writer import IndexOwner
+
+    settings = run.settings
+    with ExitStack() as opened:
+        cache = EmbeddingCache.of(settings)
+        if cache is not None:
+            opened.callback(cache.close)
+        owner = opened.enter_context(closing(IndexOwner(settings.home)))
+        providers = (index.choice.provider for index, _ in work)
+        provider = next((provider for provider in providers if provider is not None and provider.account), None)
+        if provider is not None and not (_is_one_request(provider, work, cache) and _is_owned(owner)):
+            return False
+        # After a crash in here, workers take the documents: they count crashes.
+        note_unfinished(settings.home)
+        if not all(_index_agent(index, documents, cache, owner, run.requests) for index, documents in work):
+            return False
+        note_finished(settings.home)
+        return True
+
+
+def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: EmbeddingCache | None) -> bool:
+    """Return True if one request is enough for a provider that is paid, and nothing is to be shared with workers.
+
+    They share the limits a minute. Without a cache they would pay again for what this process leaves.
+    """
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
+    from memory.index.estimate import estimate
+
+    limits, [(index, documents), *more_work] = provider.limits, work
+    is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+    if more_work or cache is None or is_shared:
+        return False
+    files = AgentFiles.of(index.settings, index.agent)
+    cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)
+    return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
+
+
+def _is_owned(owner: IndexOwner) -> bool:
+    """Return True if this process owns the indexes, perhaps after another command that indexes by itself.
+
+    Embeddings that the other command bought are not bought again.
+    """
+    until = time.monotonic() + COMMAND_SECONDS
+    while not (owns := owner.owns()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return owns
+
+
+def _index_agent(
+    index: AgentIndex,
+    documents: Sequence[DocumentKey],
+    cache: EmbeddingCache | None,
+    owner: IndexOwner,
+    requests: CommandRequests,
+) -> bool:
+    """Index documents and fill in their vectors. Return False if something is left."""
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.supply import EmbeddingSupply
+    from memory.index.generation_writer import GenerationWriter
+    from memory.index.indexer import Indexer
+    from memory.index.vector_fill import fill_vectors
+
+    deadline = time.monotonic() + IN_PROCESS_SECONDS
+    settings, agent, choice = index.settings, index.agent, index.choice
+    with ExitStack() as opened:
+        generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
+        supply = EmbeddingSupply(choice, cache, coordinate=requests, home=settings.home)
+        # A model on this machine would only compute in the way of workers.
+        seconds = ANSWER_SECONDS if choice.provider is not None and choice.provider.account else 0.0
+        opened.callback(supply.close, timeout_seconds=seconds)
+        indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
+        done: list[DocumentKey] = []
+        report = indexer.index(
+            documents, lane=Lane.LIVE, on_done=done.extend, out_of_time=lambda: time.monotonic() > deadline
+        )
+        if report.again is not None or report.unfinished or len(set(done)) < len(documents):
+            return False
+        filled = fill_vectors(
+            indexer.target(),
+            supply,
+            agent=agent.id,
+            seconds=max(0.0, deadline - time.monotonic()),
+            stored_vectors=indexer.held_vectors,
+            on_ready=lambda _count, _seconds: None,
+        )
+        return not filled.left

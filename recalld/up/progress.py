@@ -92,12 +92,11 @@ class Progress:
         if not changed:
             return
         behind, lacking = sum(waiting.values()), sum(index.lacking for index in self._indexes)
-        held_up = self._health.vectors_of([index.agent.id for index in self._indexes if index.lacking])
-        for agent, (_, condition) in held_up.items():
-            if condition is not None:
-                # These lines often end in a log, where a provider's words may quote memory. Status has them.
-                reason = printable_name(without_foreign_words(what_happened(condition)))
-                self._line.once(to_type(f"{agent}: {reason}", agent=agent), key=reason)
+        held_up = self._health.held_up([index.agent.id for index in self._indexes if index.lacking])
+        for agent, condition in held_up.items():
+            # These lines often end in a log, where a provider's words may quote memory. Status has them.
+            reason = printable_name(without_foreign_words(what_happened(condition)))
+            self._line.once(to_type(f"{agent}: {reason}", agent=agent), key=reason)
         is_whole = not behind and not any(index.moves for index in self._indexes)
         if is_whole or ((behind or lacking) and self._line.due):
             files = sum(index.counts.files for index in self._indexes)

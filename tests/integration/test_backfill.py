@@ -215,7 +215,7 @@ def test_after_a_refusal_keywords_work_and_the_same_command_goes_on(
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.runs.run._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("recalld.runs.by_workers._PATIENCE_SECONDS", 0.5)
     commands.set("RECALLD_REMOTE__BASE_URL", "http://127.0.0.1:9/v1")
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dramatiq
 import pytest
 
 from schemas.settings import Settings
 from workers.health.health_store import HealthStore
-from workers.queue.connection import BrokerAway, CircuitBreaker, connect
+from workers.queue.connection import BrokerAway, BrokerClient, CircuitBreaker, connect
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -76,3 +77,19 @@ def test_an_answer_closes_the_circuit_and_a_refused_command_leaves_it_closed(
             client.execute_command("NO-SUCH-COMMAND")
         assert refused.value.answered
         assert client.ping()
+
+
+def pipelined(client: BrokerClient) -> None:
+    with client.pipeline() as pipe:
+        pipe.ping()
+        pipe.execute()
+
+
+@pytest.mark.parametrize("request_of", [BrokerClient.ping, pipelined, lambda client: client.pubsub().subscribe("one")])
+def test_commands_pipelines_and_subscriptions_raise_one_error(
+    settings: Settings, request_of: Callable[[BrokerClient], object]
+) -> None:
+    with connect(settings) as client, pytest.raises(BrokerAway) as away:
+        request_of(client)
+    assert (away.value.answered, away.value.refusal) == (False, None)
+    assert isinstance(away.value, dramatiq.ConnectionClosed), "Dramatiq connects again"

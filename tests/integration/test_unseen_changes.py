@@ -14,10 +14,10 @@ from typing import ClassVar
 import pytest
 
 from memory.documents import content, notes, sessions, sources
-from memory.documents.comparison import difference
+from memory.documents.comparison import compare
 from memory.documents.content import OpenTranscript
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import differences
+from memory.index.completion import lacking_documents
 from memory.index.indexer import IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
@@ -71,7 +71,7 @@ class World(indexing.World):
 
     def stale(self) -> list[DocumentKey]:
         """Return the difference on which all comparisons of files and index must agree."""
-        found = differences(self.main)
+        found = lacking_documents(self.main)
         queue, indexes = RecordingQueue(), Indexes(lambda _: self.main.generations.open_reader())
         report = reconcile(self.agent(), self.files, indexes, queue)
         disk = self.disk_state()
@@ -80,7 +80,7 @@ class World(indexing.World):
         return sorted(found)
 
     def disk_state(self, *, watched: bool = False) -> DiskState:
-        found = difference(self.files, self.main.target())
+        found = compare(self.files, self.main.target())
         return found.disk_state(self.files, sync=self.agent().sync, now=time.time(), watched=watched)
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from memory.index.provider import provider_of
 from recalld.invocation import Invocation
+from recalld.runs.by_workers import Wait, progress_text
 from recalld.runs.outcome import Outcome
-from recalld.runs.run import Run, progress_text
+from recalld.runs.run import Run
 from recalld.terminal_text import ProgressLine
 from recalld.up.lifecycle import running_broker
 from recalld.wiring import BrokerSide, open_broker
@@ -59,21 +60,22 @@ class Waiting:
 
     def __init__(self, settings: Settings, side: BrokerSide) -> None:
         self._stop = threading.Event()
-        self.waited = Run(settings, settings.agents, side, self._stop)
+        self.run = Run(settings, settings.agents)
+        self.waited = Wait(self.run, side, self._stop)
         self.waited.line = self.line = Recorded()
         self.side = side
         self.outcomes: list[Outcome] = []
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Waiting:
-        self.waited.marked()
+        self.waited.enqueue([])
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(60)
-        self.waited.close()
+        self.run.__exit__()
 
     def mark(self, *documents: DocumentKey) -> None:
         self.side.queue.mark_changed("main", documents, lane=Lane.LIVE)

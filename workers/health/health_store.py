@@ -12,7 +12,6 @@ from functools import wraps
 from inspect import isfunction
 from typing import Any, TypeVar
 
-import redis
 import structlog
 
 from memory.redaction import redact
@@ -21,7 +20,7 @@ from schemas.ports import FleetNumbers, Pending, PendingReader, Usage, VectorPro
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.rate_limit import Account
-from workers.queue.connection import BrokerAway, broker_facts
+from workers.queue.connection import BrokerAway, BrokerClient, broker_facts
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS, MarkedBefore, PendingSet
@@ -63,16 +62,14 @@ def _while_away(**answers: object) -> Callable[[T], T]:
     return decorate
 
 
-@_while_away(
-    stalled_seconds=0.0, vector_progress=VectorProgress(), vectors_of={}, conditions=(), usage=(), processes=()
-)
+@_while_away(stalled_seconds=0.0, vector_progress=VectorProgress(), held_up={}, conditions=(), usage=(), processes=())
 class HealthStore(PendingReader):
     """`PendingReader` and `ConditionReporter` over the broker.
 
     Without the broker, writes are dropped and reads return None or nothing.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, counters: FleetCounters | None = None) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys, *, counters: FleetCounters | None = None) -> None:
         self._client: Any = client
         self._keys = keys
         self._pending_set = PendingSet(client, keys)
@@ -111,7 +108,8 @@ class HealthStore(PendingReader):
 
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate of new vectors."""
-        return _progress(*self._client.hmget(self._keys.progress(agent), "rate", "at"))
+        rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
+        return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
 
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
         """Record `count` new vectors in the index, after `seconds` of work on them.
@@ -136,14 +134,13 @@ class HealthStore(PendingReader):
                 pipe.zcard(self._keys.since(agent))
             return dict(zip(marked, pipe.execute(), strict=True))
 
-    def vectors_of(self, agents: Sequence[str]) -> dict[str, tuple[VectorProgress, Condition | None]]:
-        """Return the rate of new vectors of each agent, and the condition that holds them up; one round trip."""
+    def held_up(self, agents: Sequence[str]) -> dict[str, Condition]:
+        """Return the condition that holds up the vectors of each agent, of those that have one; one round trip."""
         with self._client.pipeline(transaction=False) as pipe:
             for agent in agents:
-                pipe.hmget(self._keys.progress(agent), "rate", "at")
                 pipe.hvals(self._keys.conditions(agent))
-            replies = pipe.execute()
-        return {agent: (_progress(*replies[2 * at]), _held_up(replies[2 * at + 1])) for at, agent in enumerate(agents)}
+            conditions = {agent: _held_up(bodies) for agent, bodies in zip(agents, pipe.execute(), strict=True)}
+        return {agent: condition for agent, condition in conditions.items() if condition is not None}
 
     def moved(self) -> None:
         """Record that a batch of vectors was finished. `PendingSet.finish` does it for documents."""
@@ -259,10 +256,6 @@ class HealthStore(PendingReader):
         )
 
 
-def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
-    return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
-
-
 def _field(code: ConditionCode, subject: str) -> str:
     """Return the field of a condition in its agent's hash."""
     return f"{code} {redact(subject)}" if subject else code.value
@@ -282,16 +275,10 @@ def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
         return None
 
 
-def _held_up(conditions: Iterable[bytes]) -> Condition | None:
+def _held_up(bodies: Iterable[bytes]) -> Condition | None:
     """Return the condition that holds up the vectors, if any."""
-    return next(
-        (
-            condition
-            for condition in map(_read, conditions)
-            if condition is not None and condition.code in HOLD_UP_VECTORS
-        ),
-        None,
-    )
+    conditions = filter(None, map(_read, bodies))
+    return next((condition for condition in conditions if condition.code in HOLD_UP_VECTORS), None)
 
 
 def _unanswered(state: EndpointStatus, beats: Sequence[Beat], account: str, model: str) -> EndpointStatus:

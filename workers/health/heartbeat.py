@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-import redis
 import structlog
 
 from memory.embedding.coordination import InFlightRequests
@@ -27,7 +26,7 @@ from schemas.ports import Unanswered
 from schemas.settings import Settings
 from schemas.status import OutdatedState, ProcessState
 from schemas.version import recalld_version
-from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, BrokerClient, connect, namespace
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -197,12 +196,12 @@ def _seen(beat: Beat, condition: str) -> ProcessState:
     return state.model_copy(update={"condition": condition, "code": code, **doing, "outdated": outdated})
 
 
-def read_beats(client: redis.Redis, keys: Keys) -> list[Beat]:
+def read_beats(client: BrokerClient, keys: Keys) -> list[Beat]:
     """Return the last heartbeat of every process. Raises BrokerUnavailable."""
     return [beat for beat in _read(client, keys) if not beat.is_old]
 
 
-def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None) -> list[Beat]:
+def forget_dead(client: BrokerClient, keys: Keys, *, role: str | None) -> list[Beat]:
     """Forget dead processes of this machine, of one role or of all, and processes not heard of for an hour.
 
     Returns the forgotten ones. Raises BrokerUnavailable.
@@ -216,7 +215,7 @@ def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None) -> list[Be
     return dead_beats
 
 
-def _read(client: redis.Redis, keys: Keys) -> list[Beat]:
+def _read(client: BrokerClient, keys: Keys) -> list[Beat]:
     with client.pipeline(transaction=True) as pipe:
         replies: Any = pipe
         replies.time()
@@ -235,7 +234,7 @@ def _read(client: redis.Redis, keys: Keys) -> list[Beat]:
     return sorted(beats, key=lambda beat: (beat.state.role, beat.state.host, beat.state.started_at))
 
 
-def _forget(client: redis.Redis, keys: Keys, *names: str) -> None:
+def _forget(client: BrokerClient, keys: Keys, *names: str) -> None:
     if names:
         with client.pipeline(transaction=True) as pipe:
             pipe.hdel(keys.processes, *names)

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import redis
-
 from memory.embedding.rate_limit import REFUSED_SECONDS, SHORTEST_BACKOFF_SECONDS, AccountState
 from schemas.status import EndpointCondition, EndpointStatus
+from workers.queue.connection import BrokerClient
 from workers.queue.names import account_key
 
 #: Seconds after which an unused account is forgotten.
@@ -128,7 +127,7 @@ class Account:
     """
 
     def __init__(
-        self, client: redis.Redis, account: str, model: str, *, clock: Callable[[], float] | None = None
+        self, client: BrokerClient, account: str, model: str, *, clock: Callable[[], float] | None = None
     ) -> None:
         self._script: Any = client.register_script(_SCRIPT)
         self._keys = [account_key(account)]

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import dramatiq
-import redis
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 
 from memory.status.processes import Pulses
 from memory.telemetry import tracing
 from schemas.errors import BrokerUnavailable
+from workers.queue.connection import BrokerClient
 from workers.queue.dramatiq_fixes import ReliableBroker, ReliableConsumer
 from workers.queue.names import QUEUES, TRACEPARENT, Keys
 
@@ -111,7 +111,7 @@ class DoorbellBroker(ReliableBroker):
         return f"{self.namespace}:{queue}.bell"
 
 
-def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
+def make_broker(client: BrokerClient, keys: Keys) -> DoorbellBroker:
     """Return a broker with every queue declared, without actors and without a policy for failures."""
     broker = DoorbellBroker(
         client=client,

@@ -80,7 +80,7 @@ class CircuitBreaker(Retry):
 
 def connect(
     settings: Settings, *, answer_seconds: float = PATIENT_SECONDS, circuit: CircuitBreaker | None = None
-) -> redis.Redis:
+) -> BrokerClient:
     """Return a client of the configured server, else of the private one. Does not connect yet.
 
     The client retries a broken connection at once, and a second time with a long `answer_seconds`. Then it raises
@@ -89,7 +89,7 @@ def connect(
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
     try:
-        client = BrokerClient.from_url(
+        client: BrokerClient = BrokerClient.from_url(  # type: ignore[assignment] # redis-py names its own class
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
@@ -248,7 +248,7 @@ def _refusal(error: redis.RedisError) -> str | None:
     return None
 
 
-def broker_facts(client: redis.Redis) -> BrokerState:
+def broker_facts(client: BrokerClient) -> BrokerState:
     """Ask the server for its version, persistence and limits. Raises BrokerAway."""
     server: Any = client
     info = {

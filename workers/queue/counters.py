@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
-import redis
 import structlog
 
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Scope
 from schemas.ports import Count, SpooledUsage, Usage, UsageRecorder
+from workers.queue.connection import BrokerClient
 from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ def field_of(metric: Metric, *labels: str) -> str:
 class FleetCounters(UsageRecorder):
     """Counters of this process, added to the broker's by `flush`. Thread-safe; `flush` never raises."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
         self._lock = threading.Lock()

@@ -12,14 +12,13 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-import redis
-
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import message
+from workers.queue.connection import BrokerClient
 from workers.queue.counters import field_of
 from workers.queue.dramatiq_fixes import DELAYED_AT
 from workers.queue.names import (
@@ -68,7 +67,7 @@ class BrokerJobQueue:
     documents: the other threads are free for other agents.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
         self.pending_set = PendingSet(client, keys)
@@ -239,7 +238,7 @@ class BrokerJobQueue:
 class EventQueue:
     """`schemas.ports.EventInbox` as a list in the broker."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self._client: Any = client
         self._key = keys.inbox
 
@@ -320,7 +319,7 @@ class QueuedJob:
         return _WORK.get((self.actor, *self.arguments[1:]), self.actor)
 
 
-def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
+def queued_jobs(client: BrokerClient, keys: Keys) -> Sequence[QueuedJob]:
     """Return every message, sorted by agent and work.
 
     Raises:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import redis
-
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Pending
+from workers.queue.connection import BrokerClient
 from workers.queue.names import Keys
 from workers.queue.quarantine import ALONE_FROM, ALONE_SECONDS, Quarantine
 
@@ -140,7 +139,7 @@ class Post:
 class PendingSet:
     """Marks of all agents in one namespace. Raises BrokerUnavailable."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self._client: Any = client  # the client's own types mix its asynchronous twin in
         self._keys = keys
         self._script = client.register_script(_STEPS)

@@ -11,9 +11,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-import redis
-
 from schemas.documents import DocumentKey
+from workers.queue.connection import BrokerClient
 from workers.queue.names import Keys
 
 #: Crashes from which on a document or text is tried alone. A machine that is switched off twice does not reach them.
@@ -40,7 +39,7 @@ class Verdict(Enum):
 class Quarantine:
     """Crashes of documents and texts in one namespace. Raises BrokerUnavailable."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
         self._end_trial = client.register_script(

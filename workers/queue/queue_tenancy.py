@@ -11,11 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import redis
-
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.settings import Settings
-from workers.queue.connection import made_once, namespace
+from workers.queue.connection import BrokerClient, made_once, namespace
 from workers.queue.names import Keys
 
 #: Seconds without a renewal after which the lock of a home is free.
@@ -40,7 +38,7 @@ class QueueTenancy:
     So the lock holds the home's id and the inode of its folder.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys, settings: Settings) -> None:
+    def __init__(self, client: BrokerClient, keys: Keys, settings: Settings) -> None:
         self._client: Any = client
         self._hold = client.register_script(_HOLD)
         self._key = keys.home

@@ -15,8 +15,8 @@ from memory.store.sqlite.reader import StoreReader
 from producers.reconciler import (
     COMPARISON_RETRY_SECONDS,
     LIVE_DOCUMENTS,
+    AgentComparison,
     Indexes,
-    ReconcileReport,
     ReconcileSchedule,
     forget_missing_folders,
     reconcile,
@@ -57,7 +57,7 @@ class Bench:
             raise error
         return as_reader(index)
 
-    def reconcile(self) -> ReconcileReport:
+    def reconcile(self) -> AgentComparison:
         indexes = Indexes(
             indexed=lambda _: self.opened("indexed", self.index),
             answering=lambda _: self.opened("answering", self.answering),
@@ -170,7 +170,7 @@ def test_a_workspace_that_became_an_empty_mount_point_loses_no_note(
     (bench.workspace / "lost+found").rmdir()
     bench.workspace.rmdir()
     disk.rename(bench.workspace)
-    assert (bench.reconcile().problems, bench.reconcile().marked) == ((), 0)
+    assert (bench.reconcile().problems, bench.reconcile().documents) == ((), [])
 
 
 def use_extra(bench: Bench, folder: Path) -> None:
@@ -191,7 +191,7 @@ def folder(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Path
         (path / f"{number}.md").write_text("text")
     (path / "below" / "deep.md").write_text("text")
     bench.remember()
-    assert bench.reconcile().marked == 0
+    assert bench.reconcile().documents == []
     return path
 
 
@@ -205,9 +205,9 @@ def test_notes_of_a_folder_that_is_gone_or_an_empty_mount_stay_for_a_day(
     [problem] = bench.reconcile().problems
     assert (problem.code, problem.subject) == (ConditionCode.FOLDER_EMPTIED, str(folder))
     assert problem.params["notes"] == 4
-    assert bench.reconcile().marked == 0
+    assert bench.reconcile().documents == []
     make_earlier(bench, KEPT_SECONDS - 60)
-    assert bench.reconcile().marked == 0
+    assert bench.reconcile().documents == []
     make_earlier(bench, 61)
     report = bench.reconcile()
     assert (report.vanished, ConditionCode.FOLDER_EMPTIED in [one.code for one in report.problems]) == (4, False)
@@ -301,7 +301,7 @@ def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
     bench.remember()
     folder.rename(folder.parent / "aside")
     report = bench.reconcile()
-    assert report.marked == 0
+    assert report.documents == []
     assert len(report.problems) == 1
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import difference
+from memory.documents.comparison import compare
 from memory.documents.content import DocumentGone, OpenTranscript, SourceText
 from memory.documents.imports import ImportedFolder
 from memory.documents.roots import Root
@@ -79,7 +79,7 @@ def test_documents_without_files_are_scanned_read_and_forgotten(tmp_path: Path) 
     database = Database({"7": "said in the database"})
     files.sources = (database, *files.sources)
     key = DocumentKey(SESSIONS_SOURCE, "database:7")
-    assert files.scan().documents[key] == files.stat(key) == difference(files, None).scan.documents[key]
+    assert files.scan().documents[key] == files.stat(key) == compare(files, None).scan.documents[key]
     assert files.read(key).text == "said in the database"
     database.texts.clear()
     assert files.stat(key) is None

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.index.completion import differences
+from memory.index.completion import lacking_documents
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import FillReport, fill_vectors
 from schemas.documents import DocumentKey, Lane
@@ -46,7 +46,7 @@ def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(
     assert index(indexer, key)[0].unchanged == 1
     known = store.file(key)
     assert known is not None
-    assert (known.stat.mtime_ns, provider.inputs, differences(indexer)) == (1_000_000_000, 1, [])
+    assert (known.stat.mtime_ns, provider.inputs, lacking_documents(indexer)) == (1_000_000_000, 1, [])
 
     def read(_key: DocumentKey) -> None:
         raise AssertionError("it was read")

@@ -43,7 +43,7 @@ def test_a_lease_while_others_rest_has_an_open_reader():
         steps = random.Random(seed)
         for _ in range(400):
             place = steps.randrange(len(shared))
-            with shared[place].lease() if steps.random() < 0.8 else shared[place].visit() as reader:
+            with shared[place].lease(passing=steps.random() > 0.8) as reader:
                 if reader not in openings[place].inside:
                     wrong.append(place)
 
@@ -69,7 +69,7 @@ def test_readers_of_replaced_generations_close_after_their_last_user():
         with shared[1].lease():
             pass
         openings[0].name = "next"
-        open_indexes.let_go()
+        open_indexes.forget_replaced()
         assert [len(one.inside) for one in openings] == [1, 1], "a search goes on with its reader"
     assert [len(one.inside) for one in openings] == [0, 1]
     with shared[0].lease() as reader:

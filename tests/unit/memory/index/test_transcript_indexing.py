@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory.embedding.providers.stub import StubProvider
 from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
-from memory.index.completion import complete_generation, differences, missing_transcripts
+from memory.index.completion import complete_generation, lacking_documents, missing_transcripts
 from memory.index.indexer import Indexer, IndexReport
 from memory.store.writer import DocumentChange, WriteOutcome
 from schemas.documents import DocumentKey, Lane
@@ -189,7 +189,7 @@ def test_a_transcript_that_was_written_anew_keeps_the_chunks_that_are_still_ther
     assert content(world.main, key) == content(world.fresh(key), key)
     after = dict(zip(texts(world.main, key), ids(world.main, key), strict=True))
     assert all(before[text] == after[text] for text in before.keys() & after.keys())
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
 
 
 def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_otherwise(world: World) -> None:
@@ -197,9 +197,9 @@ def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_otherwis
     (world.sessions / "a.jsonl").unlink()
     index(world.main, key)
     assert world.finds("zebra")
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
     forgetful = world.indexer(sync={"sessions": {"forget_deleted": True}})
-    assert differences(forgetful) == [key]
+    assert lacking_documents(forgetful) == [key]
     index(forgetful, key)
     assert not world.finds("zebra")
 
@@ -239,12 +239,12 @@ def test_a_session_outlives_its_archive_unless_that_is_whole(world: World, name:
         for order in (keys, keys[::-1]):
             index(world.main, *order)
     assert set(before) <= {text for one in keys for text in texts(world.main, one)}
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
     world.write(whole, name)
     index(world.main, *keys)
     assert texts(world.main, archive) == before
     assert archive == key or world.main.target().file(key) is None
-    assert (differences(world.main), world.main.target().dead_letters(), world.newly_paid()) == ([], [], 0)
+    assert (lacking_documents(world.main), world.main.target().dead_letters(), world.newly_paid()) == ([], [], 0)
 
 
 def test_a_transcript_that_got_the_inode_of_another_one_keeps_off_its_memory(world: World) -> None:
@@ -274,11 +274,11 @@ def test_a_transcript_that_moved_is_followed(world: World, by: str) -> None:
         (world.sessions / f"{name}{end}").write_bytes(data)
         path.unlink()
     moved = DocumentKey("sessions", f"sessions/{name}")
-    assert differences(world.main) == [moved]
+    assert lacking_documents(world.main) == [moved]
     index(world.main, key, moved)
     assert world.main.target().file(key) is None
     assert ids(world.main, moved)[: len(before) - 1] == before[:-1]
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
 
 
 def test_a_copy_of_a_transcript_is_one_of_its_own(world: World) -> None:
@@ -287,7 +287,7 @@ def test_a_copy_of_a_transcript_is_one_of_its_own(world: World) -> None:
     copy = DocumentKey("sessions", "sessions/b.jsonl")
     index(world.main, copy, key)
     assert content(world.main, copy) == content(world.main, key) != []
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
 
 
 def test_a_transcript_whose_folder_is_not_mounted_has_not_moved(world: World) -> None:
@@ -313,7 +313,7 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     (world.sessions / "gone.jsonl").unlink()
     begin_rebuild(world.main)
     index(world.main, there)
-    assert differences(world.main) == []
+    assert lacking_documents(world.main) == []
     assert complete_generation(world.main)
     assert texts(world.main, gone) == before
     after = [world.main.target().times_of([number]) for number in ids(world.main, gone)]
@@ -330,7 +330,7 @@ def test_a_rebuild_does_not_take_over_a_vanished_session_that_its_archive_holds(
     index(world.main, archive)
     assert complete_generation(world.main)
     assert (world.main.target().file(key), texts(world.main, archive)) == (None, before)
-    assert (differences(world.main), world.provider.inputs) == ([], paid)
+    assert (lacking_documents(world.main), world.provider.inputs) == ([], paid)
 
 
 def test_a_rebuild_lists_no_folder_for_each_transcript_that_it_lacks(
@@ -357,7 +357,7 @@ def test_a_rebuild_does_not_take_over_what_the_settings_leave_out_by_then(world:
     indexer = world.indexer(exclude=["out.jsonl"])
     begin_rebuild(indexer)
     index(indexer, kept)
-    assert differences(indexer) == []
+    assert lacking_documents(indexer) == []
     assert complete_generation(indexer)
     assert [file.key for file in indexer.target().files()] == [kept]
 

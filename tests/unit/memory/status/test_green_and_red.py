@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import difference
+from memory.documents.comparison import compare
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
 from memory.status.agent import agent_status
@@ -94,7 +94,7 @@ SYNC = Sync(watch_debounce_ms=1000)
 def seen(agent: AgentSettings, *, seconds_later: float, held_back: bool = True) -> tuple[int, int, int, int]:
     files = AgentFiles(agent)
     now = time.time() + seconds_later
-    return differing(difference(files, None).disk_state(files, sync=SYNC, now=now, watched=True, held_back=held_back))
+    return differing(compare(files, None).disk_state(files, sync=SYNC, now=now, watched=True, held_back=held_back))
 
 
 def test_a_note_missing_for_long_is_no_longer_excused_while_others_are_typed(workspace: Path):

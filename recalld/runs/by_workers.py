@@ -1,0 +1,399 @@
+"""Wait of a run for workers: they index its queued documents while it shows the progress.
+
+Beside a busy `recalld up` the queue is never empty. A run waits for the documents that were marked before it began.
+It then waits for the vectors of the chunks that existed at that time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import click
+
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
+from memory.embedding.batch_jobs.ledger_reader import ledger_path
+from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
+from producers.reconciler import AgentComparison
+from recalld.invocation import to_type
+from recalld.runs.estimate import Spending
+from recalld.runs.outcome import AgentIndex, Outcome, Report
+from recalld.runs.run import Run
+from recalld.terminal_text import ProgressLine, printable_name
+from recalld.up.lifecycle import running_broker, stop_event
+from recalld.up.lock import daemon_pid
+from recalld.wiring import BrokerSide, open_broker
+from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
+from schemas.documents import DocumentKey
+from schemas.errors import UserError
+from schemas.settings import Settings
+from schemas.status import EndpointCondition, EndpointStatus, IndexCounts
+from workers.queue.queue_tenancy import QueueTenancy
+from workers.run import run_workers
+
+#: Seconds between two looks at the queue.
+_LOOK_SECONDS = 0.1
+
+#: Seconds that a command waits for a passing failure of the provider to end.
+_PATIENCE_SECONDS = 30.0
+
+#: Seconds after which a command believes workers that report that they cannot work.
+_UNABLE_SECONDS = 5.0
+
+#: Seconds of a provider's cool-down that a command waits for.
+_LONGEST_COOL_DOWN_SECONDS = 300.0
+
+#: Conditions of workers that index nothing.
+_UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
+
+
+def progress_text(
+    counts: IndexCounts,
+    start: IndexCounts,
+    *,
+    documents: int,
+    of_documents: int,
+    seconds: float,
+    expected: int = 0,
+    failed: int = 0,
+) -> str:
+    """Return the figures of a run that began so many seconds ago.
+
+    `counts` of the indexes are those of now and at the `start`. `expected` chunks are estimated to come, or wait for a
+    vector.
+    """
+    chunks = max(0, counts.chunks - start.chunks + start.vectors_pending)
+    expected, finished = max(expected, chunks), max(0, chunks - counts.vectors_pending)
+    remaining_seconds = (expected - finished) * seconds / max(finished, 1)
+    parts = [
+        f"documents {documents:,}/{of_documents:,}",
+        f"chunks {chunks:,}/{expected:,}",
+        f"{counts.vectors_pending:,} wait for vectors (keywords work)" if counts.vectors_pending else "",
+        f"{failed:,} failed" if failed else "",
+        f"about {duration(max(1.0, remaining_seconds))} left" if 0 < finished < expected else "",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+@contextmanager
+def waiting(run: Run, *, expected: int) -> Iterator[Wait]:
+    """Begin a wait, with a broker for its duration unless one answers already.
+
+    Raises:
+        UserError: workers of another home take from the queue.
+    """
+    stop = stop_event(supervised=False)
+    with running_broker(run.settings), open_broker(run.settings) as broker:
+        # What workers of another home take from the queue would be missing here.
+        QueueTenancy(broker.client, broker.keys, run.settings).take()
+        yield Wait(run, broker, stop, expected=expected)
+
+
+class Wait:
+    """Wait of one run. `stop` is set by Ctrl-C. `expected` chunks are estimated to come."""
+
+    def __init__(self, run: Run, broker: BrokerSide, stop: threading.Event, *, expected: int = 0) -> None:
+        self.line = ProgressLine(partial(click.echo, err=True), terminal=sys.stderr.isatty())
+        self._run = run
+        self._broker = broker
+        self._stop = stop
+        self._expected = expected
+        self._spending = Spending(broker.health, [index.agent for index in run.indexes])
+        self._agents = [_AgentWait(index, broker) for index in run.indexes]
+        self._start = _sum([index.counts() for index in run.indexes])
+        for sentence in filter(None, (index.other_format for index in run.indexes)):
+            self.line.once(f"recalld: {to_type(printable_name(sentence))}", key=sentence)
+        self._most_documents = 0
+        self._began_at = self._moved_at = time.monotonic()
+        self._state: object = None
+
+    def enqueue(self, comparisons: Sequence[AgentComparison]) -> None:
+        """Enqueue the differences, and wait for all documents that are queued by now."""
+        for comparison in comparisons:
+            comparison.enqueue(self._broker.queue)
+        for agent in self._agents:
+            agent.marked_at = time.time()
+
+    def finish(self) -> Report:
+        """Wait until all is done, with workers where work is left.
+
+        They ask no provider before the failures that this process met are over.
+
+        Raises:
+            UserError: the workers are gone, or refused.
+        """
+        for agent in self._agents:
+            agent.ask_again()
+        for failure in self._run.requests.failures:
+            self._broker.health.take_step(*failure)
+        self._look()
+        if all(agent.is_done for agent in self._agents):
+            outcomes = self._outcomes()
+        else:
+            with _workers(self._run.settings) as works:
+                outcomes = self.until_done(works=works)
+        # Workers that end write down what they used.
+        outcomes = [replace(outcome, spent=self._spending.of(outcome.agent)) for outcome in outcomes]
+        interrupted = self._stop.is_set()
+        detached = interrupted and daemon_pid(self._run.settings.home) is not None
+        return self._run.report(outcomes, interrupted=interrupted, detached=detached)
+
+    def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
+        """Wait, show progress on standard error, and return the outcomes.
+
+        `works` returns False when no workers are left.
+
+        Raises:
+            UserError: the workers are gone.
+        """
+        still_since: float | None = None
+        while still_since is None and not self._stop.wait(_LOOK_SECONDS):
+            if not works():
+                self.line.end()
+                raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
+            self._look()
+            # `recalld status` shows a condition for as long as it lasts.
+            for condition in (condition for agent in self._agents for condition in agent.conditions):
+                text = to_type(printable_name(text_of(condition)))
+                self.line.once(f"recalld: {part_of(condition)}: {text}", key=text)
+            if self.line.due:
+                self._show()
+            if all(agent.unable or agent.is_done for agent in self._agents):
+                break
+            still_since = self._still_since()
+        self.line.end()
+        return self._outcomes(still_since)
+
+    def _outcomes(self, still_since: float | None = None) -> list[Outcome]:
+        return [agent.final_outcome(still_since) for agent in self._agents]
+
+    def _look(self) -> None:
+        for agent in self._agents:
+            agent.look()
+        self._most_documents = max(self._most_documents, sum(agent.documents for agent in self._agents))
+
+    def _show(self) -> None:
+        """Draw the progress and the work to come, unless there is none."""
+        waiting = [agent.waits_for for agent in self._agents if agent.waits_for]
+        more = f" and {counted(len(waiting) - 1, 'more agent')}" if len(waiting) > 1 else ""
+        counts, of_documents = _sum([agent.counts for agent in self._agents]), self._most_documents
+        if not (of_documents or counts.vectors_pending or waiting):
+            return
+        documents = of_documents - sum(agent.documents for agent in self._agents)
+        figures = progress_text(
+            counts,
+            self._start,
+            documents=documents,
+            of_documents=of_documents,
+            seconds=time.monotonic() - self._began_at,
+            expected=self._expected,
+            failed=sum(len(index.failed()) for index in self._run.indexes),
+        )
+        jobs = [job for agent in self._agents for job in agent.jobs]
+        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
+        in_jobs = f"{counted(len(jobs), 'batch job')} {done:,}/{texts:,}" if jobs else ""
+        waits = f"waits for {waiting[0]}{more}" if waiting else ""
+        of_vectors = counts.vectors_ready + counts.vectors_pending
+        share = (documents + counts.vectors_ready) / max(of_documents + of_vectors, 1)
+        self.line.draw("  ".join(filter(None, (figures, in_jobs, waits))), share=share)
+
+    def _still_since(self) -> float | None:
+        """Return the Unix time since which nothing gets on, when that is too long; None while something may come.
+
+        A batch job may take a day.
+        """
+        state = [(agent.documents, agent.oldest_chunk, agent.building) for agent in self._agents]
+        if any(agent.jobs for agent in self._agents) or state != self._state:
+            self._state, self._moved_at = state, time.monotonic()
+        limit = self._run.settings.workers.stalled_after_seconds
+        endpoints = [agent.endpoint for agent in self._agents if agent.endpoint is not None]
+        if any(endpoint.condition is EndpointCondition.COOLING_DOWN for endpoint in endpoints):
+            limit = max(limit, _LONGEST_COOL_DOWN_SECONDS)
+        still = time.monotonic() - self._moved_at
+        return time.time() - still if still >= limit else None
+
+
+class _AgentWait:
+    """Wait for one agent: the state of its queue, index and provider at the last look.
+
+    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
+    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
+    the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
+    missing vectors to them.
+    """
+
+    documents: int
+    oldest_chunk: int | None
+    building: str | None
+    counts: IndexCounts
+    endpoint: EndpointStatus | None
+    conditions: Sequence[Condition]
+    unable: Condition | None
+    stopped: Condition | None
+    jobs: Sequence[BatchJob]
+    in_jobs: bool
+
+    def __init__(self, index: AgentIndex, broker: BrokerSide) -> None:
+        self._index = index
+        self._agent = index.agent
+        self._broker = broker
+        self._began_at = self.marked_at = time.time()
+        # Generation, and its last chunk when the command's documents were indexed.
+        self._last_chunk: tuple[str | None, int] = ("", 0)
+
+    def look(self) -> None:
+        """Take in the present state."""
+        # Before the index is counted: a document loses its mark after its commit.
+        self.documents = self._documents()
+        self.counts, health, provider = self._index.counts(), self._broker.health, self._index.choice.provider
+        self.endpoint = health.endpoint(provider.account, provider.model) if provider is not None else None
+        self.oldest_chunk = self._oldest_chunk() if self.counts.vectors_pending else None
+        self.building = self._index.generations.next()
+        # Conditions of an earlier run may be over.
+        self.conditions = health.conditions(self._agent.id, reported_since=self._began_at)
+        unable = (condition for condition in self.conditions if condition.code in _UNABLE)
+        self.unable = next((condition for condition in unable if self._lasted(condition) > _UNABLE_SECONDS), None)
+        self.stopped = next(filter(self._holds_up, self.conditions), None)
+        jobs = batch_jobs_of(self._index.settings.home) if self._agent.remote.batch.enabled else []
+        self.jobs = [job for job in jobs if job.open and job.agent == self._agent.id]
+        self.in_jobs = self._is_left_to_jobs()
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if no documents, and neither vectors nor a generation are to come."""
+        is_whole = self.building is None and self.oldest_chunk is None
+        return not self.documents and (is_whole or self.stopped is not None or self.in_jobs)
+
+    @property
+    def waits_for(self) -> str:
+        """Return the work to come: "28 documents", "3 vectors of openai"; "" without any."""
+        if self.documents:
+            return counted(self.documents, "document")
+        if self.oldest_chunk is not None:
+            return f"{counted(self.counts.vectors_pending, 'vector')} of {self._index.choice.name}"
+        return "the new index to be whole" if self.building is not None else ""
+
+    def ask_again(self) -> None:
+        """Ask the provider now for all missing vectors; end its cool-down of an earlier run."""
+        provider = self._index.choice.provider
+        if provider is not None and provider.account:
+            self._broker.health.take_step(provider.account, provider.model, "forget")
+        if self._index.counts().vectors_pending:
+            self._broker.queue.request_vectors_now(self._agent.id)
+
+    def final_outcome(self, still_since: float | None) -> Outcome:
+        """Return the present state. Nothing got on since the Unix time `still_since`; None if the wait is over."""
+        self.look()
+        lack = self.unable or self._index.lack(self.counts)
+        reason = what_happened(self.stopped) if self.stopped is not None else self._index.choice.error
+        params: dict[str, Param]
+        if lack is None and self.counts.vectors_pending and reason is not None:
+            params = {"chunks": self.counts.vectors_pending, "reason": reason}
+            lack = Condition(ConditionCode.VECTORS_WAIT, self._agent.id, params=params)
+        elif lack is None and still_since is not None and self.waits_for:
+            params = {"what": self.waits_for, "minutes": max(1, round((time.time() - still_since) / 60))}
+            lack = Condition(ConditionCode.INDEXING_STILL, self._agent.id, since=still_since, params=params)
+        return self._index.outcome(condition=lack, in_jobs=self.in_jobs)
+
+    def _documents(self) -> int:
+        """Return how many documents wait that were marked before the command began, or by it."""
+        marked = self._broker.health.marked_before(self._agent.id, self.marked_at)
+        if marked is None:
+            return 1  # the broker is away for a moment: not all is done
+        if marked.count > len(marked.some):
+            return marked.count
+        return sum(not self._was_indexed(key) for key in marked.some)
+
+    def _was_indexed(self, key: DocumentKey) -> bool:
+        """Return True if a waiting document was indexed since: it changes faster than workers index it."""
+        reader = self._index.reader()
+        file = reader.file(key) if reader is not None else None
+        return file is not None and file.stat.mtime_ns / 1e9 > self.marked_at
+
+    def _oldest_chunk(self) -> int | None:
+        """Return the first chunk without a vector, of those that the command waits for; None without any."""
+        reader = self._index.reader()
+        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
+        if oldest is None or self.documents or reader is None:
+            return oldest  # the command's last chunk is known when its documents are indexed
+        if self._last_chunk[0] != self._index.name:
+            self._last_chunk = (self._index.name, max(reader.pending_hashes(), default=0))
+        return oldest if oldest <= self._last_chunk[1] else None
+
+    def _is_left_to_jobs(self) -> bool:
+        """Return True if every chunk without a vector is in a job that was polled since the command began.
+
+        Always False where the settings make the command wait for jobs.
+        """
+        reader, provider = self._index.reader(), self._index.choice.provider
+        if self._agent.remote.batch.wait or provider is None or reader is None:
+            return False
+        mine = [job for job in self.jobs if job.identity == provider.identity]
+        if not mine or any(
+            job.stage is not Stage.RUNNING or max(job.looked_at, job.made_at) < self._began_at for job in mine
+        ):
+            return False
+        with BatchLedger(ledger_path(self._index.settings.home)) as ledger:
+            return ledger.hashes(provider.identity).issuperset(reader.pending_hashes().values())
+
+    def _holds_up(self, condition: Condition) -> bool:
+        """Return True if no vectors come soon because of the condition."""
+        endpoint, patience = self.endpoint, _PATIENCE_SECONDS
+        if condition.code not in OF_PROVIDER:
+            patience = _UNABLE_SECONDS
+        elif endpoint is not None and endpoint.until is not None:
+            left = endpoint.until - time.time()
+            if endpoint.condition is EndpointCondition.STOPPED or left > _LONGEST_COOL_DOWN_SECONDS:
+                patience = 0.0
+            elif endpoint.condition is EndpointCondition.COOLING_DOWN:
+                patience = float("inf")
+        return condition.code in HOLD_UP_VECTORS and self._lasted(condition) >= patience
+
+    def _lasted(self, condition: Condition) -> float:
+        """Return the seconds since a condition began, or since the command did."""
+        return time.time() - max(condition.since or 0.0, self._began_at)
+
+
+def _sum(indexes: Sequence[IndexCounts]) -> IndexCounts:
+    return IndexCounts(
+        chunks=sum(counts.chunks for counts in indexes),
+        vectors_ready=sum(counts.vectors_ready for counts in indexes),
+        vectors_pending=sum(counts.vectors_pending for counts in indexes),
+    )
+
+
+@contextmanager
+def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
+    """Run workers in this process during the block, unless a daemon of this home has some.
+
+    Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
+    """
+    if daemon_pid(settings.home) is not None:
+        yield lambda: daemon_pid(settings.home) is not None
+        return
+    stop = threading.Event()
+    refused: list[UserError] = []
+
+    def work() -> None:
+        try:
+            run_workers(settings, stop, role="index")
+        except UserError as error:
+            refused.append(error)
+
+    def works() -> bool:
+        if refused:
+            raise refused[0]
+        return thread.is_alive()
+
+    thread = threading.Thread(target=work, name="workers")
+    thread.start()
+    try:
+        yield works
+    finally:
+        stop.set()
+        thread.join()
