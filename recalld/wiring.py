@@ -118,11 +118,6 @@ class CommandRequests(UsageRecorder):
         return [shares[agent] for shares in self._spent if agent in shares]
 
 
-def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
-    """Return the agent's generations, for reading."""
-    return Generations.of(settings, agent.id)
-
-
 @contextmanager
 def closed(reader: StoreReader | None) -> Iterator[StoreReader | None]:
     """Close a reader, if there is one, at the end of the block."""
@@ -142,9 +137,9 @@ def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = 
 def indexes_of(settings: Settings) -> Indexes:
     """Return the functions by which `reconcile` opens the indexes of agents."""
     return Indexes(
-        indexed=lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest),
-        answering=lambda agent: generations_of(settings, agent).open_reader(),
-        building=lambda agent: generations_of(settings, agent).next() is not None,
+        indexed=lambda agent: Generations.of(settings, agent.id).target_reader(fingerprint_of(settings, agent).digest),
+        answering=lambda agent: Generations.of(settings, agent.id).open_reader(),
+        building=lambda agent: Generations.of(settings, agent.id).next() is not None,
     )
 
 

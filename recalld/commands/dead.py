@@ -16,6 +16,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import NOTED, file_state, left_out, noted
 from memory.documents.roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
 from memory.status.condition_texts import counted, duration
 from memory.status.index import dead_letter
 from memory.store.dead_letters import EMBEDDING_REFUSED
@@ -28,7 +29,7 @@ from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_json, printable_name, typed_name
 from recalld.up.lock import daemon_pid
-from recalld.wiring import BrokerSide, closed, generations_of, open_broker
+from recalld.wiring import BrokerSide, closed, open_broker
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
 from schemas.ports import Event
@@ -325,7 +326,7 @@ def _failure(
 @contextmanager
 def _readers(settings: Settings, agent: AgentSettings) -> Iterator[list[StoreReader]]:
     """Open the agent's generations, the one under construction first."""
-    generations = generations_of(settings, agent)
+    generations = Generations.of(settings, agent.id)
     names = [name for name in (generations.next(), generations.current()) if name is not None]
     with ExitStack() as opened:
         readers = [opened.enter_context(closed(generations.open_named(name))) for name in names]

@@ -20,6 +20,7 @@ from memory.documents.roots import COMPRESSED, document_name, is_transcript_name
 from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.index.estimate import Estimate
+from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
@@ -31,7 +32,7 @@ from recalld.runs.run import Run
 from recalld.runs.status import size
 from recalld.terminal_text import ProgressLine, fields, printable_json, printable_name
 from recalld.up.lock import daemon_pid
-from recalld.wiring import closed, fingerprint_of, generations_of
+from recalld.wiring import closed, fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient, UserError
@@ -113,7 +114,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
     with closed(
-        generations_of(settings, plan.agent).target_reader(fingerprint_of(settings, plan.agent).digest)
+        Generations.of(settings, plan.agent.id).target_reader(fingerprint_of(settings, plan.agent).digest)
     ) as reader:
         keys = {file.key for file in reader.files()} if reader is not None else set()
     left = [key for key in plan.transcripts if key not in keys and key not in failed]
@@ -347,7 +348,7 @@ def _missing(
     settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
 ) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
     """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
-    generations = generations_of(settings, agent)
+    generations = Generations.of(settings, agent.id)
     with closed(generations.target_reader(fingerprint_of(settings, agent).digest)) as target:
         if target is not None:
             indexed_stats = {file.key: file.stat for file in target.files()}

@@ -16,7 +16,7 @@ from functools import partial
 
 import click
 
-from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
 from memory.status.condition_texts import counted, duration, part_of, text_of, what_happened
 from producers.reconciler import AgentComparison
@@ -32,7 +32,7 @@ from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, Conditio
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.settings import Settings
-from schemas.status import EndpointCondition, EndpointStatus, IndexCounts
+from schemas.status import EndpointCondition, IndexCounts
 from workers.queue.queue_tenancy import QueueTenancy
 from workers.run import run_workers
 
@@ -80,18 +80,19 @@ def progress_text(
     return "  ".join(filter(None, parts))
 
 
-@contextmanager
-def waiting(run: Run, *, expected: int) -> Iterator[Wait]:
-    """Begin a wait, with a broker for its duration unless one answers already.
+def index_by_workers(run: Run, compared: Callable[[], Sequence[AgentComparison]], *, expected: int) -> Report:
+    """Enqueue the differences, once workers may work, and wait; with a broker meanwhile unless one answers already.
 
     Raises:
-        UserError: workers of another home take from the queue.
+        UserError: the workers are gone or refused, or workers of another home take from the queue.
     """
     stop = stop_event(supervised=False)
     with running_broker(run.settings), open_broker(run.settings) as broker:
         # What workers of another home take from the queue would be missing here.
         QueueTenancy(broker.client, broker.keys, run.settings).take()
-        yield Wait(run, broker, stop, expected=expected)
+        wait = Wait(run, broker, stop, expected=expected)
+        wait.enqueue(compared())
+        return wait.finish()
 
 
 class Wait:
@@ -226,17 +227,6 @@ class _AgentWait:
     the reason why the provider gives no vectors soon. `jobs` are open batch jobs; `in_jobs`: the command leaves all
     missing vectors to them.
     """
-
-    documents: int
-    oldest_chunk: int | None
-    building: str | None
-    counts: IndexCounts
-    endpoint: EndpointStatus | None
-    conditions: Sequence[Condition]
-    unable: Condition | None
-    stopped: Condition | None
-    jobs: Sequence[BatchJob]
-    in_jobs: bool
 
     def __init__(self, index: AgentIndex, broker: BrokerSide) -> None:
         self._index = index

@@ -119,16 +119,10 @@ class Run:
         return self.by_workers(begin)
 
     def by_workers(self, compared: Callable[[], Sequence[AgentComparison]], *, expected: int = 0) -> Report:
-        """Enqueue the differences, once workers may work, and wait. `expected` chunks are estimated to come.
+        """Enqueue the differences and wait; see `index_by_workers`. `expected` chunks are estimated to come."""
+        from recalld.runs.by_workers import index_by_workers  # a run in this process does not wait for these modules
 
-        Raises:
-            UserError: the workers are gone or refused, or workers of another home take from the queue.
-        """
-        from recalld.runs.by_workers import waiting  # a run in this process does not wait for these modules
-
-        with waiting(self, expected=expected) as wait:
-            wait.enqueue(compared())
-            return wait.finish()
+        return index_by_workers(self, compared, expected=expected)
 
     def report(self, outcomes: Sequence[Outcome], *, interrupted: bool = False, detached: bool = False) -> Report:
         """Return the report of the outcomes, one an agent, with the cost of this process's own requests."""

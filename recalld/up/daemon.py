@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
 from memory.http.server import listen
+from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.processes import Pulses, known_processes, process_conditions
@@ -26,7 +27,7 @@ from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
 from recalld.up.sd_notify import announce_ready, watchdog
 from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, module_command, stop_all
-from recalld.wiring import BrokerSide, closed, generations_of, open_broker
+from recalld.wiring import BrokerSide, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.version import recalld_version
@@ -64,7 +65,7 @@ def run_daemon(invocation: Invocation) -> int:
         invocation.remember()
         for agent in settings.agents:
             try:
-                with closed(generations_of(settings, agent).open_reader()):
+                with closed(Generations.of(settings, agent.id).open_reader()):
                     pass
             except StoreUnreadable as error:
                 say(to_type(str(error)))

@@ -9,12 +9,12 @@ from contextlib import closing, suppress
 
 import click
 
+from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, what_happened
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
-from recalld.wiring import generations_of
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
@@ -54,7 +54,7 @@ class _Index:
         self.counts = IndexCounts()
         self.failed = self.lacking = 0
         self.moves = True
-        self._generations = generations_of(settings, agent)
+        self._generations = Generations.of(settings, agent.id)
         self._embeds = provider_of(settings, agent).name != "none"
 
     def look(self) -> None:

@@ -11,10 +11,10 @@ import apsw
 import pytest
 
 from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
 from memory.search.manager import get_search_manager
 from memory.store.options import StoreOptions
 from memory.store.sqlite.schema import FIRST_SCHEMA_NUMBER, PAGE_SIZE, SCHEMA_NUMBER
-from recalld.wiring import generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -52,7 +52,7 @@ def folder_of(settings: Settings) -> Path:
 
 
 def index_file(settings: Settings) -> Path:
-    name = generations_of(settings, settings.agents[0]).current()
+    name = Generations.of(settings, settings.agents[0].id).current()
     assert name is not None
     return folder_of(settings) / name
 
@@ -138,7 +138,7 @@ def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
         wait_until(
             lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")), timeout=60
         )
-        wait_until(lambda: generations_of(paying, paying.agents[0]).next() is None)
+        wait_until(lambda: Generations.of(paying, paying.agents[0].id).next() is None)
         wait_until(lambda: not workers.conditions(), what="nothing is said to be wrong any more")
         with workers.reading("main") as reader:
             assert reader is not None

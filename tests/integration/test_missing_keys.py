@@ -14,9 +14,9 @@ import pytest
 
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.store.options import StoreOptions
-from recalld.wiring import generations_of
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine
@@ -49,7 +49,7 @@ def made_with(workers: Workers) -> str:
 
 def names(settings: Settings) -> list[str]:
     """The generations that answer and that are under construction."""
-    generations = generations_of(settings, settings.agents[0])
+    generations = Generations.of(settings, settings.agents[0].id)
     return [str(generations.current()), str(generations.next())]
 
 
