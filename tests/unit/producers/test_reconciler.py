@@ -18,6 +18,7 @@ from producers.reconciler import (
     AgentComparison,
     Indexes,
     ReconcileSchedule,
+    compare_agent,
     forget_missing_folders,
     reconcile,
 )
@@ -57,13 +58,15 @@ class Bench:
             raise error
         return as_reader(index)
 
-    def reconcile(self) -> AgentComparison:
-        indexes = Indexes(
+    def indexes(self) -> Indexes:
+        return Indexes(
             indexed=lambda _: self.opened("indexed", self.index),
             answering=lambda _: self.opened("answering", self.answering),
             building=lambda _: self.building,
         )
-        return reconcile(self.agent, self.files, indexes, self.queue, today=TODAY)
+
+    def reconcile(self) -> AgentComparison:
+        return reconcile(self.agent, self.files, self.indexes(), self.queue, today=TODAY)
 
     def lanes(self) -> dict[str, Lane]:
         return {key.path: lane for _, keys, lane in self.queue.calls for key in keys}
@@ -96,6 +99,16 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     assert report.on_disk == 3
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/2026-11-21.md", "memory/gone.md"]
     assert {*bench.lanes().values()} == {Lane.LIVE}
+
+
+def test_a_comparison_alone_enqueues_nothing(bench: Bench) -> None:
+    bench.write("MEMORY.md")
+    bench.building = True
+    comparison = compare_agent(bench.agent, bench.files, bench.indexes(), today=TODAY)
+    assert [key.path for key in comparison.documents] == ["MEMORY.md"]
+    assert (bench.queue.calls, bench.queue.completions) == ([], [])
+    comparison.enqueue(bench.queue)
+    assert (bench.queue.marked("main"), bench.queue.completions) == (["MEMORY.md"], ["main"])
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
+import pytest
+
 from memory.index.readers import OpenIndexes, SharedReader
 from tests.storing import TemporaryStore
 
@@ -76,3 +78,18 @@ def test_readers_of_replaced_generations_close_after_their_last_user():
         assert reader in openings[0].inside
     for one in shared:
         one.close()
+
+
+def test_a_reader_that_is_closed_while_a_search_opens_it_closes_after_that_search():
+    class ClosedMeanwhile(Openings):
+        def open_reader(self) -> TemporaryStore:
+            shared.close()
+            return super().open_reader()
+
+    openings = ClosedMeanwhile()
+    shared = SharedReader(openings)
+    with shared.lease() as reader:
+        assert reader in openings.inside
+    assert openings.inside == []
+    with pytest.raises(RuntimeError), shared.lease():
+        pass
