@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents.comparison import difference
+from memory.documents.comparison import compare
 from memory.embedding.providers.stub import StubProvider
 from memory.index.indexer import IndexReport
 from memory.search.manager import SearchManager
@@ -45,7 +45,7 @@ class World(indexing.World):
 
     def differing(self) -> tuple[set[DocumentKey], set[DocumentKey]]:
         """Return the documents to index, and those to forget."""
-        found = difference(self.main.files, self.main.target())
+        found = compare(self.main.files, self.main.target())
         return set(found.scan.documents), set(found.gone)
 
     def catch_up(self) -> None:
@@ -217,12 +217,12 @@ def test_a_vanished_session_keeps_its_memory_unless_the_settings_forget_it(world
     world.database.delete("a")
     assert world.differing() == (set(), set())
     forgetting = world.indexer(sync={"sessions": {"forget_deleted": True}})
-    assert difference(forgetting.files, forgetting.target()).gone == [KEY]
+    assert compare(forgetting.files, forgetting.target()).gone == [KEY]
     # An absent database tells nothing of its sessions.
     world.database.close()
     world.database.path.rename(world.database.path.with_suffix(".aside"))
     world.sessions.mkdir()
-    assert difference(forgetting.files, forgetting.target()).gone == []
+    assert compare(forgetting.files, forgetting.target()).gone == []
 
 
 def damaged(world: World) -> None:
@@ -257,7 +257,7 @@ def test_a_database_that_cannot_be_read_is_a_condition_and_forgets_nothing(
     world.write("memory/note.md", "a note")
     spoil(world)
     forgetting = world.indexer(sync={"sessions": {"forget_deleted": True}})
-    found = difference(forgetting.files, forgetting.target())
+    found = compare(forgetting.files, forgetting.target())
     assert [problem.code for problem in found.scan.problems] == [ConditionCode.SESSIONS_UNREADABLE]
     assert [key.path for key in found.scan.documents] == ["memory/note.md"]
     assert found.gone == []
