@@ -13,6 +13,7 @@ from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.coordination import Coordination, alone
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import AccountState, RateLimiter
+from memory.embedding.selection import ProviderChoice
 from memory.index.fingerprint import Fingerprint, fingerprint
 from memory.index.generations import Generations
 from memory.index.provider import provider_of
@@ -118,6 +119,33 @@ class CommandRequests(UsageRecorder):
         return [shares[agent] for shares in self._spent if agent in shares]
 
 
+class AgentIndex:
+    """Index of one agent as commands see it: its generations, for reading, and the provider of its documents.
+
+    With `rebuild`, provider and fingerprint are those of an index that is built anew on purpose.
+    """
+
+    def __init__(self, settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> None:
+        self.settings = settings
+        self.agent = agent
+        self._rebuild = rebuild
+        self.generations = Generations.of(settings, agent.id)
+
+    @property
+    def choice(self) -> ProviderChoice:
+        """Choice of the embedding provider, which changes when a fallback takes over."""
+        return provider_of(self.settings, self.agent, rebuild=self._rebuild)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Identity that the index should have."""
+        return fingerprint(self.agent, self.choice.identity)
+
+    def target(self) -> StoreReader | None:
+        """Open the generation to compare with the disk; see `Generations.target_reader`."""
+        return self.generations.target_reader(self.fingerprint.digest)
+
+
 @contextmanager
 def closed(reader: StoreReader | None) -> Iterator[StoreReader | None]:
     """Close a reader, if there is one, at the end of the block."""
@@ -128,16 +156,10 @@ def closed(reader: StoreReader | None) -> Iterator[StoreReader | None]:
             reader.close()
 
 
-def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:
-    """Return the identity that an agent's index should have; with `rebuild`, that of a new index."""
-    choice = provider_of(settings, agent, rebuild=rebuild)
-    return fingerprint(agent, choice.identity, takeover=choice.takeover)
-
-
 def indexes_of(settings: Settings) -> Indexes:
     """Return the functions by which `reconcile` opens the indexes of agents."""
     return Indexes(
-        indexed=lambda agent: Generations.of(settings, agent.id).target_reader(fingerprint_of(settings, agent).digest),
+        indexed=lambda agent: AgentIndex(settings, agent).target(),
         answering=lambda agent: Generations.of(settings, agent.id).open_reader(),
         building=lambda agent: Generations.of(settings, agent.id).next() is not None,
     )

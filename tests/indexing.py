@@ -8,11 +8,10 @@ from typing import Any, Self
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.providers.provider import ProviderLimits, ProviderUnavailable
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.generation_writer import GenerationWriter, Owner
+from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from schemas.documents import DocumentKey
@@ -47,22 +46,20 @@ class World:
         limits: ProviderLimits = FAST,
         name: str = "main",
         lacking: str | None = None,
-        owner: Owner | None = None,
+        owner: IndexOwner | None = None,
         **settings: Any,
     ) -> Indexer:
         """Return an indexer with this provider, or one with these limits; none while a key is `lacking`."""
         agent = self.agent(**settings)
         indexes = self.folder / "indexes" / name
         provider = provider or StubProvider(limits=limits)
-        choice = ProviderChoice(provider, requested="stub")
-        if lacking is not None:
-            missing = ProviderUnavailable(lacking, "set it")
-            choice = ProviderChoice(None, requested="stub", lacking=missing, indexed=provider.identity)
         made = Indexer(
             agent,
             files=AgentFiles(agent),
             generations=GenerationWriter(indexes, StoreOptions(), owner=owner),
-            supply=EmbeddingSupply(choice, self.cache),
+            supply=EmbeddingSupply(
+                provider if lacking is None else None, self.cache, identity=provider.identity, error=lacking
+            ),
         )
         self._open.append(made)
         return made

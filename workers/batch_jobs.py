@@ -121,7 +121,7 @@ class AgentJobs:
         self.ledger = ledger
         self._supply = indexer.supply
         self._settings = indexer.agent.remote.batch
-        self._provider = indexer.supply.choice.provider
+        self._provider = indexer.supply.provider
         self._api = batch_api_of(self._provider)
         self._agent = indexer.agent.id
         self._poll_seconds = self._settings.poll_interval_ms / 1000

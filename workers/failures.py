@@ -181,8 +181,8 @@ class Failures(dramatiq.Middleware):
         settings, provider = self._runtime.settings, self._provider(agent)
         if code is ConditionCode.PROVIDER_USELESS:
             with self._runtime.indexer(agent) as indexer:
-                choice, chunks = indexer.supply.choice, indexer.target().counts().chunks
-            useless = useless_answers(settings.home, settings.agent(agent), choice, chunks=chunks)
+                embedder, chunks = indexer.supply.provider, indexer.target().counts().chunks
+            useless = useless_answers(settings.home, settings.agent(agent), embedder, chunks=chunks)
             return [useless] if useless is not None else []
         conditions = [Condition(code, provider, params={"error": str(error)})]
         problem = fallback_problem(settings, settings.agent(agent))
@@ -192,7 +192,7 @@ class Failures(dramatiq.Middleware):
 
     def _provider(self, agent: str) -> str:
         with self._runtime.indexer(agent) as indexer:
-            return indexer.supply.choice.name
+            return indexer.supply.name
 
     def _fails_since(self, agent: str) -> float | None:
         """Return the Unix time of the provider's first failure since its last success; None without one.

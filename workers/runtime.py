@@ -88,7 +88,7 @@ class Runtime:
         self._coordinate = coordinate
         self._owner = IndexOwner(settings.home)
         self._cache: EmbeddingCache | None = None
-        self._supplies: dict[tuple[str, str | None, str | None], EmbeddingSupply] = {}
+        self._supplies: dict[tuple[str, str | None], EmbeddingSupply] = {}
         self._lock = threading.Lock()
         self._indexers: OpenIndexes[Indexer] = OpenIndexes(MAX_OPEN_AGENTS)
 
@@ -108,18 +108,19 @@ class Runtime:
     def take_over(self, agent_id: str, *, reason: str) -> bool:
         """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
 
-        The owner of the indexes decides it; another process returns False. It begins a generation, which the next job
-        writes. The caller marks the documents.
+        The owner of the indexes decides it; another process returns False. It begins a generation. The job that looks
+        after its completion marks the documents.
 
         Raises:
             NoRoom, StoreCorrupt: see `GenerationWriter.begin`.
         """
         agent = self.settings.agent(agent_id)
-        fallback = successor(self.settings, agent, reason=reason) if self._owner.owns() else None
-        if fallback is None:
+        succession = successor(self.settings, agent, reason=reason) if self._owner.owns() else None
+        if succession is None:
             return False
-        wanted = fingerprint(agent, fallback.identity, takeover=fallback.takeover)
-        GenerationWriter.at(self.settings, agent_id, owner=self._owner).begin(wanted)
+        fallback, takeover = succession
+        wanted = fingerprint(agent, fallback.identity)
+        GenerationWriter.at(self.settings, agent_id, owner=self._owner).begin(wanted, takeover=takeover)
         log.warning("fallback_took_over", agent=agent_id, fallback=fallback.name, reason=reason)
         return True
 
@@ -157,17 +158,16 @@ class Runtime:
         try:
             for agent in self.settings.agents:
                 supply = self._supply(agent)
-                if supply.slow and supply.choice.provider is not None:
-                    supply.choice.provider.warm_up()
+                if supply.slow and supply.provider is not None:
+                    supply.provider.warm_up()
         except (RecalldError, OSError) as error:
             # The first job meets the same error and reports it.
             log.warning("warm_up_failed", error=str(error))
 
     def _open(self, agent: AgentSettings) -> Indexer:
-        cannot_be_had = provider_of(self.settings, agent).error
-        if cannot_be_had is not None:
+        if (lack := provider_of(self.settings, agent).error) is not None:
             with suppress(RecalldError):  # the job meets the same error and reports it
-                self.take_over(agent.id, reason=cannot_be_had)
+                self.take_over(agent.id, reason=lack)
         generations = GenerationWriter.at(self.settings, agent.id, owner=self._owner)
         files = AgentFiles.of(self.settings, agent)
         return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
@@ -179,15 +179,16 @@ class Runtime:
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)
         # Two keys may mean the same vectors, but not the same limits and bills.
-        account = choice.provider.account if choice.provider is not None else choice.error
-        key = (choice.identity, account, choice.takeover)
+        key = (choice.identity, choice.provider.account if choice.provider is not None else choice.error)
         with self._lock:
             if key not in self._supplies:
                 if self._cache is None:
                     self._cache = EmbeddingCache.of(self.settings)
                 self._supplies[key] = EmbeddingSupply(
-                    choice,
+                    choice.provider,
                     self._cache,
+                    identity=choice.identity,
+                    error=choice.error,
                     coordinate=self._coordinate,
                     home=self.settings.home,
                     patience_seconds=self.timing.patience,

@@ -38,19 +38,19 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
     """
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
-        if indexer.supply.available and target.vector_reason is not None:
+        if indexer.supply.provider is not None and target.vector_reason is not None:
             # Embedding them would cost money for nothing.
             code = ConditionCode.VECTORS_UNWRITABLE
             raise Postponed(target.vector_reason, retry_in=UNABLE_PAUSE_SECONDS, condition=code)
-        lacking = indexer.supply.choice.error
-        if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
+        lacking = indexer.supply.error
+        if lacking is not None and target.pending_chunks(1):
             # A worker with the key may take the message next time.
             raise Postponed(lacking, retry_in=UNABLE_PAUSE_SECONDS, condition=ConditionCode.PROVIDER_MISSING)
         runtime.health.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
         if indexer.supply.slow and runtime.queue.pending_set.waiting(agent).backfill:
             # The model would compete with keywords for the processor, and keywords come first.
             raise Postponed("keywords first", retry_in=0.5)
-        awaited = f"the vectors of {indexer.supply.choice.name}"
+        awaited = f"the vectors of {indexer.supply.name}"
 
         def joined(count: int, seconds: float) -> None:
             got_on(waits_for=awaited)

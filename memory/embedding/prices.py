@@ -43,12 +43,13 @@ _PRICES = {
 def price_of(memory: MemorySettings, provider: str, model: str | None, *, batch: bool = False) -> float | None:
     """Return the US dollars for a million tokens, None if the price is unknown.
 
-    A price in the settings is the price of everything, batches included. Else the model's list price counts, whichever
-    endpoint serves it; a model behind an endpoint of one's own that the lists do not have is unknown.
+    A price in the settings is the price of everything, batches included, but not of the fallback. Else the model's list
+    price counts, whichever endpoint serves it; a model behind an endpoint of one's own that the lists do not have is
+    unknown.
     """
     if provider in _IN_PROCESS:
         return 0.0
-    if memory.remote.price_per_million_tokens is not None:
+    if memory.remote.price_per_million_tokens is not None and provider != memory.fallback:
         return memory.remote.price_per_million_tokens
     if provider in OWN_SERVERS:
         return 0.0

@@ -55,16 +55,14 @@ _FREE = 'provider = "local"'
 class ProviderChoice:
     """The provider that was chosen, with the `reason`; None for keywords only.
 
-    `lacking` is set when there are no vectors though keywords alone were not chosen. `takeover` is the record that
-    made this the configured fallback instead of the `requested` provider. `indexed` is the identity of the vectors that
-    an index keeps while this process cannot have their provider.
+    `lacking` is set when there are no vectors though keywords alone were not chosen. `indexed` is the identity of the
+    vectors that an index keeps while this process cannot have their provider.
     """
 
     provider: EmbeddingProvider | None
     requested: str
     reason: str | None = None
     lacking: ProviderUnavailable | None = None
-    takeover: str | None = None
     indexed: str = NO_VECTORS
 
     @property
@@ -81,6 +79,11 @@ class ProviderChoice:
     def error(self) -> str | None:
         """Return the reason why a requested provider is missing. Status shows it; no other provider replaces it."""
         return str(self.lacking) if self.lacking is not None and self.reason is None else None
+
+    @property
+    def explanation(self) -> str:
+        """Return the reason of the choice, or for the absence of a provider."""
+        return self.reason or str(self.lacking)
 
 
 def choose_provider(
@@ -108,7 +111,7 @@ def choose_provider(
 
 
 def fallback_choice(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
-    """Return the provider that would take over from the first one; None when there is no other one.
+    """Return the provider that would take over from the first one; None without another name.
 
     Model, dimensions, input types and the `remote` address, key and headers belong to the first provider: the
     fallback has its own preset's, and its own key from the environment. Never raises: a missing provider is a choice
@@ -120,22 +123,19 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
     fallback_settings = memory.model_copy(
         update={"provider": name, "remote": _without_address(memory), **dict.fromkeys(_OF_THE_MODEL)}
     )
-    fallback = _choice_of(fallback_settings, credentials, name, f'fallback = "{name}"')
-    first = choose_provider(memory, credentials).provider
-    if first is not None and fallback.provider is not None and first.identity == fallback.provider.identity:
-        return None
-    return fallback
+    return _choice_of(fallback_settings, credentials, name, f'fallback = "{name}"')
 
 
-def choice_for_identity(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
-    """Return the provider whose vectors have this identity, if these settings and keys allow it; None otherwise.
+def choice_for_identity(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice:
+    """Return the provider whose vectors have this identity, if these settings and keys allow it.
 
-    A key is never sent to another address than its own.
+    Otherwise the choice is one without a provider, for an index that keeps this identity. A key is never sent to
+    another address than its own.
     """
     facts = facts_in(identity)
-    if facts.get("provider") not in (*PRESETS, "local", "stub"):
-        return None
-    name = str(facts["provider"])
+    name = str(facts.get("provider"))
+    if name not in (*PRESETS, "local", "stub"):
+        return ProviderChoice(None, memory.provider, "the index has keywords only", indexed=identity)
     facts = {"query_prefix": "", "document_prefix": "", **facts}
     update: dict[str, Any] = {setting: facts.get(fact) for setting, fact in _OF_THE_MODEL.items()}
     if name == "local":
@@ -145,16 +145,18 @@ def choice_for_identity(identity: str, memory: MemorySettings, credentials: Cred
         update["local"] = memory.local.model_copy(update={"model_path": path})
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         update["remote"] = _without_address(memory)
-    elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
-        # Two APIs of one server.
-        update["remote"] = memory.remote.model_copy(update={"base_url": facts["base_url"]})
     index_settings = memory.model_copy(update={"provider": name, **update})
     choice = _choice_of(index_settings, credentials, name, "the index that answers was made with it")
     # Any difference in the interpretation shows here.
     provider = choice.provider
     if isinstance(provider, RemoteProvider) and "width" in facts:
         provider = provider.of_width(facts["width"])  # the same one, as the index was rebuilt
-    return replace(choice, provider=provider) if provider is not None and provider.identity == identity else None
+    if provider is not None and provider.identity == identity:
+        return replace(choice, provider=provider)
+    why = choice.lacking.reason if choice.lacking is not None else "its settings are others"
+    reason = f"the index is made with {name}, which this process does not have ({why})"
+    lacking = ProviderUnavailable(reason, "start all processes with the same settings and keys")
+    return ProviderChoice(None, memory.provider, lacking=lacking, indexed=identity)
 
 
 def facts_in(identity: str) -> dict[str, Any]:
@@ -246,13 +248,10 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
     base_url = remote.base_url or preset.base_url
     if name in OWN_SERVERS:
         base_url = base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
-    identity_url, spelled = None, model
+    identity_url = None
     if name == "voyage":
         # Which of the service's two addresses it is follows from the key, so it is not part of the identity.
         identity_url, base_url = base_url, (remote.base_url or service_url(secret)).rstrip("/")
-    if preset is GEMINI_COMPATIBLE and (memory.model or "").startswith("models/"):
-        # Google takes both spellings, so there are indexes of both.
-        spelled = memory.model or model
     kind = OpenAIProvider if preset is GEMINI_COMPATIBLE else _KINDS.get(name, OpenAIProvider)
     query_prefix, document_prefix = _prefixes(memory, name)
     limits = ProviderLimits(
@@ -279,7 +278,6 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
             document_input_type=memory.document_input_type or preset.document_input_type,
             query_prefix=query_prefix,
             document_prefix=document_prefix,
-            identity_model=spelled,
             identity_url=identity_url,
         )
     )

@@ -11,7 +11,8 @@ from memory.embedding.batch_jobs.batch_ledger import sent_in_jobs
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
-from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.selection import NO_VECTORS
 from memory.embedding.sender import PATIENCE_SECONDS
 from memory.store.reader import Vector
 
@@ -19,26 +20,29 @@ from memory.store.reader import Vector
 class EmbeddingSupply:
     """The vectors of one provider identity, for all indexers of a process. Without a provider there is no `batcher`.
 
+    `identity` is that of the index where the process lacks the provider, and `error` is the reason for the lack.
     `coordinate` returns the coordination with other processes. `home` holds the ledger of batch jobs.
     """
 
     def __init__(
         self,
-        choice: ProviderChoice,
+        provider: EmbeddingProvider | None,
         cache: EmbeddingCache | None,
         *,
+        identity: str = NO_VECTORS,
+        error: str | None = None,
         coordinate: Coordinate = alone,
         home: Path | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self.choice = choice
+        self.provider = provider
+        self.error = error
         self.cache = cache
         self._home = home
         self._counting = threading.Lock()
         self._looks: Counter[str] = Counter()
-        provider = choice.provider
-        #: Identity of the provider, `NO_VECTORS` without one.
-        self.identity = provider.identity if provider else NO_VECTORS
+        #: Identity of the vectors that the index has.
+        self.identity = provider.identity if provider else identity
         #: True if the model computes on this machine, in competition with everything else.
         self.slow = provider is not None and provider.limits.chunks_per_second < 500
         self.coordination = coordinate(provider) if provider else None
@@ -49,9 +53,9 @@ class EmbeddingSupply:
         )
 
     @property
-    def available(self) -> bool:
-        """Return True if there is a provider to ask."""
-        return self.batcher is not None
+    def name(self) -> str:
+        """Return the provider's name, "none" without one."""
+        return self.provider.name if self.provider else "none"
 
     def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return vectors that were paid for already."""
@@ -82,5 +86,5 @@ class EmbeddingSupply:
         """Let requests in flight reach the cache within some seconds, then let go; the rest is abandoned."""
         if self.batcher:
             self.batcher.close(timeout_seconds=timeout_seconds)
-        if self.choice.provider:
-            self.choice.provider.close()
+        if self.provider:
+            self.provider.close()

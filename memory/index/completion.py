@@ -79,7 +79,7 @@ def release_refused(indexer: Indexer) -> int:
 
 def _account(indexer: Indexer) -> str:
     """Return the digest of the provider's account, "" without one."""
-    provider = indexer.supply.choice.provider
+    provider = indexer.supply.provider
     return provider.account if provider is not None else ""
 
 
@@ -108,11 +108,10 @@ def complete_generation(indexer: Indexer) -> bool:
         return False
     indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))
-    fingerprint = indexer.fingerprint()
-    if embedding_of(fingerprint.description) != NO_VECTORS and store.pending_chunks(1):
+    if indexer.supply.identity != NO_VECTORS and store.pending_chunks(1):
         return False  # even in a process without a key: CURRENT has vectors
     note_asked(indexer)
-    done = indexer.generations.complete(fingerprint.digest)
+    done = indexer.generations.complete(indexer.fingerprint().digest)
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
     return done

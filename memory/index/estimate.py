@@ -22,7 +22,7 @@ from memory.index.provider import provider_of
 from memory.store.sqlite.reader import StoreReader
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
-from schemas.settings import AgentSettings, MemorySettings, Settings
+from schemas.settings import AgentSettings, Settings
 
 Item = TypeVar("Item")
 
@@ -141,8 +141,8 @@ def estimate(
             # A document that cannot be read now changes at this moment.
             changed += report.failed == failed and (some or report.again is not None)
         if provider is None:
-            why = choice.error or choice.reason
-            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=why)
+            reason = choice.explanation
+            return Estimate(changed, report.deleted, report.failed, work.messages, work.chunks, reason=reason)
         if target is not None:
             work.add_pending(target)
         paid = set() if cache is None else cache.holds(identity, list(work.texts))
@@ -159,9 +159,7 @@ def estimate(
         and agent.remote.batch.enabled
         and batch_api_of(provider) is not None
     )
-    # A price in the settings belongs to the configured provider, not to its fallback.
-    priced = agent if choice.takeover is None else MemorySettings()
-    price = price_of(priced, choice.name, provider.model, batch=batch)
+    price = price_of(agent, choice.name, provider.model, batch=batch)
     tokens = round(sum(sizes))
     requests = requests_for(sizes, provider.limits)
     return Estimate(

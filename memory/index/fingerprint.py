@@ -23,20 +23,16 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identity of an index: `digest` has 32 hex characters, `description` holds the same facts as sorted JSON.
-
-    `takeover` is a record for a new generation, and no part of the digest.
-    """
+    """Identity of an index: `digest` has 32 hex characters, `description` holds the same facts as sorted JSON."""
 
     digest: str
     description: str
-    takeover: str | None = None
 
 
-def fingerprint(memory: MemorySettings, provider_identity: str, *, takeover: str | None = None) -> Fingerprint:
+def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     """Return the identity of the index that these settings ask for.
 
-    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`. `takeover` is kept in a new generation.
+    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`.
     """
     facts = {
         "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
@@ -48,7 +44,7 @@ def fingerprint(memory: MemorySettings, provider_identity: str, *, takeover: str
     }
     description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
-    return Fingerprint(digest, description, takeover)
+    return Fingerprint(digest, description)
 
 
 def embedding_of(description: str | None) -> str:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
-from memory.index.fingerprint import Fingerprint
+from memory.index.fingerprint import Fingerprint, embedding_of, name_in
 from memory.index.generations import CURRENT, NEXT, Generations
 from memory.store.durable_sqlite import locked, parts, set_aside
 from memory.store.errors import NoRoom, NotOwner, OtherFormat, StoreCorrupt, StoreFull, StoreUnreadable
@@ -40,13 +40,6 @@ KEPT_CORRUPT_SECONDS = 2_700.0
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Owner(Protocol):
-    """Ownership of the indexes of a home or of a fleet."""
-
-    def owns(self) -> bool:
-        """Return True if this process is the owner, or takes the place of an owner that has ended. Cheap."""
-
-
 class IndexOwner:
     """Owner of a home: the process that holds a lock file. The system releases it when the process ends.
 
@@ -59,6 +52,7 @@ class IndexOwner:
         self._lock = threading.Lock()
 
     def owns(self) -> bool:
+        """Return True if this process is the owner, or takes the place of an owner that has ended. Cheap."""
         with self._lock, suppress(OSError):
             if self._held is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +113,7 @@ class GenerationWriter(Generations):
         folder: Path,
         options: StoreOptions,
         *,
-        owner: Owner | None = None,
+        owner: IndexOwner | None = None,
         free: Callable[[Path], int | None] = free_bytes,
     ) -> None:
         super().__init__(folder, options)
@@ -131,7 +125,7 @@ class GenerationWriter(Generations):
         self._foreign: dict[str, StoreReader] = {}
 
     @classmethod
-    def at(cls, settings: Settings, agent_id: str, *, owner: Owner | None = None) -> Self:
+    def at(cls, settings: Settings, agent_id: str, *, owner: IndexOwner | None = None) -> Self:
         """Return the generations of an agent. Without an `owner`, no other process works."""
         return cls(settings.indexes_path / agent_id, StoreOptions.of(settings.store), owner=owner)
 
@@ -152,7 +146,7 @@ class GenerationWriter(Generations):
         if self._owner is not None and not self._owner.owns():
             raise NotOwner(
                 f"another process owns the indexes of this home, and process {os.getpid()} waits for it; if it waits "
-                "for long, their settings or keys differ: start both again with the same ones"
+                "for long, their settings differ: start both again with the same ones"
             )
 
     def open_writer(self, fingerprint: Fingerprint) -> list[Store]:
@@ -206,6 +200,7 @@ class GenerationWriter(Generations):
 
     def _make_missing(self, fingerprint: Fingerprint) -> list[str]:
         """Make the missing generations; return the names to write. The caller holds the folder's lock."""
+        takeover = self._takeover_of(fingerprint)
         current, target = self._existing(CURRENT), self._existing(NEXT)
         if target == current:
             target = None  # a crash right after a flip
@@ -213,7 +208,7 @@ class GenerationWriter(Generations):
             current = self._lost_current(fingerprint.digest, but=target)
             if current is None and target is not None and self._has(target, fingerprint.digest):
                 current, target = target, None  # half an index is better than none
-            current = current or self._create(fingerprint)
+            current = current or self._create(fingerprint, takeover)
             self._point(CURRENT, current)
         if target is not None and self._has(target, fingerprint.digest):
             return [target, current]
@@ -223,7 +218,7 @@ class GenerationWriter(Generations):
         if self._has(current, fingerprint.digest):
             return [current]
         self._require_room(current)
-        target = self._create(fingerprint)
+        target = self._create(fingerprint, takeover)
         self._point(NEXT, target)
         return [target, current]
 
@@ -243,10 +238,18 @@ class GenerationWriter(Generations):
         ranked = [entry for entry in ranked if entry[1]]
         return max(ranked)[2] if ranked else None
 
-    def begin(self, fingerprint: Fingerprint, *, force: bool = False, instead_of: Fingerprint | None = None) -> None:
+    def begin(
+        self,
+        fingerprint: Fingerprint,
+        *,
+        force: bool = False,
+        instead_of: Fingerprint | None = None,
+        takeover: str | None = None,
+    ) -> None:
         """Begin a NEXT with this identity unless there is one; with `force` in any case, even with little free space.
 
-        `instead_of` is the identity that the same settings have without a rebuild.
+        `instead_of` is the identity that the same settings have without a rebuild. `takeover` is the record of a
+        takeover, by default that of the present generations of the same provider.
 
         Raises:
             NoRoom: like `open_writer`.
@@ -263,7 +266,7 @@ class GenerationWriter(Generations):
                     self.require_owner()
                 if not force:
                     self._require_room(current)
-            self._point(NEXT, self._create(fingerprint))
+            self._point(NEXT, self._create(fingerprint, takeover or self._takeover_of(fingerprint)))
 
     def complete(self, fingerprint: str) -> bool:
         """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
@@ -355,7 +358,13 @@ class GenerationWriter(Generations):
         name = self.pointer(pointer)
         return name if name is not None and (self.folder / name).exists() else None
 
-    def _create(self, fingerprint: Fingerprint) -> str:
+    def _takeover_of(self, fingerprint: Fingerprint) -> str | None:
+        """Return the record of a takeover in the present generations of the same provider, None without one."""
+        provider = name_in(embedding_of(fingerprint.description))
+        present = filter(None, map(self.facts, (NEXT, CURRENT)))
+        return next((facts.takeover for facts in present if name_in(facts.identity) == provider), None)
+
+    def _create(self, fingerprint: Fingerprint, takeover: str | None) -> str:
         """Make an empty generation; return its name."""
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint.digest)[:8] or '0'}-{secrets.token_hex(2)}.sqlite"
@@ -364,7 +373,7 @@ class GenerationWriter(Generations):
             self._options,
             fingerprint=fingerprint.digest,
             description=fingerprint.description,
-            takeover=fingerprint.takeover,
+            takeover=takeover,
         )
         return name
 

@@ -18,18 +18,20 @@ import os
 import re
 import time
 from calendar import timegm
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from memory.index.fingerprint import embedding_of
 from memory.store.errors import OtherFormat, StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite.reader import StoreReader
 from memory.store.sqlite.vectors import VectorShelf
+from schemas.errors import RecalldError
 from schemas.settings import Settings
 
-__all__ = ["CURRENT", "NEXT", "Generations", "Looks", "VectorShelf", "begun_at"]
+__all__ = ["CURRENT", "NEXT", "GenerationFacts", "Generations", "Looks", "VectorShelf", "begun_at"]
 
 CURRENT = "CURRENT"
 NEXT = "NEXT"
@@ -55,6 +57,18 @@ class Looks:
     pointer: object
     files: tuple[tuple[int, int, int] | None, ...]
     settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFacts:
+    """Facts of a generation that never change: the identity of its vectors, and the record of a takeover."""
+
+    identity: str
+    takeover: str | None
+
+
+#: Facts of generations, by folder and name, which is never reused.
+_facts: dict[tuple[Path, str], GenerationFacts] = {}
 
 
 class Generations:
@@ -102,6 +116,18 @@ class Generations:
             ) from error
         # Only a name: a pointer must not lead out of its folder.
         return name if _NAME.fullmatch(name) else None
+
+    def facts(self, pointer: str) -> GenerationFacts | None:
+        """Return the facts of the generation that a pointer names, None if it cannot be read."""
+        with suppress(RecalldError):
+            if (name := self.pointer(pointer)) is None:
+                return None
+            key = (self.folder, name)
+            if key not in _facts and (reader := self.open_named(name, any_format=True)) is not None:
+                with closing(reader):
+                    _facts[key] = GenerationFacts(embedding_of(reader.meta("identity")), reader.meta("takeover"))
+            return _facts.get(key)
+        return None
 
     def token(self, pointer: str = CURRENT) -> object:
         """Return a value that differs after a pointer was replaced; None without it. Costs one `stat`."""

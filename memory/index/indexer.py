@@ -86,8 +86,7 @@ class Indexer:
 
     def fingerprint(self) -> Fingerprint:
         """Return the identity that this indexer writes."""
-        choice = self.supply.choice
-        return fingerprint(self.agent, choice.identity, takeover=choice.takeover)
+        return fingerprint(self.agent, self.supply.identity)
 
     def index(
         self,
@@ -139,7 +138,7 @@ class Indexer:
     def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
         """Return vectors from this agent's generations, for texts that are missing in the cache.
 
-        `identity` is the embedding's identity, by default that of this process's provider.
+        `identity` is the embedding's identity, by default that of the index.
         """
         vectors: dict[str, Vector] = {}
         if not hashes:
@@ -154,7 +153,7 @@ class Indexer:
 
     def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:
         """Plan, request vectors and commit, each for another batch at the same time."""
-        planner = Planner(run.target, self.agent, self.files, self.supply.choice.provider, run.report)
+        planner = Planner(run.target, self.agent, self.files, self.supply.provider, run.report)
         flight: deque[CommitBatch] = deque()
 
         def send() -> None:
@@ -217,7 +216,7 @@ class Indexer:
 
     def _left_to_jobs(self, count: int, lane: Lane) -> bool:
         """Return True if a backfill of this size goes through the provider's Batch API."""
-        provider = self.supply.choice.provider
+        provider = self.supply.provider
         return (
             lane is Lane.BACKFILL
             and count >= MANY_FOR_JOBS

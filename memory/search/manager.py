@@ -13,10 +13,8 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_database import is_of_rows
-from memory.embedding.selection import ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import Generations
-from memory.index.provider import provider_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.answers import CachedAnswer, Passage, Question, passages_of, question_of, result_of
@@ -106,8 +104,7 @@ class SearchManager(SearchableMemory):
         self._pending, self._inbox = pending, inbox
         self.files = AgentFiles.of(settings, agent)
         self.generations = Generations.of(settings, agent.id, shelf=self.resources.shelf)
-        self._embedder = (self.generations.token(), self.resources.embedder(agent))
-        self._chosen = (self.generations.tokens(), provider_of(settings, agent))
+        self._embedder = (self.generations.tokens(), self.resources.embedder(agent))
         self.reader = SharedReader(self.generations, open_indexes=self.resources.open_indexes)
         self.freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
 
@@ -118,10 +115,10 @@ class SearchManager(SearchableMemory):
 
     @property
     def embedder(self) -> QueryEmbedder:
-        """Return the embedder in use, which changes with the answering generation."""
-        token = self.generations.token()
-        if token != self._embedder[0]:
-            self._embedder = (token, self.resources.embedder(self.agent))
+        """Return the embedder in use, which changes with the generations."""
+        tokens = self.generations.tokens()
+        if tokens != self._embedder[0]:
+            self._embedder = (tokens, self.resources.embedder(self.agent))
         return self._embedder[1]
 
     @property
@@ -189,7 +186,7 @@ class SearchManager(SearchableMemory):
         """Embed a text of its own with the provider in use, which is paid for."""
         choice, vectors = self.embedder.choice, self.embedder.vectors
         if vectors is None:
-            return Availability(available=False, reason=choice.error or choice.reason or "provider = none")
+            return Availability(available=False, reason=choice.explanation)
         seconds = self.agent.limits.timeout_ms / 1000
         future = vectors.begin(f"probe {time.time_ns()}", seconds=seconds, agent=self.agent.id)
         try:
@@ -201,14 +198,6 @@ class SearchManager(SearchableMemory):
     def probe_vector_availability(self) -> Availability:
         """Look into the index for vectors that can be searched."""
         return self.status().vector_search
-
-    @property
-    def chosen(self) -> ProviderChoice:
-        """Return the provider of the documents, which is another one while a new index is made."""
-        token = self.generations.tokens()
-        if token != self._chosen[0]:
-            self._chosen = (token, provider_of(self._settings, self.agent))
-        return self._chosen[1]
 
     def reading(self) -> AbstractContextManager[StoreReader | None]:
         """Lend the answering generation for the block, None if there is none; see `SharedReader.lease`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
-from memory.index.provider import provider_for_queries
+from memory.index.provider import provider_for_queries, provider_of
 from memory.index.readers import OpenIndexes
 from memory.search.answers import AnswerCache
 from memory.search.query_vectors import QueryVectors
@@ -28,10 +28,12 @@ ASKING_THREADS = 64
 class QueryEmbedder:
     """Embedding of an agent's queries; `vectors` is None with keywords only.
 
-    `choice` embeds queries: it made the index that answers.
+    `choice` embeds queries: it made the index that answers. `documents` is the choice for documents, which is another
+    one while a new index is made.
     """
 
     choice: ProviderChoice
+    documents: ProviderChoice
     vectors: QueryVectors | None
 
     @property
@@ -40,8 +42,7 @@ class QueryEmbedder:
         choice = self.choice
         if choice.provider is not None or choice.requested == "none":
             return None
-        reason = choice.error or choice.reason or "no embedding provider"
-        return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": reason})
+        return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": choice.explanation})
 
 
 class SearchResources:
@@ -68,9 +69,9 @@ class SearchResources:
 
     def embedder(self, agent: AgentSettings) -> QueryEmbedder:
         """Return the embedder that an agent uses now. It loads and connects on first use."""
-        choice = provider_for_queries(self._settings, agent)
+        choice, documents = provider_for_queries(self._settings, agent), provider_of(self._settings, agent)
         if choice.provider is None:
-            return QueryEmbedder(choice, None)
+            return QueryEmbedder(choice, documents, None)
         # Two API keys may give the same vectors, but not the same limits and bills.
         key = (choice.provider.identity, choice.provider.account)
         with self._lock:
@@ -81,7 +82,7 @@ class SearchResources:
                     coordination=self._coordinate(choice.provider),
                     model_wait_seconds=self._model_wait_seconds,
                 )
-        return QueryEmbedder(choice, vectors)
+        return QueryEmbedder(choice, documents, vectors)
 
     def warm_up(self) -> None:
         """Start loading every chosen model, in the background."""

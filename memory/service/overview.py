@@ -105,13 +105,12 @@ def _agent_queue(agents: ServedAgents, served: ServedAgent, shared: tuple[Condit
     state = queue_state(agents.queue.pending(agent), now=now)
     if manager is None:
         return AgentQueue(agent=agent, queue=state, troubles=in_words(shared, now=now), error=served.reason)
-    choice = manager.chosen
+    choice = manager.embedder.documents
     provider = choice.provider
     probe = served.probe or Probe()
     counts = probe.counts or IndexCounts()
     endpoint = agents.queue.endpoint(provider.account, provider.model) if provider is not None else None
-    lacking = no_vectors(agent, choice, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending)
-    conditions = [*([lacking] if lacking is not None else []), *agents.queue.conditions(agent)]
+    conditions = [*filter(None, [no_vectors(agent, choice.lacking, counts)]), *agents.queue.conditions(agent)]
     if provider is not None:
         progress = agents.queue.vector_progress(agent)
         of_endpoint = endpoint_conditions(endpoint, progress, conditions, provider=provider.name, now=now)

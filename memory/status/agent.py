@@ -60,6 +60,7 @@ def agent_status(
     for longer than a minute; vectors wait and none comes in; anything failed, or could not be looked at.
     """
     now, choice, queue = time.time(), provider_of(settings, agent), sources.pending
+    provider = choice.provider
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending, progress = queue.pending(agent.id), queue.vector_progress(agent.id)
     watch = read_watch_state(settings.home, agent.id)
@@ -69,7 +70,7 @@ def agent_status(
     index = look_into_index(
         agent, sources, fingerprint=wanted_digest, watched=watched, held_back=held_back, now=now, deep=deep
     )
-    vector_search = _vector_search(settings, choice, index, sources.provider_failure)
+    vector_search = _vector_search(choice, index, sources.provider_failure)
     state, disk, backlog = index.state, index.disk, queue_state(pending, now=now)
     if state.building is not None:
         with suppress(RecalldError):  # a worker sets a damaged one aside and begins anew
@@ -77,13 +78,13 @@ def agent_status(
             documents = max(index.scan.count, state.files)
             build = build_progress(sources.generations, documents=documents, rate=progress.rate)
             state = state.model_copy(update={"build": build})
-    endpoint = queue.endpoint(choice.provider.account, choice.provider.model) if choice.provider is not None else None
+    endpoint = queue.endpoint(provider.account, provider.model) if provider is not None else None
     in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, stuck_since = vector_progress(
         state,
         progress,
         agent,
-        choice,
+        provider,
         now,
         in_batch_jobs=min(in_jobs, state.vectors_pending),
         # Nothing runs, as far as one can see, or nothing may leave.
@@ -91,14 +92,14 @@ def agent_status(
     )
     conditions = _conditions(agent, choice, sources, index, now)
     conditions += endpoint_conditions(endpoint, progress, conditions, provider=choice.name, now=now)
-    useless = useless_answers(settings.home, agent, choice, chunks=state.chunks)
+    useless = useless_answers(settings.home, agent, provider, chunks=state.chunks)
     if useless is not None and not _is_explained(conditions, useless.subject):
         conditions.append(useless)
     if stuck_since is not None and not any(condition.code in EXPLAIN_VECTORS for condition in conditions):
         params: dict[str, Param] = {"chunks": state.vectors_pending, "minutes": round((now - stuck_since) / 60)}
         conditions.append(Condition(ConditionCode.VECTORS_STUCK, agent.id, stuck_since, params))
     conditions += figure_conditions(
-        agent.id, state, backlog, in_batch_jobs=in_jobs, embeds=choice.provider is not None, now=now
+        agent.id, state, backlog, in_batch_jobs=in_jobs, embeds=provider is not None, now=now
     )
     mode, limits = _answering(
         state,
@@ -114,8 +115,8 @@ def agent_status(
         workspace=str(agent.workspace),
         provider=choice.name,
         requested_provider=choice.requested,
-        model=choice.provider.model if choice.provider is not None else None,
-        provider_reason=choice.error or choice.reason,
+        model=provider.model if provider is not None else None,
+        provider_reason=choice.explanation,
         endpoint=endpoint,
         usage=spending(queue, agent.id, agent),
         disk=disk,
@@ -260,15 +261,13 @@ def directive_conditions(agent: AgentSettings, files: AgentFiles) -> Iterator[Co
                 yield Condition(ConditionCode.PROJECT_MARK_UNREADABLE, name, params=params)
 
 
-def _vector_search(settings: Settings, choice: ProviderChoice, index: IndexLook, failure: str | None) -> Availability:
+def _vector_search(choice: ProviderChoice, index: IndexLook, failure: str | None) -> Availability:
     if index.trouble is not None:
         reason: str | None = UNREADABLE
     elif index.state.generation is None:
         reason = None
-    elif not settings.store.vector.enabled:
-        reason = "store.vector.enabled = false"
     elif choice.provider is None:
-        reason = choice.error or choice.reason or "provider = none: keywords only"
+        reason = choice.explanation
     else:
         reason = failure
     return Availability(available=reason is None, reason=reason)
@@ -290,9 +289,7 @@ def _conditions(
         conditions.append(
             Condition(ConditionCode.KEYWORDS_UNAVAILABLE, params={"error": str(index.text_search.reason)})
         )
-    state = index.state
-    lacking = no_vectors(agent.id, choice, files=state.files, ready=state.vectors_ready, pending=state.vectors_pending)
-    conditions += [lacking] if lacking is not None else []
+    conditions += filter(None, [no_vectors(agent.id, choice.lacking, index.state)])
     names = {
         (condition.code, name) for condition in conditions for name in (condition.subject, redact(condition.subject))
     }

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from memory.embedding.breaker import Breaker, waste_path
 from memory.embedding.prices import price_of
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderUnavailable
 from memory.embedding.providers.remote import RemoteProvider
-from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import VectorProgress
 from schemas.settings import AgentSettings, MemorySettings
-from schemas.status import IndexState, VectorState
+from schemas.status import IndexCounts, IndexState, VectorState
 
 #: Longer waits come with advice.
 LONG_SECONDS = 600.0
@@ -34,7 +34,7 @@ def vector_progress(
     index: IndexState,
     progress: VectorProgress | None,
     agent: AgentSettings,
-    choice: ProviderChoice,
+    provider: EmbeddingProvider | None,
     now: float,
     *,
     in_batch_jobs: int = 0,
@@ -52,59 +52,55 @@ def vector_progress(
     fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
     lately = now - fresh <= LATELY_SECONDS
     measured = progress.rate if progress is not None and progress.rate > 0 and lately else None
-    expected = choice.provider.limits.chunks_per_second if choice.provider is not None else None
+    expected = provider.limits.chunks_per_second if provider is not None else None
     limited = agent.remote.requests_per_minute is not None or agent.remote.tokens_per_minute is not None
     rate = measured or (None if limited else expected)
-    foreseeable = choice.provider is not None and not in_batch_jobs and not held_back and lately
+    foreseeable = provider is not None and not in_batch_jobs and not held_back and lately
     eta = index.vectors_pending / rate if rate and foreseeable else None
     overdue = rate is not None and now - fresh > max(index.vectors_pending / rate, ROUND_SECONDS)
     if held_back or overdue:
         measured = eta = None
     # Without a provider nothing waits: keywords only was chosen, or status gives the reason.
-    stuck = choice.provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
+    stuck = provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
     return (
         VectorState(
             rate=round(measured, 3) if measured is not None else None,
             eta_seconds=round(eta, 1) if eta is not None else None,
-            advice=_advice(agent, choice) if eta is not None and eta > LONG_SECONDS and not limited else None,
+            advice=_advice(agent, provider) if provider and (eta or 0.0) > LONG_SECONDS and not limited else None,
             in_batch_jobs=in_batch_jobs,
         ),
         fresh if stuck else None,
     )
 
 
-def _advice(agent: AgentSettings, choice: ProviderChoice) -> str:
-    faster = ["set OPENAI_API_KEY or another remote provider"] if choice.name == "local" else []
-    if choice.name == "local" and agent.local.model_path is not None:
-        faster.insert(0, "leave local.model_path unset for the bundled multilingual model, which is usually faster")
-    if choice.name not in {"local", "none"}:
-        faster.append("raise remote.concurrency, or provider = local needs no network")
+def _advice(agent: AgentSettings, provider: EmbeddingProvider) -> str:
+    faster = ["raise remote.concurrency, or provider = local needs no network"]
+    if provider.name == "local":
+        faster = ["set OPENAI_API_KEY or another remote provider"]
+        if agent.local.model_path is not None:
+            faster.insert(0, "leave local.model_path unset for the bundled multilingual model, which is usually faster")
     return f"Keyword search does not wait for them. Faster: {'; or '.join(faster)}."
 
 
-def no_vectors(
-    agent: str, choice: ProviderChoice, *, files: int = 0, ready: int = 0, pending: int = 0
-) -> Condition | None:
-    """Return the condition of keywords only; None when documents are embedded, or keywords were chosen.
-
-    `files`, and the vectors that are `ready` and `pending`, are those of its index.
-    """
-    if choice.lacking is None:
+def no_vectors(agent: str, lacking: ProviderUnavailable | None, index: IndexCounts) -> Condition | None:
+    """Return the condition that an agent is `lacking` its provider, with the counts of its index; None with one."""
+    if lacking is None:
         return None
-    documents = counted(files, "document") if files else "new documents"
-    if ready:
-        documents = counted(pending, "chunk") if pending else "new documents"
-    params = {"documents": documents, "reason": choice.lacking.reason, "remedy": choice.lacking.remedy}
+    documents = counted(index.files, "document") if index.files else "new documents"
+    if index.vectors_ready:
+        documents = counted(index.vectors_pending, "chunk") if index.vectors_pending else "new documents"
+    params = {"documents": documents, "reason": lacking.reason, "remedy": lacking.remedy}
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
 
 
-def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
+def useless_answers(
+    home: Path, memory: MemorySettings, provider: EmbeddingProvider | None, *, chunks: int
+) -> Condition | None:
     """Return the useless answers of a provider that is stopped or on trial, with their cost; None otherwise.
 
-    For another width, the params hold the price of a rebuild.
+    For another width, the params hold the price of a rebuild that embeds all chunks again.
     """
-    waste = Breaker(waste_path(home, choice.provider)).waste() if choice.provider is not None else None
-    if waste is None:
+    if provider is None or (waste := Breaker(waste_path(home, provider)).waste()) is None:
         return None
     params: dict[str, Param] = {
         "error": waste.error,
@@ -112,19 +108,13 @@ def useless_answers(home: Path, memory: MemorySettings, choice: ProviderChoice, 
         "tokens": waste.tokens,
         "until": waste.until,
     }
-    width_is_set = isinstance(choice.provider, RemoteProvider) and choice.provider.endpoint.dimensions is not None
+    width_is_set = isinstance(provider, RemoteProvider) and provider.endpoint.dimensions is not None
     if not waste.got or width_is_set:
-        return Condition(ConditionCode.PROVIDER_USELESS, choice.name, waste.since, params)
-    params |= {"got": waste.got, "expected": waste.expected, **rebuild_cost(memory, choice, chunks=chunks)}
-    return Condition(ConditionCode.DIMENSIONS_CHANGED, choice.name, waste.since, params)
-
-
-def rebuild_cost(memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> dict[str, Param]:
-    """Return the params of a rebuild that embeds all chunks again: at most so many texts, dollars and minutes."""
-    if (provider := choice.provider) is None:
-        return {}
-    price = price_of(memory if choice.takeover is None else MemorySettings(), choice.name, provider.model)
+        return Condition(ConditionCode.PROVIDER_USELESS, provider.name, waste.since, params)
+    price = price_of(memory, provider.name, provider.model)
     dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
     cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
     minutes = max(1, round(chunks / provider.limits.chunks_per_second / 60))
-    return {"texts": counted(chunks, "text"), "cost": cost, "minutes": minutes}
+    params |= {"got": waste.got, "expected": waste.expected}
+    params |= {"texts": counted(chunks, "text"), "cost": cost, "minutes": minutes}
+    return Condition(ConditionCode.DIMENSIONS_CHANGED, provider.name, waste.since, params)

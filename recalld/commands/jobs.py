@@ -13,14 +13,13 @@ import click
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, batch_jobs_of
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.index.provider import provider_of
 from memory.status.condition_texts import duration, stop_text
 from memory.status.run_files import frozen_pid
 from recalld import logs
 from recalld.invocation import Invocation, json_option, pass_invocation, to_type
 from recalld.terminal_text import fields, print_json
 from recalld.up.lock import broker_away
-from recalld.wiring import open_broker
+from recalld.wiring import AgentIndex, open_broker
 from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
@@ -97,7 +96,7 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
 def _ask_provider(settings: Settings, job: BatchJob) -> str | None:
     """Ask the provider at once to stop a job. Return the reason why a worker has to do it; None if done."""
     agent = next((candidate for candidate in settings.agents if candidate.id == job.agent), None)
-    provider = provider_of(settings, agent).provider if agent is not None else None
+    provider = AgentIndex(settings, agent).choice.provider if agent is not None else None
     api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
     if provider is None or api is None or job.job_id is None:
         return "the next look at it stops it"

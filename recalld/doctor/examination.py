@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from memory.backends.registry import with_absent_backends
-from memory.embedding.selection import ProviderChoice
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.http.private_folders import open_to_others
 from memory.index.generation_writer import GenerationWriter
-from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, duration
 from memory.status.home import build_status
 from memory.status.run_files import frozen_pid, server_pid
@@ -26,7 +25,7 @@ from recalld.doctor.finding import Finding, Level, merge_equal
 from recalld.invocation import Invocation
 from recalld.settings.load import program_folders
 from recalld.up.lock import broker_away, daemon_pid, has_processes, stale_files
-from recalld.wiring import BrokerSide, open_broker
+from recalld.wiring import AgentIndex, BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.settings import Settings
@@ -100,11 +99,11 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         status = with_absent_backends(chosen, status)
         yield from broker_findings(settings, status)
         yield from process_findings(settings, status)
-        choices = {agent.id: provider_of(settings, agent) for agent in chosen.agents}
+        providers = {agent.id: AgentIndex(settings, agent).choice.provider for agent in chosen.agents}
         yield from merge_equal(
             finding
             for agent in status.agents
-            for finding in provider_findings(agent, choices[agent.agent], online=online, now=time.time())
+            for finding in provider_findings(agent, providers[agent.agent], online=online, now=time.time())
         )
         index = partial(_index, invocation)
         yield from merge_equal(finding for agent in status.agents for finding in index_findings(agent, status, index))
@@ -152,15 +151,18 @@ def process_findings(settings: Settings, status: Status) -> Iterator[Finding]:
         yield Finding("processes", "nothing runs; `recalld up` starts everything")
 
 
-def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bool, now: float) -> Iterator[Finding]:
+def provider_findings(
+    status: AgentStatus, provider: EmbeddingProvider | None, *, online: bool, now: float
+) -> Iterator[Finding]:
     """Yield findings on an agent's provider; only `online` sends one word to it.
 
     `now`, in Unix seconds, is the same for all agents: equal findings are then equal sentences.
     """
-    agents, provider, endpoint = (status.agent,), choice.provider, status.endpoint
+    agents, endpoint = (status.agent,), status.endpoint
     if provider is None:
-        if choice.lacking is None:
-            yield Finding("provider", f"keywords only ({choice.reason or 'provider = none'})", agents=agents)
+        # A missing provider is a condition of status.
+        if all(condition.code is not ConditionCode.VECTORS_UNAVAILABLE for condition in status.troubles):
+            yield Finding("provider", f"keywords only ({status.provider_reason})", agents=agents)
         return
     how = "was not asked; `recalld doctor --online` sends one word to it" if provider.account else "runs here"
     with contextlib.closing(provider):
@@ -177,11 +179,11 @@ def provider_findings(status: AgentStatus, choice: ProviderChoice, *, online: bo
             how = f"answered in {time.monotonic() - begin:.2f} s"
     # A refusal is a condition of status.
     if endpoint is not None and endpoint.condition not in {EndpointCondition.OK, EndpointCondition.STOPPED}:
-        text = f"{choice.name} is {endpoint.condition}{f': {endpoint.reason}' if endpoint.reason else ''}"
+        text = f"{provider.name} is {endpoint.condition}{f': {endpoint.reason}' if endpoint.reason else ''}"
         text += f" for {duration(now - endpoint.since)}" if endpoint.since is not None else ""
         action = "nothing: it is asked again by itself; `recalld doctor --online` asks it now"
         yield Finding("provider", text, Level.WARNING, action, agents)
-    yield Finding("provider", f"{choice.name} ({provider.model}) {how}", agents=agents)
+    yield Finding("provider", f"{provider.name} ({provider.model}) {how}", agents=agents)
 
 
 def index_findings(agent: AgentStatus, status: Status, index: Callable[..., str]) -> Iterator[Finding]:

@@ -20,8 +20,6 @@ from memory.documents.roots import COMPRESSED, document_name, is_transcript_name
 from memory.documents.scan import ScanProblems, file_stat, printable, walk
 from memory.embedding.batch_jobs.batch_api import batch_api_of
 from memory.index.estimate import Estimate
-from memory.index.generations import Generations
-from memory.index.provider import provider_of
 from memory.index.transcript_slices import has_other_format
 from memory.status.condition_texts import counted, text_of
 from producers.reconciler import AgentComparison
@@ -32,7 +30,7 @@ from recalld.runs.run import Run
 from recalld.runs.status import size
 from recalld.terminal_text import ProgressLine, fields, printable_json, printable_name
 from recalld.up.lock import daemon_pid
-from recalld.wiring import closed, fingerprint_of
+from recalld.wiring import AgentIndex, closed
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient, UserError
@@ -113,9 +111,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> tuple[Report, dict[str, Any]
         report = run.by_workers(lambda: [planned], expected=plan.estimate.chunks)
     [outcome] = report.outcomes
     failed = {key: reason for key, reason in outcome.failed.items() if key in plan.transcripts}
-    with closed(
-        Generations.of(settings, plan.agent.id).target_reader(fingerprint_of(settings, plan.agent).digest)
-    ) as reader:
+    with closed(AgentIndex(settings, plan.agent).target()) as reader:
         keys = {file.key for file in reader.files()} if reader is not None else set()
     left = [key for key in plan.transcripts if key not in keys and key not in failed]
     counts, total = outcome.counts, len(plan.transcripts)
@@ -142,9 +138,9 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     Raises:
         UserError: the Batch API would not be used.
     """
-    choice = provider_of(settings, agent)
+    choice = AgentIndex(settings, agent).choice
     if choice.provider is None:
-        raise UserError(f"--batch-api needs an embedding provider: {choice.error or choice.reason}", exit_code=2)
+        raise UserError(f"--batch-api needs an embedding provider: {choice.explanation}", exit_code=2)
     if batch_api_of(choice.provider) is None:
         raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
     if not settings.cache.enabled:
@@ -348,8 +344,8 @@ def _missing(
     settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
 ) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
     """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
-    generations = Generations.of(settings, agent.id)
-    with closed(generations.target_reader(fingerprint_of(settings, agent).digest)) as target:
+    index = AgentIndex(settings, agent)
+    with closed(index.target()) as target:
         if target is not None:
             indexed_stats = {file.key: file.stat for file in target.files()}
             return {
@@ -359,7 +355,7 @@ def _missing(
                 or not indexed_stats[key].agrees_with(stat)
                 or has_other_format(key, files=files, store=target)
             }, []
-    with closed(generations.open_reader()) as answering:
+    with closed(index.generations.open_reader()) as answering:
         before = {file.key for file in answering.files() if file.key.is_transcript} if answering is not None else set()
     imported = files.scan(imported=True).documents if before else {}
     other_documents = dict.fromkeys([*files.scan().documents, *sorted(before & imported.keys())])

@@ -22,7 +22,7 @@ from memory.status.condition_texts import counted, duration, part_of, text_of, w
 from producers.reconciler import AgentComparison
 from recalld.invocation import to_type
 from recalld.runs.estimate import Spending
-from recalld.runs.outcome import AgentIndex, Outcome, Report
+from recalld.runs.outcome import Outcome, Report, RunIndex
 from recalld.runs.run import Run
 from recalld.terminal_text import ProgressLine, printable_name
 from recalld.up.lifecycle import running_broker, stop_event
@@ -228,7 +228,7 @@ class _AgentWait:
     missing vectors to them.
     """
 
-    def __init__(self, index: AgentIndex, broker: BrokerSide) -> None:
+    def __init__(self, index: RunIndex, broker: BrokerSide) -> None:
         self._index = index
         self._agent = index.agent
         self._broker = broker

@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from memory.embedding.prices import price_of
-from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, name_in
-from memory.index.generations import Generations
-from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.vectors import no_vectors
 from memory.store.errors import OtherFormat
@@ -20,6 +18,7 @@ from memory.store.sqlite.reader import StoreReader
 from recalld.invocation import to_type
 from recalld.runs.status import dollars, spent_text
 from recalld.terminal_text import fields, printable_name
+from recalld.wiring import AgentIndex
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.ports import Usage
@@ -91,13 +90,11 @@ def spent_line(agent: AgentSettings, usage: Usage) -> tuple[Usage, str]:
     return usage, text + (f", {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else "")
 
 
-class AgentIndex:
+class RunIndex(AgentIndex):
     """Index of one agent as a run sees it: the generation under construction, else the answering one."""
 
     def __init__(self, settings: Settings, agent: AgentSettings) -> None:
-        self.settings = settings
-        self.agent = agent
-        self.generations = Generations.of(settings, agent.id)
+        super().__init__(settings, agent)
         self._open: tuple[str | None, StoreReader] | None = None
         #: The reason why the index is built anew, if it has another format.
         self.other_format: str | None = None
@@ -106,11 +103,6 @@ class AgentIndex:
     def name(self) -> str | None:
         """Name of the generation."""
         return self.generations.next() or self.generations.current()
-
-    @property
-    def choice(self) -> ProviderChoice:
-        """Choice of the agent's embedding provider."""
-        return provider_of(self.settings, self.agent)
 
     def reader(self) -> StoreReader | None:
         """Return a reader of the generation, None without one or if it has another format."""
@@ -148,11 +140,9 @@ class AgentIndex:
 
     def lack(self, counts: IndexCounts) -> Condition | None:
         """Return the reason why no provider gives vectors; None if one does, or if none are missing."""
-        pending = counts.vectors_pending
-        if self.generations.next() is not None or not (pending or not self._wants_vectors()):
+        if self.generations.next() is not None or (self._wants_vectors() and not counts.vectors_pending):
             return None
-        ready = counts.vectors_ready if pending else 0
-        return no_vectors(self.agent.id, self.choice, files=counts.files, ready=ready, pending=pending)
+        return no_vectors(self.agent.id, self.choice.lacking, counts)
 
     def close(self) -> None:
         """Close the reader."""
@@ -161,14 +151,16 @@ class AgentIndex:
             self._open = None
 
     def _wants_vectors(self) -> bool:
+        return self._made_with() not in {None, NO_VECTORS}
+
+    def _made_with(self) -> str | None:
+        """Return the identity of the generation's provider; None without a readable generation."""
         reader = self.reader()
-        identity = reader.meta("identity") if reader is not None else None
-        return reader is not None and (identity is None or embedding_of(identity) != NO_VECTORS)
+        return embedding_of(reader.meta("identity")) if reader is not None else None
 
     def _difference_from_workers(self) -> Condition | None:
         """Return a condition if the workers have other settings or keys than this process, else None."""
-        reader, provider = self.reader(), self.choice.provider
-        made_with = embedding_of(reader.meta("identity")) if reader is not None else None
+        made_with, provider = self._made_with(), self.choice.provider
         if provider is None or made_with in {None, provider.identity}:
             return None
         params: dict[str, Param] = {"made_with": name_in(str(made_with)), "provider": provider.name}

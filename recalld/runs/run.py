@@ -19,11 +19,11 @@ from memory.embedding.batch_jobs.batch_ledger import batch_jobs_of
 from memory.status.run_files import note_finished, note_unfinished, server_pid, was_unfinished
 from producers.reconciler import AgentComparison
 from recalld.invocation import Invocation
-from recalld.runs.outcome import AgentIndex, Outcome, Report, spent_line
+from recalld.runs.outcome import Outcome, Report, RunIndex, spent_line
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json
 from recalld.up.lock import has_processes
-from recalld.wiring import CommandRequests, compare, fingerprint_of
+from recalld.wiring import AgentIndex, CommandRequests, compare
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memory.index.generation_writer import IndexOwner
 
 #: Index of an agent, and the documents that differ from it.
-Work: TypeAlias = tuple[AgentIndex, Sequence[DocumentKey]]
+Work: TypeAlias = tuple[RunIndex, Sequence[DocumentKey]]
 
 #: Documents that are indexed without workers; more of them are worth the start of workers.
 MOST_DOCUMENTS = 20
@@ -86,7 +86,7 @@ class Run:
 
     def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
         self.settings = settings
-        self.indexes = [AgentIndex(settings, agent) for agent in agents]
+        self.indexes = [RunIndex(settings, agent) for agent in agents]
         #: Requests that this process itself sends to providers.
         self.requests = CommandRequests(settings)
         self._began_at = time.monotonic()
@@ -149,7 +149,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     from memory.store.errors import NoRoom, NotOwner
 
     until = time.monotonic() + OWNER_SECONDS
-    identity, before = fingerprint_of(settings, agent, rebuild=True), fingerprint_of(settings, agent)
+    identity, before = (AgentIndex(settings, agent, rebuild=anew).fingerprint for anew in (True, False))
     with (
         closing(IndexOwner(settings.home)) as owner,
         closing(GenerationWriter.at(settings, agent.id, owner=owner)) as writer,
@@ -189,20 +189,16 @@ def _is_little(run: Run, comparisons: Sequence[AgentComparison]) -> bool:
         return False
 
 
-def _needs_workers(index: AgentIndex, comparison: AgentComparison) -> bool:
-    """Return True for a generation to build, missing vectors, a provider that is away, and many documents.
-
-    Workers index any document after a takeover.
-    """
-    choice, reader = index.choice, index.reader()
-    most = 0 if choice.takeover is not None else MOST_DOCUMENTS
+def _needs_workers(index: RunIndex, comparison: AgentComparison) -> bool:
+    """Return True for a generation to build, missing vectors, a provider that is away, and many documents."""
+    reader = index.reader()
     return (
         comparison.building
         or comparison.vectors_pending > 0
-        or len(comparison.documents) > most
-        or choice.error is not None
+        or len(comparison.documents) > MOST_DOCUMENTS
+        or index.choice.error is not None
         or reader is None
-        or reader.meta("fingerprint") != fingerprint_of(index.settings, index.agent).digest
+        or reader.meta("fingerprint") != index.fingerprint.digest
     )
 
 
@@ -271,7 +267,7 @@ def _is_owned(owner: IndexOwner) -> bool:
 
 
 def _index_agent(
-    index: AgentIndex,
+    index: RunIndex,
     documents: Sequence[DocumentKey],
     cache: EmbeddingCache | None,
     owner: IndexOwner,
@@ -285,12 +281,13 @@ def _index_agent(
     from memory.index.vector_fill import fill_vectors
 
     deadline = time.monotonic() + IN_PROCESS_SECONDS
-    settings, agent, choice = index.settings, index.agent, index.choice
+    settings, agent = index.settings, index.agent
+    provider, identity = index.choice.provider, index.choice.identity
     with ExitStack() as opened:
         generations = opened.enter_context(closing(GenerationWriter.at(settings, agent.id, owner=owner)))
-        supply = EmbeddingSupply(choice, cache, coordinate=requests, home=settings.home)
+        supply = EmbeddingSupply(provider, cache, identity=identity, coordinate=requests, home=settings.home)
         # A model on this machine would only compute in the way of workers.
-        seconds = ANSWER_SECONDS if choice.provider is not None and choice.provider.account else 0.0
+        seconds = ANSWER_SECONDS if provider is not None and provider.account else 0.0
         opened.callback(supply.close, timeout_seconds=seconds)
         indexer = Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
         done: list[DocumentKey] = []

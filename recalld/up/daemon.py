@@ -11,7 +11,6 @@ from memory.backends.registry import absence_of
 from memory.http.private_folders import check_private
 from memory.http.server import listen
 from memory.index.generations import Generations
-from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
 from memory.status.processes import Pulses, known_processes, process_conditions
 from memory.status.run_files import read_hooks_state
@@ -27,9 +26,10 @@ from recalld.up.lock import daemon_lock
 from recalld.up.progress import Progress, say
 from recalld.up.sd_notify import announce_ready, watchdog
 from recalld.up.supervisor import STOP_SECONDS, Child, bound_log, module_command, stop_all
-from recalld.wiring import BrokerSide, closed, open_broker
+from recalld.wiring import AgentIndex, BrokerSide, closed, open_broker
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
+from schemas.status import IndexCounts
 from schemas.version import recalld_version
 from workers.health.heartbeat import Heartbeat
 from workers.queue.connection import IMPATIENT_SECONDS
@@ -193,7 +193,7 @@ class _Daemon:
         say(f"recalld {recalld_version()} is up (home: {settings.home})")
         for agent in settings.agents:
             say(f"  agent {agent.id}: {agent.workspace}")
-            if (lack := no_vectors(agent.id, provider_of(settings, agent))) is not None:
+            if (lack := no_vectors(agent.id, AgentIndex(settings, agent).choice.lacking, IndexCounts())) is not None:
                 say(f"    {text_of(lack)}")
             if (absence := absence_of(agent)) is not None:
                 say(f"    {absence}; recalld's own index answers until then")

@@ -9,12 +9,11 @@ from contextlib import closing, suppress
 
 import click
 
-from memory.index.generations import Generations
-from memory.index.provider import provider_of
 from memory.status.condition_texts import counted, what_happened
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import ProgressLine, printable_name
+from recalld.wiring import AgentIndex
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexCounts
@@ -46,23 +45,22 @@ def progress_line(*, files: int, ready: int, failed: int, behind: int, lacking: 
     return f"{counted(files, 'document')} searchable by keyword{to_go}{vectors}{remark}"
 
 
-class _Index:
+class _Index(AgentIndex):
     """Counts of one agent's index at the last look. `moves`: vectors or a new generation are to come."""
 
     def __init__(self, settings: Settings, agent: AgentSettings) -> None:
-        self.agent = agent
+        super().__init__(settings, agent)
         self.counts = IndexCounts()
         self.failed = self.lacking = 0
         self.moves = True
-        self._generations = Generations.of(settings, agent.id)
-        self._embeds = provider_of(settings, agent).name != "none"
+        self._embeds = self.choice.provider is not None
 
     def look(self) -> None:
         """Count documents and vectors; an index that cannot be read keeps its last counts, and status says why."""
         self.moves = False
         with suppress(RecalldError):
-            is_built = self._generations.next() is None
-            reader = self._generations.open_reader()
+            is_built = self.generations.next() is None
+            reader = self.generations.open_reader()
             if reader is not None:
                 with closing(reader):
                     self.counts, self.failed = reader.counts(), len(reader.dead_letters())

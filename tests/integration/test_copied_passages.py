@@ -56,7 +56,7 @@ class Desk:
     def index(self) -> None:
         agent = self.settings.agents[0]
         files = AgentFiles(agent)
-        supply = EmbeddingSupply(choose_provider(agent, self.settings.credentials), None)
+        supply = EmbeddingSupply(choose_provider(agent, self.settings.credentials).provider, None)
         indexer = Indexer(agent, files=files, generations=writer_of(self.settings), supply=supply)
         indexer.index(files.scan().documents, lane=Lane.LIVE, on_done=lambda _: None)
         supply.close()

@@ -154,7 +154,7 @@ def test_a_provider_in_trouble_is_a_warning_until_it_serves_again(
 
         def found(*, online: bool = False) -> Finding:
             status, choice = build_status(remote, side.health).agents[0], provider_of(remote, remote.agents[0])
-            return next(examination.provider_findings(status, choice, online=online, now=time.time()))
+            return next(examination.provider_findings(status, choice.provider, online=online, now=time.time()))
 
         assert (found().level, "was not asked" in found().message) == (Level.OK, True)
         assert "answered in" in found(online=True).message

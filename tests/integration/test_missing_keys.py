@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,9 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.store.options import StoreOptions
+from recalld.wiring import AgentIndex
 from schemas.conditions import ConditionCode
-from schemas.settings import Settings
+from schemas.settings import Credentials, Settings
 from tests.commanding import CommandLine
 from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer, Failure
@@ -26,8 +23,6 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import vectors_job
 from workers.queue.private_server import BrokerServer
-
-CHECKOUT = Path(__file__).parents[2]
 
 #: Asks for the provider by name, or not; the second one has another to fall back on.
 ASKED = [{"provider": "auto"}, {"provider": "openai", "fallback": "stub"}]
@@ -97,17 +92,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
         assert made_with(workers) == "openai"
     assert names(settings)[1] == "None"
     assert len(files(settings)) == 1, "no other one was begun, and the replaced one is gone"
-    assert provider_of(keyed, keyed.agents[0]).takeover is None
     assert server.inputs == server.distinct == 12
-
-
-SAY = """
-import sys
-from recalld.settings.load import load
-from recalld.wiring import fingerprint_of
-settings = load(config=None, home=sys.argv[1]).settings
-print(fingerprint_of(settings, settings.agent("main")).digest)
-"""
 
 
 def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Settings, server: EmbeddingServer) -> None:
@@ -120,32 +105,11 @@ def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Setti
         writer.open_writer(wanted)
         writer.close()
     assert names(settings)[1] != "None"
-    with_key = {"RECALLD_REMOTE__BASE_URL": server.url, "RECALLD_REMOTE__API_KEY": "a-key"}
-    environments = [
-        {"RECALLD_PROVIDER": "auto", **with_key},
-        {"RECALLD_PROVIDER": "openai"},
-        {"RECALLD_PROVIDER": "auto", "VOYAGE_API_KEY": "another"},
-    ]
-    assert len(set(_said(SAY, settings, environments))) == 1
-
-
-def _said(script: str, settings: Settings, environments: Sequence[dict[str, str]]) -> list[str]:
-    """Return the output of the script in a process of its own for each of the environments; they run at once."""
-    common = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(CHECKOUT),
-        "HOME": str(settings.home.parent),
-        "RECALLD_AGENTS": json.dumps([{"id": "main", "workspace": str(settings.agents[0].workspace)}]),
-    }
-    arguments = [sys.executable, "-c", script, str(settings.home)]
-    started = [
-        subprocess.Popen(arguments, env=common | environment, stdout=subprocess.PIPE, text=True)
-        for environment in environments
-    ]
-    said = [process.communicate(timeout=60)[0].strip() for process in started]
-    assert all(process.returncode == 0 for process in started)
-    assert all(said)
-    return said
+    other_key = having(settings, None, provider="auto").model_copy(
+        update={"credentials": Credentials(voyage="another")}
+    )
+    processes = [keyed, having(settings, None, provider="openai"), other_key]
+    assert len({AgentIndex(process, process.agents[0]).fingerprint.digest for process in processes}) == 1
 
 
 # Commands without a key

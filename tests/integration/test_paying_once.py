@@ -20,7 +20,6 @@ from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.rate_limit import Urgency
-from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane
 from schemas.errors import Throttled, Waiting
@@ -51,8 +50,7 @@ def supply_of(
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(client, keys, cache_scope="cache")
-    choice = ProviderChoice(provider, requested="openai")
-    return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination
+    return EmbeddingSupply(provider, EmbeddingCache(cache), coordinate=coordination), coordination
 
 
 def test_of_two_processes_that_want_the_same_texts_one_pays(

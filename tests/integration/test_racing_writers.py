@@ -15,7 +15,6 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
@@ -49,12 +48,11 @@ class Racers:
         self.indexer = self.new_indexer("raced")
 
     def new_indexer(self, name: str) -> Indexer:
-        choice = ProviderChoice(StubProvider(), requested="stub")
         made = Indexer(
             self.agent,
             files=self.files,
             generations=GenerationWriter(self.root / "indexes" / name, StoreOptions()),
-            supply=EmbeddingSupply(choice, self._cache),
+            supply=EmbeddingSupply(StubProvider(), self._cache),
         )
         self._open.append(made)
         return made

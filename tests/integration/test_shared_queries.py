@@ -63,8 +63,8 @@ def health(client: Any, keys: Any) -> HealthStore:
 
 
 def supply_of(settings: Settings, coordination: BrokerCoordination) -> EmbeddingSupply:
-    choice = choose_provider(settings.agents[0], settings.credentials)
-    return EmbeddingSupply(choice, None, coordinate=coordination)
+    provider = choose_provider(settings.agents[0], settings.credentials).provider
+    return EmbeddingSupply(provider, None, coordinate=coordination)
 
 
 def texts(*found: str) -> dict[str, str]:

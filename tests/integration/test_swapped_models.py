@@ -10,7 +10,7 @@ import pytest
 from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.provider import provider_of
 from memory.status.condition_texts import text_of
-from recalld.wiring import fingerprint_of
+from recalld.wiring import AgentIndex
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
@@ -102,8 +102,8 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
         workers.note("memory/second.md", "The heron stands in the reeds.\n")
         swapped(workers)
         workers.stop()
-        before = fingerprint_of(remote, agent)
-        anew = fingerprint_of(remote, agent, rebuild=True)
+        before = AgentIndex(remote, agent).fingerprint
+        anew = AgentIndex(remote, agent, rebuild=True).fingerprint
         with (
             closing(IndexOwner(remote.home)) as owner,
             closing(GenerationWriter.at(remote, agent.id, owner=owner)) as writer,
@@ -116,7 +116,7 @@ def test_a_rebuild_embeds_everything_again_with_the_new_width(remote: Settings, 
             assert reader is not None
             assert reader.meta("dimensions") == "32"
         wait_until(lambda: not workers.conditions())
-        assert fingerprint_of(remote, agent) == anew, "all processes go on with the new width"
+        assert AgentIndex(remote, agent).fingerprint == anew, "all processes go on with the new width"
         with coordinating(remote) as shared, running(remote, workers.health, coordinate=shared) as client:
             assert wait_until(lambda: search(client, "heron")["mode"] == "hybrid")
 

@@ -51,8 +51,8 @@ class Endpoint:
 
     `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
     are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
-    texts. `key_name` is the key's name in messages. `identity_url` and `identity_model` stand for address and model in
-    the identity where those are others. `width` is the dimensions that a person rebuilt the index for, after the model
+    texts. `key_name` is the key's name in messages. `identity_url` stands for the address in the identity where that is
+    another one. `width` is the dimensions that a person rebuilt the index for, after the model
     behind the address changed. A request may take so many seconds, to the last byte of its answer.
     """
 
@@ -69,7 +69,6 @@ class Endpoint:
     document_input_type: str | None = None
     query_prefix: str = ""
     document_prefix: str = ""
-    identity_model: str | None = None
     width: int | None = None
     identity_url: str | None = None
     documents_seconds: float = 120.0
@@ -90,7 +89,7 @@ class Endpoint:
             "document_input_type": self.document_input_type,
             "document_prefix": self.document_prefix or None,
             "headers": plain_headers or None,
-            "model": self.identity_model or self.model,
+            "model": self.model,
             "provider": self.name,
             "query_input_type": self.query_input_type,
             "query_prefix": self.query_prefix or None,

@@ -202,7 +202,6 @@ def test_the_provider_of_an_index_can_be_had_while_its_key_and_address_are_there
     first = made(**before)
     now = MemorySettings.model_validate({"provider": "openai"})
     again = choice_for_identity(first.identity, now, Credentials.model_validate(KEYS))
-    assert again is not None
     assert again.provider is not None
     assert (again.provider.identity, again.provider.account) == (first.identity, first.account)
 
@@ -211,12 +210,12 @@ def test_no_key_goes_to_another_address_than_it_was_set_for() -> None:
     old = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "k"}}
     new = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:2/v1", "api_key": "k2"}}
     keys = Credentials.model_validate(KEYS)
-    assert choice_for_identity(made(**old).identity, MemorySettings.model_validate(new), keys) is None
+    assert choice_for_identity(made(**old).identity, MemorySettings.model_validate(new), keys).provider is None
     # Nor one that was set for another provider.
     mistral = made(provider="mistral")
-    assert choice_for_identity(mistral.identity, MemorySettings.model_validate(new), Credentials()) is None
+    assert choice_for_identity(mistral.identity, MemorySettings.model_validate(new), Credentials()).provider is None
     for nonsense in ("none", "[]", "{}", '{"provider": "x"}', "not json"):
-        assert choice_for_identity(nonsense, MemorySettings(), Credentials.model_validate(KEYS)) is None
+        assert choice_for_identity(nonsense, MemorySettings(), Credentials.model_validate(KEYS)).provider is None
 
 
 def test_choosing_imports_no_sdk_and_loads_no_model(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ def generations(folder: Path) -> Generations:
     return Generations(folder, OPTIONS)
 
 
+FIRST = '{"n":1}'
+
+
 def fingerprint_of(reader: StoreReader | None) -> str | None:
     if reader is None:
         return None
@@ -55,39 +58,39 @@ def files_in(folder: Path) -> set[str]:
 def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
     writer: GenerationWriter, generations: Generations
 ) -> None:
-    [old] = writer.open_writer(Fingerprint("f1", "first"))
+    [old] = writer.open_writer(Fingerprint("f1", FIRST))
     old.write([document(NOTE, "gateway", vectors=[vector(1)])])
     token = generations.token()
     reader = generations.open_reader()
     assert reader is not None
-    assert (reader.meta("identity"), len(reader.search_text("gateway", 5))) == ("first", 1)
+    assert (reader.meta("identity"), len(reader.search_text("gateway", 5))) == (FIRST, 1)
     assert (fingerprint_of(reader), generations.next()) == ("f1", None)
 
-    target, current = writer.open_writer(Fingerprint("f2", "second"))
+    target, current = writer.open_writer(Fingerprint("f2", "{}"))
     assert (target.meta("fingerprint"), current) == ("f2", old)
     assert generations.token() == token
     assert fingerprint_of(generations.open_reader()) == "f1"
     targets = [fingerprint_of(generations.target_reader(wanted)) for wanted in ("f1", "f2", "f3")]
     assert targets == ["f1", "f2", None]
-    assert writer.open_writer(Fingerprint("f2", "second")) == [target, current]
+    assert writer.open_writer(Fingerprint("f2", "{}")) == [target, current]
 
     abandoned = generations.next()
-    third, current = writer.open_writer(Fingerprint("f3", "third"))
+    third, current = writer.open_writer(Fingerprint("f3", "{}"))
     assert (third.meta("fingerprint"), current) == ("f3", old)
     assert generations.next() != abandoned
-    assert (writer.open_writer(Fingerprint("f1", "first")), writer.next()) == ([old], None), "the settings went back"
+    assert (writer.open_writer(Fingerprint("f1", FIRST)), writer.next()) == ([old], None), "the settings went back"
 
 
 def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
-    [old] = writer.open_writer(Fingerprint("f1", "first"))
+    [old] = writer.open_writer(Fingerprint("f1", FIRST))
     old.write([document(NOTE, "gateway")])
     reader = generations.open_reader()
     assert reader is not None
     token = generations.token()
 
-    target, _ = writer.open_writer(Fingerprint("f2", "second"))
+    target, _ = writer.open_writer(Fingerprint("f2", "{}"))
     target.write([document(NOTE, "deploy")])
     assert not writer.complete("f1")
     assert generations.token() == token
@@ -104,17 +107,17 @@ def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
     assert fresh is not None
     assert len(fresh.search_text("deploy", 5)) == 1
     fresh.close()
-    assert writer.open_writer(Fingerprint("f2", "second")) == [target]
+    assert writer.open_writer(Fingerprint("f2", "{}")) == [target]
 
 
 def test_an_index_file_that_was_deleted_is_made_anew(
     writer: GenerationWriter, generations: Generations, folder: Path
 ) -> None:
-    [lost] = writer.open_writer(Fingerprint("f1", "first"))
+    [lost] = writer.open_writer(Fingerprint("f1", FIRST))
     lost.write([document(NOTE, "gateway")])
     (folder / str(generations.current())).unlink()
     assert generations.open_reader() is None
-    [store] = writer.open_writer(Fingerprint("f1", "first"))
+    [store] = writer.open_writer(Fingerprint("f1", FIRST))
     assert store is not lost
     assert store.counts().files == 0
     assert fingerprint_of(generations.open_reader()) == "f1"
@@ -123,7 +126,7 @@ def test_an_index_file_that_was_deleted_is_made_anew(
 def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
     writer: GenerationWriter, folder: Path
 ) -> None:
-    writer.open_writer(Fingerprint("f1", "first"))
+    writer.open_writer(Fingerprint("f1", FIRST))
     now = int(time.time())
     (folder / "unnamed.sqlite").touch()
     for age in (60, 50, 40, 30, KEPT_CORRUPT_SECONDS + 60):
@@ -138,14 +141,14 @@ def test_a_sweep_spares_a_new_unnamed_generation_and_two_newly_damaged_files(
 
 
 def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWriter, folder: Path) -> None:
-    writer.open_writer(Fingerprint("f1", "first"))
+    writer.open_writer(Fingerprint("f1", FIRST))
     stop, errors = threading.Event(), []
 
     def open_again_and_again() -> None:
         while not stop.is_set():
             with closing(GenerationWriter(folder, OPTIONS)) as other:
                 try:
-                    other.open_writer(Fingerprint("f1", "first"))
+                    other.open_writer(Fingerprint("f1", FIRST))
                 except RecalldError as error:
                     errors.append(error)
 
@@ -153,7 +156,7 @@ def test_workers_open_an_index_while_its_owner_replaces_it(writer: GenerationWri
     for worker in workers:
         worker.start()
     for _ in range(60):
-        writer.begin(Fingerprint("f1", "first"), force=True)
+        writer.begin(Fingerprint("f1", FIRST), force=True)
         assert writer.complete("f1")
     stop.set()
     for worker in workers:

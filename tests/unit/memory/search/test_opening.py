@@ -84,8 +84,7 @@ def test_until_there_is_an_index_of_another_embedding_the_old_one_is_asked(opene
     assert answer.results[0].vector_score is not None
     status = manager.status()
     assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
-    assert manager.chosen.provider is not None
-    assert '"dimensions":32' in manager.chosen.provider.identity
+    assert '"dimensions":32' in manager.embedder.documents.identity
 
 
 @pytest.mark.parametrize(

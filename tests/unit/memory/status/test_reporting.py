@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.selection import ProviderChoice
 from memory.status.home import build_status, home_sizes, whole_status
 from memory.status.vectors import vector_progress
 from memory.store.writer import DocumentWrite
@@ -150,9 +149,8 @@ def foreseen(
 ) -> tuple[float | None, float | None, float | None]:
     """Rate, time left, and the age of the last vector if none comes in any more."""
     index = IndexState(chunks=10_000, vectors_pending=waiting, last_commit_at=NOW - committed_ago)
-    choice = ProviderChoice(StubProvider(), requested="local")
     progress = VectorProgress(rate=rate, at=NOW - seconds_ago)
-    state, stuck = vector_progress(index, progress, settings.agents[0], choice, NOW, **options)
+    state, stuck = vector_progress(index, progress, settings.agents[0], StubProvider(), NOW, **options)
     return state.rate, state.eta_seconds, None if stuck is None else NOW - stuck
 
 

@@ -35,13 +35,13 @@ def test_the_record_becomes_the_condition(
 ) -> None:
     facts = {"provider": "openai", "remote": {"api_key": "k"}, "output_dimensionality": asked}
     memory = MemorySettings.model_validate(facts)
-    choice = choose_provider(memory, Credentials())
-    assert choice.provider is not None
-    path = waste_path(tmp_path, choice.provider)
+    provider = choose_provider(memory, Credentials()).provider
+    assert provider is not None
+    path = waste_path(tmp_path, provider)
     path.parent.mkdir()
     if waste is not None:
         path.write_text(json.dumps(asdict(waste)))
-    condition = useless_answers(tmp_path, memory, choice, chunks=1_000_000)
+    condition = useless_answers(tmp_path, memory, provider, chunks=1_000_000)
     assert (condition.code if condition is not None else None) is code
     if condition is not None:
         assert (condition.subject, condition.params["billed"], condition.params["tokens"]) == ("openai", 1200, 480_000)

@@ -89,7 +89,6 @@ def test_where_an_export_names_no_prompts_its_family_does_and_settings_replace_b
     wanted = replace(bare, query_prompt=expected[0], document_prompt=expected[1])
     assert json.loads(made.identity)["digest"] == wanted.digest(None)
     again = choice_for_identity(made.identity, memory, Credentials())
-    assert again is not None
     assert again.provider is not None
     assert again.provider.identity == made.identity
 

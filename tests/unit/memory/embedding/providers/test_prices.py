@@ -8,7 +8,7 @@ from memory.embedding.prices import price_of
 from schemas.settings import MemorySettings
 
 UNSET = MemorySettings()
-OWN = MemorySettings.model_validate({"remote": {"price_per_million_tokens": 0.5}})
+OWN = MemorySettings.model_validate({"fallback": "voyage", "remote": {"price_per_million_tokens": 0.5}})
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ OWN = MemorySettings.model_validate({"remote": {"price_per_million_tokens": 0.5}
         pytest.param(OWN, "openai", "BAAI/bge-m3", 0.5, 0.5, id="the price in the settings"),
         pytest.param(OWN, "openai", "text-embedding-3-small", 0.5, 0.5, id="before a list price"),
         pytest.param(OWN, "ollama", "nomic-embed-text", 0.5, 0.5, id="of one's own server"),
+        pytest.param(OWN, "voyage", "voyage-4", 0.06, 0.0402, id="not of the fallback"),
         pytest.param(OWN, "local", None, 0.0, 0.0, id="not of a model in the process"),
     ],
 )
