@@ -21,7 +21,7 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.indexer import Indexer
-from memory.index.provider import provider_of, successor
+from memory.index.provider import provider_of, successor, written_provider
 from memory.index.readers import OpenIndexes
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
@@ -177,7 +177,7 @@ class Runtime:
         return Generations.of(self.settings, agent.id).tokens(), self._owner.owns()
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
-        choice = provider_of(self.settings, agent)
+        choice = (provider_of if self._owner.owns() else written_provider)(self.settings, agent)
         # Two keys may mean the same vectors, but not the same limits and bills.
         key = (choice.identity, choice.provider.account if choice.provider is not None else choice.error)
         with self._lock:

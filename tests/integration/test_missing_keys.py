@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memory.index.fingerprint import fingerprint
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import GenerationWriter, IndexOwner
 from memory.index.generations import Generations
 from memory.index.provider import provider_of
 from memory.store.options import StoreOptions
@@ -93,6 +94,21 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     assert names(settings)[1] == "None"
     assert len(files(settings)) == 1, "no other one was begun, and the replaced one is gone"
     assert server.inputs == server.distinct == 12
+
+
+def test_a_worker_with_another_provider_obeys_the_owner_of_the_indexes(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    with Workers(having(settings, server, provider="openai")) as workers:
+        workers.index("memory/a.md", "The heron stands in the reeds.\n")
+    with closing(IndexOwner(settings.home)) as owner:
+        assert owner.owns()
+        with Workers(having(settings, None, provider="stub")) as workers:
+            workers.note("memory/b.md", "The otter swims in the brook.\n")
+            wait_until(workers.settled)
+            counts = workers.counts()
+            assert (counts.files, counts.vectors_pending, made_with(workers)) == (2, 1, "openai")
+            assert names(settings)[1] == "None"
 
 
 def test_processes_agree_on_the_identity_whatever_keys_they_have(settings: Settings, server: EmbeddingServer) -> None:

@@ -11,7 +11,7 @@ import pytest
 from memory.embedding.selection import choose_provider, facts_in
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
-from memory.index.provider import provider_for_queries, provider_of, successor
+from memory.index.provider import provider_for_queries, provider_of, successor, written_provider
 from schemas.settings import Settings
 
 
@@ -67,6 +67,25 @@ def test_an_index_keeps_its_provider_where_a_process_merely_lacks_the_key(
     if provider is not None:
         begin(asking(tmp_path, "k", **memory), provider=provider)
     assert embedding(asking(tmp_path, key, **memory)) == expected
+
+
+@pytest.mark.parametrize(
+    ("provider", "key", "expected"),
+    [
+        ("local", "k", "openai"),
+        ("stub", "k", "openai"),
+        ("auto", None, "none"),
+        ("local", None, "none"),
+        ("none", "k", "none"),
+    ],
+)
+def test_a_worker_that_does_not_own_an_index_writes_the_vectors_that_it_has_or_none(
+    tmp_path: Path, provider: str, key: str | None, expected: str
+) -> None:
+    begin(asking(tmp_path, "k", provider="openai"))
+    settings = asking(tmp_path, key, provider=provider)
+    choice = written_provider(settings, settings.agents[0])
+    assert (choice.name, facts_in(choice.identity)["provider"]) == (expected, "openai")
 
 
 @pytest.mark.parametrize(
