@@ -130,7 +130,7 @@ class Failures(dramatiq.Middleware):
         since = self._fails_since(agent) if decision.fallback_after else 0.0
         if since is None or time.time() - since <= decision.fallback_after:
             return False
-        return self._take_over(agent, reason=str(error))
+        return self._runtime.take_over(agent, reason=str(error))
 
     def _set_aside(self, agent: str, error: StoreCorrupt) -> None:
         """Move the damaged generation out of the way and mark every document of the agent.
@@ -143,21 +143,8 @@ class Failures(dramatiq.Middleware):
             self._runtime.health.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
             log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
         self._runtime.forget(agent)
-        self._mark_everything(agent, imported=True)
-
-    def _take_over(self, agent: str, *, reason: str) -> bool:
-        """Let the fallback provider take over, and mark every document for its generation; False without a fallback."""
-        if not self._runtime.take_over(agent, reason=reason):
-            return False
-        self._runtime.health.replace(OF_PROVIDER, (), agent=agent)
-        # The completion finds imported transcripts that only the live generation holds.
-        self._mark_everything(agent, imported=False)
-        self._runtime.queue.request_completion(agent)
-        return True
-
-    def _mark_everything(self, agent: str, *, imported: bool) -> None:
         with self._runtime.indexer(agent) as indexer:
-            scan = indexer.files.scan(imported=imported)
+            scan = indexer.files.scan(imported=True)
         today = date.today()
         keys = sorted(scan.documents, key=lambda key: priority(key, today=today, stat=scan.documents[key]))
         self._runtime.queue.mark_changed(agent, keys, lane=Lane.BACKFILL)

@@ -23,6 +23,7 @@ from memory.index.generations import Generations
 from memory.index.indexer import Indexer
 from memory.index.provider import provider_of, successor, written_provider
 from memory.index.readers import OpenIndexes
+from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -122,6 +123,8 @@ class Runtime:
         wanted = fingerprint(agent, fallback.identity)
         GenerationWriter.at(self.settings, agent_id, owner=self._owner).begin(wanted, takeover=takeover)
         log.warning("fallback_took_over", agent=agent_id, fallback=fallback.name, reason=reason)
+        self.health.replace(OF_PROVIDER, (), agent=agent_id)
+        self.queue.request_completion(agent_id)
         return True
 
     def publish_counts(self) -> None:
