@@ -173,4 +173,6 @@ def discovery_json(discovery: Discovery) -> dict[str, Any]:
 def _count(figures: FileCount, noun: str) -> str:
     number = counted(figures.files, noun)
     number = number if figures.complete else f"at least {number}"
-    return f"{number} ({size(figures.bytes)})" if figures.files else number
+    parts = [size(figures.bytes)] if figures.files > figures.in_database else []
+    parts += [f"{figures.in_database} in OpenClaw's database"] if figures.in_database else []
+    return f"{number} ({', '.join(parts)})" if parts else number

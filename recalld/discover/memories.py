@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from memory.documents.agent_files import AgentFiles
+from memory.documents.session_database import is_of_rows
+from memory.status.condition_texts import what_happened
 from recalld.settings.keys import agent_keys, dotted, top_level_keys
+from schemas.conditions import ConditionCode
 from schemas.documents import FileStat
 from schemas.settings import AgentSettings
 
@@ -26,18 +29,23 @@ _TITLE = """\
 
 @dataclass(frozen=True, slots=True)
 class FileCount:
-    """Number of files, their bytes, and the Unix time of the newest. Unless `complete`, there may be more."""
+    """Number of files, their bytes, and the Unix time of the newest. Unless `complete`, there may be more.
+
+    `in_database`: the sessions among them that are rows of a database, which have no bytes of their own.
+    """
 
     files: int = 0
     bytes: int = 0
     newest: float | None = None
     complete: bool = True
+    in_database: int = 0
 
     @classmethod
     def of(cls, files: Collection[FileStat]) -> FileCount:
         """Return the figures of these files."""
         newest = max((file.mtime_ns / 1e9 for file in files), default=None)
-        return cls(len(files), sum(file.size for file in files), newest)
+        sizes = [file.size for file in files if not is_of_rows(file)]
+        return cls(len(files), sum(sizes), newest, in_database=len(files) - len(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +86,14 @@ class DiscoveredMemory:
 
         settings = {"id": "found", "workspace": self.workspace, "sessions": self.sessions, **self.settings}
         try:
-            documents = AgentFiles(AgentSettings.model_validate(settings)).scan(entering=check).documents
+            scan = AgentFiles(AgentSettings.model_validate(settings)).scan(entering=check)
         except _Late:
             return replace(self, notes=FileCount(complete=False), transcripts=FileCount(complete=False))
-        notes = [stat for key, stat in documents.items() if not key.is_transcript]
-        transcripts = [stat for key, stat in documents.items() if key.is_transcript]
-        return replace(self, notes=FileCount.of(notes), transcripts=FileCount.of(transcripts))
+        notes = [stat for key, stat in scan.documents.items() if not key.is_transcript]
+        transcripts = [stat for key, stat in scan.documents.items() if key.is_transcript]
+        unread = (problem for problem in scan.problems if problem.code is ConditionCode.SESSIONS_UNREADABLE)
+        remarks = (*self.remarks, *map(what_happened, unread))
+        return replace(self, notes=FileCount.of(notes), transcripts=FileCount.of(transcripts), remarks=remarks)
 
 
 class _Late(Exception):

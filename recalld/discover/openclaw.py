@@ -4,7 +4,8 @@ Two layouts of the file are read. Since the summer of 2026: `memory.search` and 
 `agents.defaults.memorySearch` (or `memorySearch` at the top) and `agents.list[]`. A file whose migration stopped half
 way holds both; there the newer one wins, value by value, as in OpenClaw's own `doctor --fix`.
 
-Sessions lie in `agents/<id>/sessions` of the state folder. An agent without a workspace of its own has the general
+Sessions lie in `agents/<id>/sessions` of the state folder, or in a database beside that folder, which new installations
+have without it. An agent without a workspace of its own has the general
 one if it is the default agent; the others have a folder below the general one, or `workspace-<id>` in the state folder.
 """
 
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from memory.documents.roots import DATABASE
+from memory.documents.session_database import database_beside
 from recalld.discover.memories import DiscoveredMemory, absolute_path
 from recalld.discover.translation import WHOLE, Translation, accepted, at, table
 from recalld.settings.keys import dotted
@@ -23,9 +26,6 @@ from recalld.settings.program_folders import ProgramFolders
 
 #: Names of the settings file in a state folder, the one it has now first.
 CONFIG_NAMES = ("openclaw.json", "clawdbot.json")
-
-#: Where the newest versions keep an agent's sessions.
-_DATABASE = Path("agent") / "openclaw-agent.sqlite"
 
 #: First parts of our keys that hold for all agents.
 _SHARED = ("store.", "cache.")
@@ -42,7 +42,9 @@ def find_openclaw(folders: ProgramFolders, _: Path, problems: list[str]) -> Iter
         tree = _settings(state, folders.openclaw_config if state == folders.openclaw[0] else None, problems)
         configured = _agents(tree, problems)
         agents = configured or {"main": {"id": "main", "default": True}}
-        names = [folder.parent.name for folder in sorted(state.glob("agents/[!.]*/sessions"))]
+        folders_of_agents = (place.parent for place in state.glob("agents/[!.]*/sessions"))
+        agents_with_databases = (place.parent.parent for place in state.glob(f"agents/[!.]*/agent/{DATABASE}"))
+        names = sorted({place.name for place in (*folders_of_agents, *agents_with_databases)})
         agents |= {name: {"id": name} for name in names if _folder_name(name) not in agents}
         for settings in agents.values():
             if (memory := _memory_of(state, tree, settings)) is not None:
@@ -80,7 +82,10 @@ def _memory_of(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]
     # Folders may have the id, or what newer versions of OpenClaw make of it.
     names = [folder for folder in (name, _folder_name(name)) if folder and not {"/", "\0"}.intersection(folder)]
     home = _existing(state / "agents" / folder for folder in names)
-    sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
+    folder = home / "sessions"
+    database = database_beside(str(folder))
+    has_sessions = folder.is_dir() or (database is not None and database.is_there())
+    sessions = (str(folder),) if has_sessions else ()
     is_current = any(isinstance(at(tree, path), dict) for path in ("memory.search", "agents.entries"))
     written = settings.get("workspace"), at(tree, "agents.defaults.workspace")
     workspace, general = map(absolute_path, written)
@@ -97,11 +102,6 @@ def _memory_of(state: Path, tree: Mapping[str, Any], settings: Mapping[str, Any]
             return None
         remarks.append(f"its workspace {workspace} does not exist; its own folder stands in for it")
         workspace = home
-    if (home / _DATABASE).is_file():
-        remarks.append(
-            f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
-            "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
-        )
     translation = Translation(leaves_of(tree, settings), is_current=is_current, has_transcripts=bool(sessions))
     remarks += translation.remarks
     shared = {key: value for key, value in translation.values.items() if key.startswith(_SHARED)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from recalld.discover.machine import discover, working_folder
 from recalld.discover.memories import DiscoveredMemory, Discovery, FileCount, settings_file, with_unique_names
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
+from tests.openclaw_database import OpenClawDatabase
+from tests.transcript_files import message_line
 
 
 class Machine:
@@ -112,12 +115,29 @@ def test_settings_without_sense_are_reported_and_the_agents_found_all_the_same(m
     assert "sk-secret" not in str(discovery)
 
 
-def test_sessions_in_openclaws_database_are_one_sentence(machine: Machine) -> None:
+def test_sessions_in_openclaws_database_are_found_and_counted(machine: Machine) -> None:
     machine.write(".openclaw/workspace/MEMORY.md")
-    machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite")
+    machine.write(".openclaw/agents/main/sessions/old.jsonl")
+    sessions = {name: machine.home / ".openclaw/agents" / name / "sessions" for name in ("main", "other")}
+    for name, folder in sessions.items():
+        with closing(OpenClawDatabase(folder.parent)) as database:
+            database.add(f"s-{name}", [message_line("openclaw", "user", "hello")])
+    discovery = machine.discover()
+    assert [(memory.name, memory.sessions, memory.remarks[1:]) for memory in discovery.memories] == [
+        (name, (str(folder),), ()) for name, folder in sessions.items()
+    ]
+    counts = [(memory.transcripts.files, memory.transcripts.in_database) for memory in discovery.memories]
+    assert counts == [(2, 1), (1, 1)]
+    lines = "\n".join(discovery_lines(discovery))
+    assert "2 transcripts (4 B, 1 in OpenClaw's database)" in lines
+    assert "1 transcript (1 in OpenClaw's database)" in lines
+
+
+def test_a_database_that_cannot_be_read_is_one_sentence(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite", "no database" * 100)
     (remark,) = only(machine.discover()).remarks
-    assert "openclaw-agent.sqlite" in remark
-    assert "does not read" in remark
+    assert "openclaw-agent.sqlite cannot be read" in remark
 
 
 def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machine) -> None:
