@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from memory.documents.agent_files import AgentFiles
     from schemas.ports import Event
     from schemas.settings import AgentSettings, Settings
 
@@ -109,10 +110,8 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
         entries = [entry for entry in session_entries if isinstance(entry, dict)]
         if _KINDS.get(name) == "ended":
             entries = [entry for entry in entries if entry.get("sessionFile") or entry.get("sessionId")][:1]
-        paths = _paths(*(entry.get("sessionFile") for entry in entries))
-        # A session's id becomes a file name.
-        ids = (str(entry.get("sessionId") or "") for entry in entries)
-        session = next((text for text in ids if text.replace("-", "").replace("_", "").isalnum()), None)
+        paths = _paths(*(_transcript_of(entry.get("sessionFile")) for entry in entries))
+        session = next(filter(_is_id, (str(entry.get("sessionId") or "") for entry in entries)), None)
         # OpenClaw names its sessions `agent:<id>:...`.
         agent = key.split(":")[1] if isinstance(key, str) and key.startswith("agent:") else None
     elif payload.get("type") == "agent-turn-complete":
@@ -130,6 +129,26 @@ def read_hook(program: str, payload: Mapping[str, Any]) -> Hook | None:
         return Hook(meaning, paths, None if paths else session, agent)
     # Without a session all documents are compared, unless the hook is about growth only.
     return None if meaning == "grew" else Hook("reconcile", agent=agent)
+
+
+def _is_id(text: str) -> bool:
+    """Return True for the id of a session, which becomes a file name."""
+    return text.replace("-", "").replace("_", "").isalnum()
+
+
+def _transcript_of(name: object) -> object:
+    """Return the path of a transcript that `sqlite:<agent>:<session>:<store>` names; other values as they are.
+
+    The store is `agents/<agent>/sessions/sessions.json` or the database `agents/<agent>/agent/openclaw-agent.sqlite`.
+    """
+    kind, _, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
+    _, _, rest = rest.partition(":")
+    session, _, store = rest.partition(":")
+    if kind != "sqlite" or not _is_id(session) or not store:
+        return name
+    folder = os.path.dirname(store)
+    folder = f"{os.path.dirname(folder)}/sessions" if os.path.basename(folder) == "agent" else folder
+    return f"{folder}/{session}.jsonl"
 
 
 def _paths(*values: object) -> tuple[str, ...]:
@@ -171,16 +190,26 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
     return Event(kind, chosen.id, paths, program=hook.program, at=hook.at)
 
 
+def _is_row(files: AgentFiles, path: str) -> bool:
+    """Return True if a transcript is in a database."""
+    from schemas.errors import RecalldError
+
+    try:
+        return (key := files.key_of(path)) is not None and files.stat(key) is not None
+    except RecalldError:
+        return False
+
+
 def _claimed(hook: Hook, settings: Settings, agent: AgentSettings) -> tuple[str, ...]:
     """Return the transcripts of a hook, spelled as in the agent's settings; empty if the agent has none of them."""
     from memory.documents.agent_files import AgentFiles
     from memory.documents.roots import archives_of
 
-    if not hook.paths and hook.session:
-        # Right inside one of its folders, named by the session's id, or an archive already.
-        paths = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
-        return tuple(file for file in paths if os.path.isfile(file) or archives_of(file))
     files, spellings = AgentFiles.of(settings, agent), []
+    if not hook.paths and hook.session:
+        # Right inside one of its folders, named by the session's id, or in a database beside it, or an archive already.
+        paths = [os.path.join(folder, f"{hook.session}.jsonl") for folder in agent.sessions]
+        return tuple(file for file in paths if os.path.isfile(file) or _is_row(files, file) or archives_of(file))
     for path in hook.paths:
         # Links of its folder may be followed, the transcript itself is never a link. Its settings may leave it out.
         candidates = (path, os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))

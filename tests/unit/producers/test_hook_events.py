@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from memory.documents.agent_files import AgentFiles
 from producers.hook_events import (
     MAX_PAYLOAD_BYTES,
     PROGRAMS,
@@ -21,7 +23,10 @@ from producers.hook_events import (
     read_hook,
     read_payload,
 )
+from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
+from tests.openclaw_database import OpenClawDatabase
+from tests.transcript_files import message_line
 
 FILE, OWN = "/h/.claude/projects/-w/0b1a.jsonl", "/h/.claude/projects/-w/0b1a/subagents/agent-1.jsonl"
 ENTRIES = {"previousSessionEntry": {"sessionFile": "/s/old.jsonl"}, "sessionEntry": {"sessionFile": "/s/new.jsonl"}}
@@ -75,6 +80,26 @@ def test_hooks_of_claude_code_and_codex_name_the_transcript(
         *(
             ("session:compact:after", {"context": {"sessionId": wrong}}, Hook("reconcile"))
             for wrong in ("../../etc/passwd", "a/b", "", None, ["a"], ".hidden")
+        ),
+        *(
+            ("session:compact:after", {"context": {"sessionFile": f"sqlite:main:s-77:{store}"}}, meaning)
+            for store, meaning in {
+                "/o/agents/main/sessions/sessions.json": Hook("compaction", ("/o/agents/main/sessions/s-77.jsonl",)),
+                "/o/agents/main/agent/openclaw-agent.sqlite": Hook(
+                    "compaction", ("/o/agents/main/sessions/s-77.jsonl",)
+                ),
+                "relative/sessions.json": Hook("reconcile"),
+                "": Hook("reconcile"),
+            }.items()
+        ),
+        *(
+            ("session:compact:after", {"context": {"sessionFile": name}}, Hook("reconcile"))
+            for name in ("sqlite:main:../../etc/passwd:/o/sessions.json", "sqlite:main", "sqlite:", "agent:main:main")
+        ),
+        (
+            "command:reset",
+            {"context": {"previousSessionEntry": {"sessionId": "s-7", "sessionFile": "agent:main:main"}}},
+            Hook("ended", (), "s-7"),
         ),
         ("gateway:startup", {"context": {}}, Hook("reconcile")),
         ("message:received", {"context": {"content": "hi"}}, None),
@@ -165,6 +190,44 @@ def test_a_hook_is_of_the_agent_that_it_names_or_whose_folders_hold_the_transcri
     paths = tuple(path.format(tmp_path) for path in hook.paths)
     found = event_of(hook._replace(paths=paths, program="codex"), made(tmp_path, *agents.split()), agent=named)
     assert (found.kind, found.agent, bool(found.paths), found.program) == (*event, "codex")
+
+
+@pytest.mark.parametrize(
+    ("hook", "kind"),
+    [
+        ({"sessionId": "rows"}, "compaction"),
+        ({"sessionFile": "sqlite:main:rows:{}/agents/main/sessions/sessions.json"}, "compaction"),
+        ({"sessionFile": "sqlite:main:rows:{}/agents/main/agent/openclaw-agent.sqlite"}, "compaction"),
+        ({"sessionId": "others"}, "reconcile"),
+    ],
+)
+def test_a_hook_leads_to_the_document_of_a_session_in_openclaws_database(
+    tmp_path: Path, hook: dict[str, str], kind: str
+) -> None:
+    agent = tmp_path / "agents" / "main"
+    with closing(OpenClawDatabase(agent)) as database:
+        database.add("rows", [message_line("openclaw", "user", "hello")])
+    row = AgentSettings(id="main", workspace=tmp_path, sessions=(str(agent / "sessions"),))
+    settings = Settings(home=tmp_path / "home", agents=(row,))
+    context = {name: value.format(tmp_path) for name, value in hook.items()}
+    read = read_hook("openclaw", {"type": "session", "action": "compact:after", "context": context})
+    assert read is not None
+    event, files = event_of(read, settings), AgentFiles.of(settings, row)
+    keys = [files.key_of(path) for path in event.paths]
+    document = DocumentKey("sessions", "sessions/rows.jsonl")
+    assert (event.kind, keys) == (kind, [document] if kind == "compaction" else [])
+
+
+@pytest.mark.parametrize(
+    "store", ["/elsewhere/sessions/sessions.json", "{}/agents/main/sessions/../../../sessions.json"]
+)
+def test_a_hook_of_a_store_outside_of_the_folders_is_refused(tmp_path: Path, store: str) -> None:
+    row = AgentSettings(id="main", workspace=tmp_path / "w", sessions=(str(tmp_path / "agents/main/sessions"),))
+    context = {"sessionFile": f"sqlite:main:rows:{store.format(tmp_path)}"}
+    read = read_hook("openclaw", {"type": "command", "action": "stop", "context": context})
+    assert read is not None
+    with pytest.raises(UnclaimedHook):
+        event_of(read, Settings(home=tmp_path / "home", agents=(row,)))
 
 
 @pytest.mark.parametrize(
