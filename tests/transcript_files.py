@@ -1,7 +1,7 @@
 """Transcripts of every format, with invented content, for tests.
 
     openclaw_transcript(turns=8), claude_code_transcript(...), codex_transcript(...), plain_transcript(...)
-        the bytes of a whole file, or `transcript("codex", turns=8)` by the format's name
+        the bytes of a whole file, or `transcript("codex", turns=8)` by the format's name, also of the other formats
     message_line("codex", "user", "text", at=...)   one more line, to append
     compaction_line("codex")                        the program's mark of a compaction (not in plain)
     unknown_line()                                  a line of a type that no format knows
@@ -31,7 +31,7 @@ UNSAID = "unsaidword"
 #: When the first turn begins; each message comes a minute after the one before.
 BEGUN = datetime(2026, 2, 3, 9, 0, tzinfo=UTC)
 
-FORMATS = ("openclaw", "claude-code", "codex", "plain")
+FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
 
 _SUBJECTS = (
     "gateway deploy rollback invoice passport marathon guitar recipe dentist backup index vector schema "
@@ -82,7 +82,8 @@ def transcript(name: str, turns: int = 8, *, seed: int = 1, bare: bool = False) 
         "codex": codex_transcript,
         "plain": plain_transcript,
     }
-    return makers[name](turns, seed=seed, bare=bare)
+    maker = makers.get(name)
+    return maker(turns, seed=seed, bare=bare) if maker else _other_transcript(name, turns, seed=seed, bare=bare)
 
 
 def message_line(name: str, role: str, text: str, *, at: datetime = BEGUN) -> bytes:
@@ -95,6 +96,8 @@ def message_line(name: str, role: str, text: str, *, at: datetime = BEGUN) -> by
         made = _claude_line(role, "m", None, at, message={"role": role, "content": content})
     elif name == "codex":
         made = _codex_message(role, text, at)
+    elif name != "plain":
+        made = _MESSAGES[name](SaidMessage(role, text, at))
     else:
         made = {"role": role, "content": text, "timestamp": _iso(at)}
     return _jsonl([made])
@@ -116,6 +119,8 @@ def compaction_line(name: str, *, at: datetime = BEGUN) -> bytes:
             compactMetadata={"trigger": "auto", "preTokens": 150_000},
         ),
         "codex": _codex_line("compacted", {"message": f"{UNSAID} summary", "replacement_history": []}, at),
+        "qwen-code": _qwen_line("system", at, subtype="chat_compression", systemPayload={"summary": UNSAID}),
+        "copilot": _copilot_event("session.compaction_complete", at, success=True, summaryContent=f"{UNSAID} summary"),
     }
     return _jsonl([made[name]])
 
@@ -470,3 +475,100 @@ def _iso(at: datetime) -> str:
 
 def _jsonl(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+
+
+# Formats whose messages differ from one another by little more than their fields: what one says, what a whole file has
+# at its beginning, and between a question and its answer.
+
+
+def _other_transcript(name: str, turns: int, *, seed: int, bare: bool) -> bytes:
+    lines = [] if bare else [*_BEGINNINGS[name]]
+    for said in conversation(turns, seed=seed):
+        if said.role == "assistant" and not bare:
+            lines += _WORK[name]
+        lines.append(_MESSAGES[name](said))
+        if name == "gemini-cli" and not bare:
+            # Written again when its tool calls end.
+            lines.append({**lines[-1], "toolCalls": [{"name": UNSAID, "result": [{"text": UNSAID}]}]})
+    if not bare and name in ("qwen-code", "copilot"):
+        lines.insert(len(lines) // 2, json.loads(compaction_line(name)))
+    return _jsonl(lines)
+
+
+def _gemini_message(said: SaidMessage) -> dict[str, Any]:
+    content: Any = [{"text": said.text}] if said.role == "user" else said.text
+    kind = "user" if said.role == "user" else "gemini"
+    return {"id": f"{kind} {said.at} {said.text}", "timestamp": _iso(said.at), "type": kind, "content": content}
+
+
+def _qwen_line(kind: str, at: datetime, **fields: Any) -> dict[str, Any]:
+    return {"uuid": "q", "sessionId": "s", "timestamp": _iso(at), "type": kind, "version": "0.24.4", **fields}
+
+
+def _qwen_message(said: SaidMessage) -> dict[str, Any]:
+    if said.role == "user":
+        return _qwen_line("user", said.at, message={"role": "user", "parts": [{"text": said.text}]})
+    parts = [{"text": UNSAID, "thought": True}, {"text": said.text}, {"functionCall": {"name": UNSAID}}]
+    return _qwen_line("assistant", said.at, message={"role": "model", "parts": parts})
+
+
+def _copilot_event(kind: str, at: datetime, **data: Any) -> dict[str, Any]:
+    return {"type": kind, "data": data, "id": "c", "timestamp": _iso(at), "parentId": None}
+
+
+def _copilot_message(said: SaidMessage) -> dict[str, Any]:
+    more = {"transformedContent": UNSAID} if said.role == "user" else {"toolRequests": [{"name": UNSAID}]}
+    return _copilot_event(f"{said.role}.message", said.at, content=said.text, **more)
+
+
+def _cursor_message(said: SaidMessage) -> dict[str, Any]:
+    text = said.text
+    if said.role == "user" and "Question" in text:
+        text = f"<timestamp>{UNSAID}</timestamp>\n<user_query>\n{text}\n</user_query>"
+    return {"role": said.role, "message": {"content": [{"type": "text", "text": text}]}}
+
+
+_MESSAGES: dict[str, Any] = {
+    "gemini-cli": _gemini_message,
+    "qwen-code": _qwen_message,
+    "copilot": _copilot_message,
+    "cursor": _cursor_message,
+}
+
+_GEMINI_CONTEXT = _gemini_message(SaidMessage("user", f"<session_context>{UNSAID}</session_context>", BEGUN))
+_BEGINNINGS: dict[str, list[dict[str, Any]]] = {
+    "gemini-cli": [
+        {"sessionId": "s", "projectHash": UNSAID, "startTime": _iso(BEGUN), "kind": "main"},
+        {"$set": {"messages": [_GEMINI_CONTEXT], "lastUpdated": _iso(BEGUN)}},
+        _GEMINI_CONTEXT,
+    ],
+    "qwen-code": [_qwen_line("system", BEGUN, subtype="session_model", systemPayload={"model": UNSAID})],
+    "copilot": [_copilot_event("session.start", BEGUN, copilotVersion="1.0.102", context={"cwd": UNSAID})],
+    "cursor": [],
+}
+_UNSAID_PARTS = {"role": "user", "parts": [{"text": UNSAID}]}
+_WORK: dict[str, list[dict[str, Any]]] = {
+    "gemini-cli": [
+        {"id": "i", "timestamp": _iso(BEGUN), "type": "info", "content": UNSAID},
+        {"id": "f", "timestamp": _iso(BEGUN), "type": "user", "content": [{"functionResponse": {"output": UNSAID}}]},
+        {"$set": {"lastUpdated": UNSAID}},
+        {"$rewindTo": UNSAID},
+    ],
+    "qwen-code": [
+        _qwen_line("tool_result", BEGUN, message=_UNSAID_PARTS),
+        _qwen_line("user", BEGUN, subtype="notification", message=_UNSAID_PARTS),
+        _qwen_line("system", BEGUN, subtype="ui_telemetry", systemPayload={"uiEvent": UNSAID}),
+    ],
+    "copilot": [
+        _copilot_event("assistant.turn_start", BEGUN, turnId=UNSAID),
+        _copilot_event("user.message", BEGUN, content=UNSAID, source="skill-pdf"),
+        _copilot_event("user.message", BEGUN, content=UNSAID, isAutopilotContinuation=True),
+        _copilot_event("tool.execution_complete", BEGUN, result={"content": UNSAID}),
+        _copilot_event("abort", BEGUN, reason=UNSAID),
+    ],
+    "cursor": [
+        {"role": "assistant", "message": {"content": [{"type": "text", "text": "[REDACTED]"}]}},
+        {"role": "user", "message": {"content": [{"type": "tool_result", "content": UNSAID}]}},
+        {"type": "turn_ended", "status": "error", "error": UNSAID},
+    ],
+}

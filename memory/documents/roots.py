@@ -59,6 +59,9 @@ _STATE = re.compile(r"\.[0-9a-f]{32}$")
 _TIME, _TOPIC = re.compile(r"^rollout-\d{4}-\d\d-\d\d(?:T\d\d-\d\d-\d\d)?-"), "-topic-"
 _SUBAGENTS = "/subagents/"
 
+#: Name of every transcript of Copilot, whose folder has the session's id.
+_ONE_NAME = "events"
+
 _NAME = re.compile(
     r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*(?:\.[0-9a-f]{32})?)?", re.DOTALL
 )
@@ -95,7 +98,10 @@ def archived_path(path: str) -> str | None:
 
 def session_id(path: str) -> str:
     """Return the id of the session that a transcript, an archive of it, or a sub-agent's transcript is of, by name."""
-    name = path.partition(_SUBAGENTS)[0].rpartition("/")[2].partition(".jsonl")[0]
+    folder, _, file = path.partition(_SUBAGENTS)[0].rpartition("/")
+    name = file.partition(".jsonl")[0]
+    if name == _ONE_NAME and folder:
+        return folder.rpartition("/")[2]
     return _TIME.sub("", name).partition(_TOPIC)[0]
 
 

@@ -24,10 +24,6 @@ import re
 from typing import Any
 
 from memory.transcripts.transcript_format import (
-    AGENT,
-    ASSISTANT,
-    SUBAGENT,
-    USER,
     Entry,
     Facts,
     Message,
@@ -36,6 +32,7 @@ from memory.transcripts.transcript_format import (
     between,
     kind_of,
     names,
+    speaker_of,
     text_digest,
     texts_of,
     time_of,
@@ -210,17 +207,17 @@ def _event(event: Entry, entry: Entry, facts: Facts) -> Message | Wordless:
 
 def _message(role: Any, content: Any, entry: Entry, facts: Facts, *, log: str) -> Message | Wordless:
     texts = list(texts_of(content, _TEXT_BLOCKS))
-    is_subagents = bool(facts.get(_THREAD))
     if role == "user" and _REVIEWS not in facts:
-        speaker, text = AGENT if is_subagents else USER, "\n".join(filter(None, map(_user_text, texts)))
+        text = "\n".join(filter(None, map(_user_text, texts)))
         parts = [text]
     elif role == "assistant":
-        speaker, text = SUBAGENT if is_subagents else ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
+        text = "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
         # Other logs may have each block, and the plan in it, as a message of its own.
         pieces = [_PLAN_TAG.split(block) for block in texts]
         parts = [ASSISTANT_WRAPPERS.words("".join(piece[start::2])) for piece in pieces for start in (0, 1)]
     else:
         return Wordless.KNOWN
+    speaker = speaker_of(by_user=role == "user", between_agents=bool(facts.get(_THREAD)))
     message = Message(speaker, text, time_of(entry.get("timestamp")))
     # Bare items are the only log of their file.
     return message if entry.get("payload") is None or _is_first(parts, facts, log=log) else Wordless.KNOWN

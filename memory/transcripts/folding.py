@@ -149,7 +149,11 @@ class TranscriptFold:
             notes = (*notes, waiting)
         unknown = self._skipped.unknown
         if unknown and self.format is None:
-            return (f"no line of {sum(unknown.values())} is of a known format ({', '.join(FORMATS)})", *notes)
+            formats = ", ".join(FORMATS)
+            return (
+                f"nothing is read of it: no line of {sum(unknown.values())} is of a known format ({formats})",
+                *notes,
+            )
         writer = f"{self.format} {self._interpreter.version}".rstrip()
         return (*notes, UnknownLines(writer, unknown).note()) if unknown else notes
 

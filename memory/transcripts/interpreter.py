@@ -11,7 +11,11 @@ from typing import Any, TypeAlias
 
 from memory.transcripts.claude_code import ClaudeCodeFormat
 from memory.transcripts.codex import CodexFormat
+from memory.transcripts.copilot import CopilotFormat
+from memory.transcripts.cursor import CursorFormat
+from memory.transcripts.gemini_cli import GeminiFormat
 from memory.transcripts.openclaw import OpenClawFormat
+from memory.transcripts.qwen_code import QwenFormat
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
@@ -66,7 +70,17 @@ class PlainFormat(TranscriptFormat):
 
 #: By name, in the order in which they look at a line: the most specific first.
 FORMATS: Mapping[str, TranscriptFormat] = {
-    reader.name: reader for reader in (OpenClawFormat(), ClaudeCodeFormat(), CodexFormat(), PlainFormat())
+    reader.name: reader
+    for reader in (
+        OpenClawFormat(),
+        QwenFormat(),
+        ClaudeCodeFormat(),
+        CodexFormat(),
+        GeminiFormat(),
+        CopilotFormat(),
+        CursorFormat(),
+        PlainFormat(),
+    )
 }
 
 
@@ -174,7 +188,8 @@ def parsed(data: bytes) -> Entry | Wordless:
 
 def is_compaction_line(line: bytes) -> bool:
     """Return True if the line is a program's mark of a compaction, not a conversation about compactions."""
-    return b"compact" in line and Interpreter(None).read(line) is Wordless.COMPACTED
+    names_it = b"compact" in line or b"compression" in line
+    return names_it and Interpreter(None).read(line) is Wordless.COMPACTED
 
 
 def parse(data: bytes) -> Entry | None:

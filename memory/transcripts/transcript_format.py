@@ -18,6 +18,14 @@ ASSISTANT = "Assistant"
 AGENT = "Agent"
 SUBAGENT = "Subagent"
 
+
+def speaker_of(*, by_user: bool, between_agents: bool) -> str:
+    """Return the speaker of a message in the user's or the assistant's place."""
+    if between_agents:
+        return AGENT if by_user else SUBAGENT
+    return USER if by_user else ASSISTANT
+
+
 #: One parsed line.
 Entry: TypeAlias = dict[str, Any]
 
@@ -124,14 +132,22 @@ def names(words: str, *phrases: str) -> tuple[str, ...]:
 
 TEXT_BLOCKS = frozenset(("text",))
 
+#: Parts of Gemini's messages, which have no type.
+PARTS = frozenset((None,))
 
-def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str]:
-    """Yield the texts of a message's content: a string, or blocks, of which those of `kinds` hold a `text`."""
+
+def texts_of(content: Any, kinds: Collection[str | None] = TEXT_BLOCKS) -> Iterator[str]:
+    """Yield the texts of a message's content: a string, or blocks, of which those of `kinds` hold a `text`.
+
+    Thoughts among the blocks are left out.
+    """
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
         for block in content:
-            if isinstance(block, dict) and block.get("type") in kinds and isinstance(text := block.get("text"), str):
+            if not isinstance(block, dict) or block.get("thought") is True or block.get("type") not in kinds:
+                continue
+            if isinstance(text := block.get("text"), str):
                 yield text
 
 

@@ -55,10 +55,12 @@ def discover(
     force: bool,
     names: tuple[str, ...],
 ) -> None:
-    """List the memories on this machine: of OpenClaw, Claude Code and Codex, Obsidian's vaults, folders of notes.
+    """List the memories on this machine: of coding agents, Obsidian's vaults, folders of notes.
 
-    Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's settings of
-    memory are translated, with a note on each without a counterpart; keys are never copied.
+    The agents are OpenClaw, Claude Code, Codex, Gemini CLI, Qwen Code, GitHub Copilot CLI and Cursor. Conversations
+    that are found and not read are named. Without --write nothing is written; with --pick or --all the settings are
+    shown. OpenClaw's settings of memory are translated, with a note on each without a counterpart; keys are never
+    copied.
     """
     if target != _USUAL_PLACE:
         invocation.check_config()  # with it, the named file is written

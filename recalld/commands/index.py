@@ -10,7 +10,7 @@ import click
 
 from recalld.invocation import Invocation, json_option, pass_invocation, workspace_option
 
-_FORMATS = ("openclaw", "claude-code", "codex", "plain")
+_FORMATS = ("openclaw", "claude-code", "codex", "gemini-cli", "qwen-code", "copilot", "cursor", "plain")
 _DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 
 

@@ -1,4 +1,4 @@
-"""Memories of the whole machine, with the finders of Claude Code, Codex, Obsidian and plain folders."""
+"""Memories of the whole machine, with the finders of coding agents, Obsidian and plain folders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -16,6 +16,7 @@ from typing import Any
 from memory.documents.roots import LONG_TERM_NAMES, is_folder_name, is_transcript_name, is_utf8
 from recalld.discover.memories import DiscoveredMemory, Discovery, absolute_path, with_unique_names
 from recalld.discover.openclaw import find_openclaw
+from recalld.settings.places import absolute
 from recalld.settings.program_folders import ProgramFolders
 
 #: Seconds that counting files may take; memories not counted by then are listed all the same.
@@ -34,7 +35,7 @@ _MAX_INSIDE = 1000
 def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = COUNTING_SECONDS) -> Discovery:
     """Return every memory of the machine, named by agents' ids, with those around `current_folder`.
 
-    Folders and vaults that are the workspace of an agent are left out. Claude Code works in all of a vault, so its
+    Folders and vaults that are the workspace of an agent are left out. A coding agent works in all of a vault, so its
     workspace gets all notes of that vault; OpenClaw's settings name the notes of its own workspaces.
     """
     until = time.monotonic() + seconds
@@ -45,7 +46,7 @@ def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = 
     listed = []
     for memory in memories:
         workspace, settings = os.path.realpath(memory.workspace), memory.settings
-        if memory.program == "claude-code" and workspace in vaults:
+        if memory.program in _BY_PROJECT and workspace in vaults:
             settings = _extra_paths(".", *settings.get("extra_paths", ()))
         elif memory.program in ("folder", "obsidian") and workspace in workspaces:
             continue
@@ -55,11 +56,12 @@ def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = 
             problems.append(f"{memory.title}: the folder's name is not UTF-8, so it cannot be written into settings")
         elif not counted.is_empty or memory.program == "openclaw":
             listed.append(counted)
+    problems += [f"{program}: {_UNREAD}" for program, place in _DATABASES.items() if Path(absolute(place)).exists()]
     order = list(_FINDERS)
 
     def place(memory: DiscoveredMemory) -> tuple[int, float]:
-        # Claude Code's projects, the latest first.
-        return order.index(memory.program), -memory.newest if memory.program == "claude-code" else 0.0
+        # Projects of one program, the latest first.
+        return order.index(memory.program), -memory.newest if memory.program in _BY_PROJECT else 0.0
 
     listed.sort(key=place)
     return Discovery(with_unique_names(listed), tuple(problems))
@@ -67,23 +69,50 @@ def discover(folders: ProgramFolders, current_folder: Path, *, seconds: float = 
 
 # Claude Code: one folder of sessions for each project, named after the folder that it works in. The name has dashes
 # for slashes and cannot be read back, but lines of a session hold the folder as `cwd`. Claude Code's own notes about a
-# project lie in `memory/` of its folder (code.claude.com/docs/en/memory).
+# project lie in `memory/` of its folder (code.claude.com/docs/en/memory). Qwen Code does the same, with folders for
+# chats and for subagents. Gemini CLI writes the folder into a file.
 
 
 def _claude_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
     for project in sorted(filter(Path.is_dir, folders.claude_code.glob("projects/*"))):
-        notes, cwd = project / "memory", working_folder(project)
-        exists = cwd is not None and cwd.is_dir()
-        why = "the folder it worked in is not known" if cwd is None else f"{cwd}, where it worked, is gone"
-        yield DiscoveredMemory(
-            name=(cwd or project).name,
-            program="claude-code",
-            title=f"Claude Code in {cwd or project}",
-            workspace=cwd if cwd is not None and exists else project,
-            sessions=(str(project),),
-            settings=_extra_paths(notes) if exists and notes.is_dir() else {},
-            remarks=() if exists else (f"{why}; its sessions' folder stands in for it",),
+        yield _project("claude-code", "Claude Code", project, working_folder(project), (project,))
+
+
+def _qwen_code(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+    for chats in sorted(filter(Path.is_dir, folders.qwen_code.glob("projects/*/chats"))):
+        sessions = filter(Path.is_dir, (chats, chats.with_name("subagents")))
+        yield _project("qwen-code", "Qwen Code", chats.parent, working_folder(chats), sessions)
+
+
+def _gemini_cli(folders: ProgramFolders, _: Path, problems: list[str]) -> Iterator[DiscoveredMemory]:
+    documents = [file for file in folders.gemini_cli.glob("tmp/*/chats/session-*.json") if file.is_file()]
+    if documents:
+        problems.append(
+            f"Gemini CLI: {len(documents):,} sessions of versions before 0.40 (session-*.json) are found and not read; "
+            "resuming one of them there writes it anew as session-*.jsonl, which is read"
         )
+    for chats in sorted(filter(Path.is_dir, folders.gemini_cli.glob("tmp/*/chats"))):
+        folder = None
+        with suppress(OSError, ValueError):
+            folder = absolute_path(chats.with_name(".project_root").read_text("utf-8"))
+        yield _project("gemini-cli", "Gemini CLI", chats.parent, folder, (chats,))
+
+
+def _project(
+    program: str, title: str, project: Path, folder: Path | None, sessions: Iterable[Path]
+) -> DiscoveredMemory:
+    """Return the memory of a program in one `project` of its own, about the `folder` that it works in."""
+    notes, exists = project / "memory", folder is not None and folder.is_dir()
+    why = "the folder it worked in is not known" if folder is None else f"{folder}, where it worked, is gone"
+    return DiscoveredMemory(
+        name=(folder or project).name,
+        program=program,
+        title=f"{title} in {folder or project}",
+        workspace=folder if folder is not None and exists else project,
+        sessions=tuple(map(str, sessions)),
+        settings=_extra_paths(notes) if exists and notes.is_dir() else {},
+        remarks=() if exists else (f"{why}; its sessions' folder stands in for it",),
+    )
 
 
 def working_folder(project: Path) -> Path | None:
@@ -98,17 +127,31 @@ def working_folder(project: Path) -> Path | None:
     return None
 
 
-# Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes
+# Codex: one tree of sessions by date for all folders that it worked in, one folder of archived sessions, its own notes.
+# Copilot and Cursor have one tree of sessions, too.
 
 
 def _codex(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
-    home, notes = folders.codex, folders.codex / "memories"
-    yield DiscoveredMemory(
-        name="codex",
-        program="codex",
-        title=f"Codex in {home}",
+    yield _home("codex", "Codex", folders.codex, "sessions", "archived_sessions")
+
+
+def _copilot(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+    yield _home("copilot", "GitHub Copilot CLI", folders.copilot, "session-state")
+
+
+def _cursor(folders: ProgramFolders, _: Path, __: list[str]) -> Iterator[DiscoveredMemory]:
+    yield _home("cursor", "Cursor's agent", folders.cursor, "projects")
+
+
+def _home(program: str, title: str, home: Path, *sessions: str) -> DiscoveredMemory:
+    """Return the memory of a program that keeps all sessions in these folders of its `home`."""
+    notes = home / "memories"
+    return DiscoveredMemory(
+        name=program,
+        program=program,
+        title=f"{title} in {home}",
         workspace=home,
-        sessions=tuple(str(home / name) for name in ("sessions", "archived_sessions") if (home / name).is_dir()),
+        sessions=tuple(str(home / name) for name in sessions if (home / name).is_dir()),
         settings=_extra_paths(notes) if notes.is_dir() else {},
     )
 
@@ -164,6 +207,22 @@ _FINDERS: Mapping[str, Callable[[ProgramFolders, Path, list[str]], Iterator[Disc
     "openclaw": find_openclaw,
     "claude-code": _claude_code,
     "codex": _codex,
+    "gemini-cli": _gemini_cli,
+    "qwen-code": _qwen_code,
+    "copilot": _copilot,
+    "cursor": _cursor,
     "obsidian": _obsidian,
     "folder": _folders_of_notes,
 }
+
+#: Programs with a memory for each project.
+_BY_PROJECT = frozenset(("claude-code", "gemini-cli", "qwen-code"))
+
+#: Program -> its database of conversations, where one of its usual places is.
+_DATABASES = {
+    "OpenCode": "~/.local/share/opencode/opencode.db",
+    "Cursor's editor": "~/.config/Cursor/User/globalStorage/state.vscdb",
+    "Goose": "~/.local/share/goose/sessions/sessions.db",
+    "Zed": "~/.local/share/zed/threads/threads.db",
+}
+_UNREAD = "its database of conversations is found and not read"

@@ -1,4 +1,4 @@
-"""Folders of the programs whose agents have memories: OpenClaw, Claude Code, Codex, Obsidian."""
+"""Folders of the programs whose agents have memories."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class ProgramFolders:
 
     claude_code: Path
     codex: Path
+    gemini_cli: Path
+    qwen_code: Path
+    copilot: Path
+    cursor: Path
     openclaw: tuple[Path, ...]
     openclaw_config: Path | None = None
     obsidian: tuple[Path, ...] = ()
@@ -47,6 +51,10 @@ class ProgramFolders:
         return cls(
             claude_code=Path(absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude")),
             codex=Path(absolute(environment.get("CODEX_HOME") or "~/.codex")),
+            gemini_cli=Path(absolute(environment.get("GEMINI_CLI_HOME") or "~")) / ".gemini",
+            qwen_code=Path(absolute(environment.get("QWEN_HOME") or "~/.qwen")),
+            copilot=Path(absolute(environment.get("COPILOT_HOME") or "~/.copilot")),
+            cursor=Path(absolute(environment.get("CURSOR_CONFIG_DIR") or "~/.cursor")),
             openclaw=tuple(Path(absolute(folder)) for folder in ([state] if state else ["~/.openclaw", "~/.clawdbot"])),
             openclaw_config=Path(absolute(config)) if config else None,
             obsidian=tuple(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.documents.content import decode
-from memory.documents.roots import is_note_name, is_transcript_name, priority
+from memory.documents.roots import is_note_name, is_transcript_name, priority, session_id
 from memory.documents.scan import printable
 from schemas.documents import DocumentKey
 
@@ -35,6 +35,22 @@ def test_notes_and_transcripts_are_known_by_name_and_drafts_and_copies_are_neith
     assert not any(map(is_note_name, NO_NOTES))
     assert all(map(is_transcript_name, [*SESSIONS, *ARCHIVES]))
     assert not any(map(is_transcript_name, [*COPIES, *TRACES, *DRAFTS, *HIDDEN, *NOTES]))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sessions/one.jsonl",
+        f"sessions/one.jsonl.reset.{TIME}",
+        "sessions/one-topic-7.jsonl",
+        "sessions/2026/02/03/rollout-2026-02-03T09-00-00-one.jsonl",
+        "sessions/one/subagents/agent-2.jsonl",
+        "sessions/one/events.jsonl",
+        "/far/session-state/one/events.jsonl",
+    ],
+)
+def test_a_transcripts_path_names_its_session(path: str) -> None:
+    assert session_id(path) == "one"
 
 
 def test_long_term_memory_comes_first_then_today_yesterday_and_notes_newest_first() -> None:

@@ -85,7 +85,8 @@ def test_skipped_lines_are_noted_by_number_and_by_type() -> None:
     assert unknown.startswith("plain: 500 lines of unknown types were skipped (others 480, kind0 1, ")
     assert unknown.endswith(" and 16 more types)")
     [unknown] = folded(unknown_line() * 3)[0].notes()
-    assert f"no line of 3 is of a known format ({', '.join(FORMATS)})" == unknown
+    assert unknown.startswith("nothing is read of it: no line of 3 is of a known format (")
+    assert all(name in unknown for name in FORMATS)
     fold, _ = folded(message + b"broken\n" * 12)
     numbers = ", ".join(map(str, range(2, 12)))
     [note] = fold.notes()

@@ -34,7 +34,7 @@ from tests.transcript_files import (
 )
 from tests.transcript_folds import folded, raw_lines, readings, text_of
 
-_PROGRAMS = ("openclaw", "claude-code", "codex")
+_PROGRAMS = ("openclaw", "claude-code", "codex", "qwen-code", "copilot")
 
 
 def _metadata(header: str) -> str:
@@ -70,7 +70,8 @@ def expected(
 @pytest.mark.parametrize("bare", [True, False])
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_exactly_what_was_said_is_read_with_its_speaker_and_time(name: str, bare: bool) -> None:
-    assert said_in(transcript(name, bare=bare)) == expected()
+    said = [(*message, None if name == "cursor" else at) for *message, at in expected()]
+    assert said_in(transcript(name, bare=bare)) == said
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -682,6 +683,65 @@ class TestCodex:
             Unknown("response_item/hologram")
         ]
         assert readings({"type": "event_msg", "payload": {"type": "hologram"}}) == [Wordless.KNOWN]
+
+
+def _gemini(kind: str, content: Any, **fields: Any) -> dict[str, Any]:
+    return {"id": f"{kind}{content}", "type": kind, "content": content, **fields}
+
+
+def _qwen(kind: str, text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "sessionId": "s", "message": {"parts": [{"text": text}]}, **fields}
+
+
+def _copilot(kind: str, content: str, agent: str | None = None, **data: Any) -> dict[str, Any]:
+    return {"type": kind, "id": "i", "timestamp": "", "data": {"content": content, **data}, "agentId": agent}
+
+
+def _cursor(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "message": {"content": [{"type": "text", "text": text}]}}
+
+
+_SUBAGENTS = {"sessionId": "s", "projectHash": "p", "startTime": "", "kind": "subagent"}
+_BETWEEN_AGENTS = ["Agent: do it", "Subagent: done"]
+
+#: Format, lines, and the words in them with their speakers.
+_OTHERS: list[tuple[str, list[dict[str, Any]], list[str]]] = [
+    ("gemini-cli", [_SUBAGENTS, _gemini("user", "do it"), _gemini("gemini", "done")], _BETWEEN_AGENTS),
+    ("gemini-cli", [_gemini("user", "@a?\nfile", displayContent=[{"text": "@a?"}])], ["User: @a?"]),
+    ("gemini-cli", [_gemini("gemini", "", id=1), _gemini("gemini", "now", id=1)], ["Assistant: now"]),
+    ("gemini-cli", [_gemini("gemini", "now", id=1), _gemini("gemini", "now", id=1)], ["Assistant: now"]),
+    ("gemini-cli", [_gemini("user", "<hook_context>x</hook_context>")], []),
+    (
+        "qwen-code",
+        [_qwen("user", "do it", isSidechain=True), _qwen("assistant", "done", isSidechain=True)],
+        _BETWEEN_AGENTS,
+    ),
+    ("qwen-code", [_qwen("user", "@a\nfile", systemPayload={"displayText": "@a"})], ["User: @a"]),
+    ("qwen-code", [_qwen("user", "go", subtype="mid_turn_user_message")], ["User: go"]),
+    ("qwen-code", [_qwen("user", "go", subtype="cron")], []),
+    (
+        "copilot",
+        [_copilot("user.message", "do it", "a", source="agent-1"), _copilot("assistant.message", "done", "a")],
+        _BETWEEN_AGENTS,
+    ),
+    ("copilot", [_copilot("user.message", "go", source="user")], ["User: go"]),
+    ("copilot", [_copilot("user.message", "go", source="skill-pdf")], []),
+    ("copilot", [_copilot("user.message", "go", isAutopilotContinuation=True)], []),
+    ("cursor", [_cursor("user", "<user_info>x</user_info>\n<rules>y</rules>")], []),
+    ("cursor", [_cursor("user", "<rules>y</rules>\n<user_query>\nwhy?\n</user_query>")], ["User: why?"]),
+    ("cursor", [_cursor("user", "why?")], ["User: why?"]),
+    ("cursor", [_cursor("assistant", "It is up.\n\n[REDACTED]")], ["Assistant: It is up."]),
+    ("cursor", [_cursor("assistant", "[REDACTED]")], []),
+]
+
+
+@pytest.mark.parametrize(("name", "lines", "said"), _OTHERS)
+def test_words_of_persons_and_agents_are_told_from_those_of_a_program(
+    name: str, lines: list[dict[str, Any]], said: list[str]
+) -> None:
+    fold, _ = folded(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    assert (fold.format, fold.notes()) == (name, ())
+    assert [f"{read.speaker}: {read.text}" for read in readings(*lines) if isinstance(read, Message)] == said
 
 
 #: Format, what is repeated in a message, with what stands before and after it, and the message's size.

@@ -239,6 +239,47 @@ def test_codex_is_one_memory_with_its_own_notes(machine: Machine) -> None:
     assert (found.settings, found.notes.files) == ({"extra_paths": [str(machine.home / "moved/memories")]}, 2)
 
 
+def test_gemini_cli_and_qwen_code_have_a_memory_for_each_folder_they_work_in(machine: Machine) -> None:
+    app, site = machine.home / "app", machine.home / "site"
+    for folder in (app, site):
+        folder.mkdir()
+    machine.write(".gemini/tmp/app/.project_root", f"{app}\n")
+    machine.write(".gemini/tmp/app/chats/session-2026-11-28T08-01-a5.jsonl")
+    machine.write(".gemini/tmp/app/chats/a501145c/helper.jsonl")
+    machine.write(".gemini/tmp/app/memory/MEMORY.md")
+    machine.write(".gemini/tmp/gone/chats/session-b.jsonl")
+    machine.write(".qwen/projects/-user-site/chats/c.jsonl", session(site))
+    machine.write(".qwen/projects/-user-site/subagents/c/agent.jsonl")
+    machine.write(".qwen/projects/-user-site/meta.json")
+    gone, gemini, qwen = sorted(machine.discover().memories, key=lambda memory: memory.title)
+    assert (gemini.program, gemini.workspace, gemini.transcripts.files) == ("gemini-cli", app, 2)
+    assert gemini.settings == {"extra_paths": [str(machine.home / ".gemini/tmp/app/memory")]}
+    assert (gone.workspace.name, gone.remarks[0].partition(";")[0]) == ("gone", "the folder it worked in is not known")
+    assert (qwen.program, qwen.workspace, qwen.transcripts.files) == ("qwen-code", site, 2)
+    moved = machine.discover(GEMINI_CLI_HOME=str(machine.home / "no"), QWEN_HOME=str(machine.home / "no"))
+    assert moved.memories == ()
+
+
+def test_copilot_and_cursor_are_one_memory_each(machine: Machine) -> None:
+    machine.write(".copilot/session-state/d0ceb630/events.jsonl")
+    machine.write(".copilot/session-state/d0ceb630/workspace.yaml")
+    machine.write(".cursor/projects/user-app/agent-transcripts/7/7.jsonl")
+    copilot, cursor = machine.discover().memories
+    assert (copilot.name, copilot.workspace.name, copilot.transcripts.files) == ("copilot", ".copilot", 1)
+    assert (cursor.name, cursor.workspace.name, cursor.transcripts.files) == ("cursor", ".cursor", 1)
+    moved = machine.discover(COPILOT_HOME=str(machine.home / "no"), CURSOR_CONFIG_DIR=str(machine.home / "no"))
+    assert moved.memories == ()
+
+
+def test_conversations_that_are_found_and_not_read_are_named_by_program(machine: Machine) -> None:
+    machine.write(".gemini/tmp/app/chats/session-2025-10-01.json", "{}")
+    machine.write(".local/share/opencode/opencode.db")
+    assert machine.discover().memories == ()
+    named = {problem.partition(":")[0]: problem for problem in machine.discover().problems}
+    assert set(named) == {"Gemini CLI", "OpenCode"}
+    assert all("found and not read" in problem for problem in named.values())
+
+
 # Obsidian
 
 
