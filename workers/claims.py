@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -26,7 +26,7 @@ from memory.status.run_files import keep_derived
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from workers.health.rate_limit import Account
-from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, BrokerClient, connect, namespace
+from workers.queue.connection import IMPATIENT_SECONDS, BrokerAway, BrokerClient, connect, namespace, while_away
 from workers.queue.counters import FleetCounters
 from workers.queue.names import Keys
 
@@ -89,6 +89,7 @@ class Presence:
                 self._subscription.close()
 
 
+@while_away(release=None)  # the claims end with this process, or after `KEPT_SECONDS`
 class BrokerClaims(Claims):
     """Claims on texts for one cache and identity. While the broker does not answer, every claim is granted.
 
@@ -113,8 +114,7 @@ class BrokerClaims(Claims):
 
     def release(self, hashes: Collection[str]) -> None:
         if hashes:
-            with suppress(BrokerUnavailable):  # they end with this process, or after `KEPT_SECONDS`
-                self._client.delete(*map(self._key, hashes))
+            self._client.delete(*map(self._key, hashes))
 
     def _take(self, hashes: Sequence[str]) -> Sequence[int]:
         try:

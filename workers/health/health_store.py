@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import wraps
-from inspect import isfunction
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -20,14 +18,12 @@ from schemas.ports import FleetNumbers, Pending, PendingReader, Usage, VectorPro
 from schemas.status import BrokerState, EndpointCondition, EndpointStatus, ProcessState
 from workers.health.heartbeat import BEAT_SECONDS, SILENT_SECONDS, Beat, process_states, read_beats
 from workers.health.rate_limit import Account
-from workers.queue.connection import BrokerAway, BrokerClient, broker_facts
+from workers.queue.connection import BrokerAway, BrokerClient, broker_facts, while_away
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.queue.names import QUEUES, Keys
 from workers.queue.pending import MOVED_KEPT_SECONDS, MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 #: Seconds over which the published rate is averaged, with exponentially less weight for older vectors.
 _RATE_SECONDS = 20.0
@@ -40,29 +36,15 @@ _RATE_PAUSE_SECONDS = 30.0
 MEMORY_ENDS, MEMORY_SECONDS = 3, 600
 
 
-def _while_away(**answers: object) -> Callable[[T], T]:
-    """Return a decorator of a class: while the broker is away, a public method returns its answer here, else None."""
-
-    def never_raises(method: Callable[..., object], answer: object) -> Callable[..., object]:
-        @wraps(method)
-        def call(*args: object, **kwargs: object) -> object:
-            try:
-                return method(*args, **kwargs)
-            except BrokerAway:
-                return answer
-
-        return call
-
-    def decorate(store: T) -> T:
-        for name, method in list(vars(store).items()):
-            if isfunction(method) and not name.startswith("_"):
-                setattr(store, name, never_raises(method, answers.get(name)))
-        return store
-
-    return decorate
-
-
-@_while_away(stalled_seconds=0.0, vector_progress=VectorProgress(), held_up={}, conditions=(), usage=(), processes=())
+@while_away(
+    others=None,
+    stalled_seconds=0.0,
+    vector_progress=VectorProgress(),
+    held_up={},
+    conditions=(),
+    usage=(),
+    processes=(),
+)
 class HealthStore(PendingReader):
     """`PendingReader` and `ConditionReporter` over the broker.
 

@@ -10,8 +10,10 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import dramatiq
 import redis
@@ -172,6 +174,35 @@ def _translated() -> Iterator[None]:
         refusal = _refusal(error)
         message = refusal or f"the broker does not answer: {error}"
         raise BrokerAway(message, refusal=refusal, answered=isinstance(error, redis.ResponseError)) from error
+
+
+#: Mark of `while_away` without an answer for the methods that are not named.
+_RAISES: Final = object()
+
+
+def while_away(*, others: object = _RAISES, **answers: object) -> Callable[[T], T]:
+    """Return a decorator of a class: while the broker is away, the named methods return these answers.
+
+    All `others` that are public return one answer, or raise `BrokerAway` if none is given.
+    """
+
+    def answering(method: Callable[..., object], answer: object) -> Callable[..., object]:
+        @wraps(method)
+        def call(*args: object, **kwargs: object) -> object:
+            try:
+                return method(*args, **kwargs)
+            except BrokerAway:
+                return answer
+
+        return call
+
+    def decorate(port: T) -> T:
+        methods = {name: method for name, method in vars(port).items() if isfunction(method) and name[0] != "_"}
+        for name in answers if others is _RAISES else methods:
+            setattr(port, name, answering(methods[name], answers.get(name, others)))
+        return port
+
+    return decorate
 
 
 class BrokerClient(redis.Redis):

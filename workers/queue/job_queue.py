@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -14,11 +13,10 @@ from typing import Any
 
 from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from schemas.ports import Event
 from workers.queue.broker import message
-from workers.queue.connection import BrokerClient
+from workers.queue.connection import BrokerClient, while_away
 from workers.queue.counters import field_of
 from workers.queue.dramatiq_fixes import DELAYED_AT
 from workers.queue.names import (
@@ -59,6 +57,7 @@ _WORK = {
 }
 
 
+@while_away(hold_back=None, epoch=None, may_retry=True)
 class BrokerJobQueue:
     """`schemas.ports.JobQueue` over the broker.
 
@@ -84,9 +83,8 @@ class BrokerJobQueue:
 
     def hold_back(self, agents: Collection[str], *, active: bool) -> None:
         """See `JobQueue.hold_back`."""
-        with suppress(BrokerUnavailable):
-            if agents:
-                (self._client.sadd if active else self._client.srem)(self._keys.held_back, *agents)
+        if agents:
+            (self._client.sadd if active else self._client.srem)(self._keys.held_back, *agents)
 
     def request_vectors(self, agent: str) -> None:
         """Queue a job for chunks without vectors."""
@@ -126,12 +124,9 @@ class BrokerJobQueue:
 
         Each start counts as a loss: the server may have lost its last second.
         """
-        try:
-            self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
-            value = self._client.get(self._keys.epoch)
-            run = self._client.info("server").get("run_id", "")
-        except BrokerUnavailable:
-            return None
+        self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
+        value = self._client.get(self._keys.epoch)
+        run = self._client.info("server").get("run_id", "")
         return f"{value.decode() if value else ''} {run}"
 
     def started(
@@ -172,12 +167,9 @@ class BrokerJobQueue:
     def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
         """Return True if a failed job should be delivered again after `seconds`: one job of each kind is."""
         key = self._keys.retrying(actor, agent, lane)
-        try:
-            if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
-                return True
-            owner = self._client.get(key)
-        except BrokerUnavailable:
+        if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
             return True
+        owner = self._client.get(key)
         return owner is None or owner.decode() == job
 
     def sweep(self, *, every_seconds: float = 0.0) -> int:
@@ -235,6 +227,7 @@ class BrokerJobQueue:
             self._client.zadd(self._keys.heartbeats, dict.fromkeys(ahead, int(now * 1000)), xx=True)
 
 
+@while_away(take=None, ask=False, answer=None)
 class EventQueue:
     """`schemas.ports.EventInbox` as a list in the broker."""
 
@@ -252,10 +245,7 @@ class EventQueue:
 
     def take(self, timeout_seconds: float) -> Event | None:
         """Wait for one event. Return None after the timeout, or if the broker does not answer."""
-        try:
-            entry = self._client.blpop([self._key], timeout=timeout_seconds)
-        except BrokerUnavailable:
-            return None
+        entry = self._client.blpop([self._key], timeout=timeout_seconds)
         if entry is None:
             return None
         body = json.loads(entry[1])
@@ -270,17 +260,14 @@ class EventQueue:
     def ask(self, event: Event, timeout_seconds: float) -> bool:
         """See `EventInbox.ask`. The answer comes in a list of its own, which expires."""
         ticket = uuid.uuid4().hex
-        try:
-            self.put(replace(event, ticket=ticket))
-            return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
-        except BrokerUnavailable:
-            return False
+        self.put(replace(event, ticket=ticket))
+        return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
 
     def answer(self, event: Event) -> None:
         """See `EventInbox.answer`."""
         if event.ticket is None:
             return
-        with suppress(BrokerUnavailable), self._client.pipeline() as pipe:
+        with self._client.pipeline() as pipe:
             pipe.rpush(self._answers(event.ticket), "done")
             pipe.expire(self._answers(event.ticket), ANSWER_SECONDS)
             pipe.execute()

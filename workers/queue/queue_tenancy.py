@@ -7,13 +7,12 @@ a second home are refused while those of the first one renew the lock.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import BrokerUnavailable, UserError
+from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.queue.connection import BrokerClient, made_once, namespace
+from workers.queue.connection import BrokerClient, made_once, namespace, while_away
 from workers.queue.names import Keys
 
 #: Seconds without a renewal after which the lock of a home is free.
@@ -31,6 +30,7 @@ return 1
 """
 
 
+@while_away(take=None, leave=None)
 class QueueTenancy:
     """Lock of a home on its namespace. Workers of one home hold it together.
 
@@ -51,9 +51,8 @@ class QueueTenancy:
         Raises:
             UserError: workers of another home hold it.
         """
-        with suppress(BrokerUnavailable):
-            if not self.renew():
-                raise UserError(self.refusal())
+        if not self.renew():
+            raise UserError(self.refusal())
 
     def renew(self, *, seconds: float = LEASE_SECONDS) -> bool:
         """Renew the lock. Return False if another home holds it. Raises BrokerUnavailable."""
@@ -63,8 +62,7 @@ class QueueTenancy:
 
     def leave(self) -> None:
         """Leave the lock to other workers of this home; without any it is free soon."""
-        with suppress(BrokerUnavailable):
-            self.renew(seconds=LEAVING_SECONDS)
+        self.renew(seconds=LEAVING_SECONDS)
 
     def refusal(self) -> str:
         """Return the reason why workers of this home must not take from the queue, and the remedy."""
