@@ -10,9 +10,13 @@ from pathlib import Path
 import dramatiq
 import pytest
 
+from schemas.conditions import ConditionCode
+from schemas.errors import BrokerUnavailable
+from schemas.ports import Event
 from schemas.settings import Settings
 from workers.health.health_store import HealthStore
 from workers.queue.connection import BrokerAway, BrokerClient, CircuitBreaker, connect
+from workers.queue.job_queue import BrokerJobQueue, EventQueue
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -93,3 +97,32 @@ def test_commands_pipelines_and_subscriptions_raise_one_error(
         request_of(client)
     assert (away.value.answered, away.value.refusal) == (False, None)
     assert isinstance(away.value, dramatiq.ConnectionClosed), "Dramatiq connects again"
+
+
+FLUSH = Event("flush", "main", ticket="ticket")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda queue, _events, _health: queue.epoch(), None),
+        (lambda queue, _events, _health: queue.hold_back(["main"], active=True), None),
+        (lambda queue, _events, _health: queue.may_retry("index", "main", "live", job="job", seconds=1.0), True),
+        (lambda _queue, events, _health: events.take(0.1), None),
+        (lambda _queue, events, _health: events.ask(FLUSH, 0.1), False),
+        (lambda _queue, events, _health: events.answer(FLUSH), None),
+        (lambda _queue, _events, health: health.stalled_seconds(), 0.0),
+        (lambda _queue, _events, health: health.held_up(["main"]), {}),
+        (lambda _queue, _events, health: health.waiting(), None),
+        (lambda _queue, _events, health: health.report(ConditionCode.STORE_FULL), None),
+    ],
+)
+def test_ports_that_never_raise_answer_without_the_broker(
+    settings: Settings, call: Callable[..., object], answer: object
+) -> None:
+    with connect(settings) as client:
+        keys = Keys("team")
+        queue = BrokerJobQueue(client, keys)
+        assert call(queue, EventQueue(client, keys), HealthStore(client, keys)) == answer
+        with pytest.raises(BrokerUnavailable):
+            queue.request_vectors("main")
