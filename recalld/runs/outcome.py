@@ -135,7 +135,7 @@ class RunIndex(AgentIndex):
             counts=counts,
             failed=self.failed(),
             in_jobs=in_jobs,
-            condition=condition or self.lack(counts) or self._difference_from_workers(),
+            condition=condition or self.lack(counts) or self._workers_differ(),
         )
 
     def lack(self, counts: IndexCounts) -> Condition | None:
@@ -158,7 +158,7 @@ class RunIndex(AgentIndex):
         reader = self.reader()
         return embedding_of(reader.meta("identity")) if reader is not None else None
 
-    def _difference_from_workers(self) -> Condition | None:
+    def _workers_differ(self) -> Condition | None:
         """Return a condition if the workers have other settings or keys than this process, else None."""
         made_with, provider = self._made_with(), self.choice.provider
         if provider is None or made_with in {None, provider.identity}:
