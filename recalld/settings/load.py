@@ -84,7 +84,7 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
 
 def files_of_variables(*, environment: Mapping[str, str] = os.environ) -> list[Path]:
     """Return the files that NAME_FILE variables name: each holds one setting."""
-    from recalld.settings.sources import FOREIGN_VARIABLES
+    from recalld.settings.resolution import FOREIGN_VARIABLES
 
     return [
         Path(absolute(file))
@@ -126,14 +126,13 @@ def load(
     Raises:
         UserError: with exit code 2 and one line for every offending key.
     """
-    from recalld.settings.resolution import resolve
-    from recalld.settings.sources import Draft
+    from recalld.settings.resolution import Draft, resolve
 
     home_path = find_home(home, environment=environment)
     file = find_config(config, home=home_path, environment=environment)
     draft = Draft()
     if file is not None:
-        draft.add_table(_parsed(file), file=file)
+        draft.add_file(_parsed(file), file=file)
     draft.add_environment(environment, base=Path.cwd())
     draft.add_flags(overrides or {}, base=Path.cwd())
     if workspace is not None:
