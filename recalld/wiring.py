@@ -95,8 +95,8 @@ class CommandRequests(UsageRecorder):
             from workers.claims import shared_limiter
             from workers.queue.connection import IMPATIENT_SECONDS, connect
 
-            client, limits = connect(self._settings, answer_seconds=IMPATIENT_SECONDS), provider.limits
-            limiter = shared_limiter(client, account=account, model=model, limits=limits, waste=waste)
+            client = connect(self._settings, answer_seconds=IMPATIENT_SECONDS)
+            limiter = shared_limiter(client, provider, waste=waste)
         else:
 
             def take(step: str, *arguments: float | str) -> AccountState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memory.chunking.chunker import Chunk, chunk_text, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import NO_VECTORS, choose_provider
-from memory.embedding.vectors import check_and_round
+from memory.embedding.vectors import round_rows
 from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
@@ -64,7 +64,7 @@ def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) 
     texts = [chunk.text for chunk in chunks]
     matrix = None
     if provider is not None and texts:
-        matrix = check_and_round(provider.embed_documents(texts).vectors, expected=len(texts), dimensions=None)
+        matrix = round_rows(provider.embed_documents(texts).vectors, expected=len(texts), dimensions=None)[0]
     added = tuple(
         Chunk(
             ordinal=ordinal,

@@ -244,8 +244,7 @@ class AgentJobs:
         paid: set[str] = set()
         ids = self._chunks()
         for group in _groups(iter(waiting)):
-            vectors = self._supply.lookup(group)
-            vectors |= self._indexer.held_vectors([text_hash for text_hash in group if text_hash not in vectors])
+            vectors = self._indexer.paid_vectors(group)
             paid |= vectors.keys()
             self._write(vectors, ids)
         return [text_hash for text_hash in waiting if text_hash not in paid]
@@ -389,9 +388,10 @@ class AgentJobs:
         return self._indexer.target().write_vectors(rows) if rows else 0
 
     def _record(self, job: BatchJob, *, requests: int = 0, failed: int = 0, inputs: int = 0, tokens: int = 0) -> None:
-        if self._supply.coordination is not None:
+        coordination = self._supply.coordination
+        if coordination is not None and coordination.usage is not None:
             usage = Usage(job.provider, job.model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
-            self._supply.coordination.usage.record_usage(usage, agents={job.agent: usage})
+            coordination.usage.record_usage(usage, agents={job.agent: usage})
             self._runtime.health.counters.flush()
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from memory.embedding.breaker import FIRST_PAUSE_SECONDS, Breaker, waste_path
-from memory.embedding.coordination import UNUSUAL_SECONDS, Claims, Coordination, InFlightRequests, NoClaims
-from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.coordination import UNUSUAL_SECONDS, Claims, Coordination, InFlightRequests
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import RateLimiter
 from memory.status.run_files import keep_derived
 from schemas.errors import BrokerUnavailable
@@ -145,21 +145,17 @@ class BrokerClaims(Claims):
 
 def shared_limiter(
     client: BrokerClient,
+    provider: EmbeddingProvider,
     *,
-    account: str,
-    model: str,
-    limits: ProviderLimits | None = None,
     waste: Breaker | None = None,
     clock: Callable[[], float] | None = None,
 ) -> RateLimiter:
     """Return a rate limiter with its state in the broker: `acquire` is one round trip, `report` of a failure another.
 
-    `waste` stops it while the provider's answers are useless.
-
-    `clock` replaces the server's clock, for tests.
+    `waste` stops it while the provider's answers are useless. `clock` replaces the server's clock, for tests.
     """
-    state = Account(client, account, model, clock=clock)
-    return RateLimiter(limits, shared=state.step, breaker=waste, clock=clock or time.monotonic)
+    state = Account(client, provider.account, provider.model, clock=clock)
+    return RateLimiter(provider.limits, shared=state.step, breaker=waste, clock=clock or time.monotonic)
 
 
 class BrokerCoordination:
@@ -195,23 +191,14 @@ class BrokerCoordination:
         """Return the coordination of a provider: the same rate limiter for the same account and identity."""
         key = (provider.account, provider.identity)
         with self._lock:
-            if not provider.account:
-                limiter = RateLimiter(provider.limits)
-            elif key in self._limiters:
-                limiter = self._limiters[key]
-            else:
-                limiter = self._limiters[key] = shared_limiter(
-                    self._client,
-                    account=provider.account,
-                    model=provider.model,
-                    limits=provider.limits,
-                    waste=self._breaker_of(provider),
-                )
-        if self._cache_scope is None:
-            return Coordination(limiter, NoClaims(), self.counters, self.in_flight)
-        scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
-        claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
-        return Coordination(limiter, claims, self.counters, self.in_flight)
+            limiter = self._limiters.get(key)
+            if limiter is None and provider.account:
+                limiter = self._limiters[key] = shared_limiter(self._client, provider, waste=self._breaker_of(provider))
+        claims = Claims()
+        if self._cache_scope is not None:
+            scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
+            claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
+        return Coordination(limiter or RateLimiter(), claims, self.counters, self.in_flight)
 
     def close(self) -> None:
         """Publish the counts, and end all claims. The client stays open."""

@@ -65,11 +65,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
         with CrashSafeRounds(runtime.queue.pending_set.quarantine, agent, job) as rounds:
             rounds.refuse(target)
             report = fill_vectors(
-                target,
-                indexer.supply,
-                agent=agent,
+                indexer,
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
-                stored_vectors=indexer.held_vectors,
                 only=turn.inline,
                 stopping=runtime.stopping.is_set,
                 rounds=rounds,

@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from memory.chunking.chunker import estimate_tokens
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.coordination import Coordination, Item, NoClaims, alone
+from memory.embedding.coordination import Claims, Coordination, Item, alone
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.rate_limit import Urgency
 from memory.embedding.sender import PATIENCE_SECONDS, BatchSender
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
@@ -49,8 +47,6 @@ _LOOK_FOR_CLAIMED_SECONDS = 0.05
 #: Inputs from which on a request tells the provider's rate, and the weight of one in the average.
 _TELLING_INPUTS = 8
 _RATE_WEIGHT = 0.3
-
-_URGENCY = {Lane.LIVE: Urgency.LIVE, Lane.BACKFILL: Urgency.BACKFILL}
 
 
 class Ticket:
@@ -82,35 +78,28 @@ class Ticket:
         self._forget()
 
     def _completed(self) -> Iterator[tuple[str, Future[Vector | Refusal]]]:
-        return ((name, future) for name, future in self._futures.items() if future.done() and not future.cancelled())
+        return ((text_hash, future) for text_hash, future in self._futures.items() if future.done())
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """One text and the futures of its callers. `since` is the monotonic time of the first call, `agent` its payer."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Entry(Item):
+    """One text and the future that its waiting `callers` share. The first one pays, and called at the monotonic time
+    `since`."""
 
     text_hash: str
-    text: str
-    tokens: float
     lane: Lane
     since: float
-    agent: str = ""
-    futures: list[Future[Vector | Refusal]] = field(default_factory=list)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Return True if a caller waits for it."""
-        return not all(future.cancelled() for future in self.futures)
+    callers: int = 0
+    future: Future[Vector | Refusal] = field(default_factory=Future)
 
     def settle(self, result: Vector | Refusal | Transient | Terminal) -> None:
-        """Give the result to all callers."""
-        for future in self.futures:
-            if future.done():
-                continue
-            if isinstance(result, Transient | Terminal):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+        """Give the result to all callers; the first one counts."""
+        if self.future.done():
+            return
+        if isinstance(result, Transient | Terminal):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
 
 
 class _Queue(OrderedDict[str, _Entry]):
@@ -167,7 +156,7 @@ class EmbeddingBatcher:
         self._cache = cache
         self._limiter = coordination.limiter
         # Without a cache a process cannot find the vectors that another process paid for.
-        self._claims = coordination.claims if cache is not None else NoClaims()
+        self._claims = coordination.claims if cache is not None else Claims()
         self._patience = patience_seconds
         self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}
         self._limits = {
@@ -202,18 +191,18 @@ class EmbeddingBatcher:
         Returns at once. While the provider asked to wait for long, or refused for good, the ticket is
         decided with that error without anything being sent.
         """
-        futures: dict[str, Future[Vector | Refusal]] = {text_hash: Future() for text_hash in texts}
+        futures: dict[str, Future[Vector | Refusal]] = {}
         self._sender.dimensions = self._sender.dimensions or dimensions
         with self._changed:
             refusal, now = self._refusal(), time.monotonic()
             for text_hash, text in texts.items():
-                if not text.strip():
-                    futures[text_hash].set_result(Refusal("there is nothing to embed"))
-                elif refusal is not None:
-                    futures[text_hash].set_exception(refusal)
+                decided = refusal if text.strip() else Refusal("there is nothing to embed")
+                entry = _Entry(text, agent, text_hash=text_hash, lane=lane, since=now)
+                if decided is None:
+                    entry = self._enlist(entry)
                 else:
-                    entry = self._enlist(text_hash, text, lane, agent, now)
-                    entry.futures.append(futures[text_hash])
+                    entry.settle(decided)
+                futures[text_hash] = entry.future
             self._wake()
         return Ticket(futures, lambda: self._forget(futures))
 
@@ -264,15 +253,14 @@ class EmbeddingBatcher:
         waits_for_long = hold is not None and (hold.refusal or hold.useless or hold.seconds > self._patience)
         return hold.error() if hold is not None and waits_for_long else None
 
-    def _enlist(self, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> _Entry:
-        entry = self._entries.get(text_hash)
-        if entry is None:
-            entry = self._entries[text_hash] = _Entry(text_hash, text, estimate_tokens(text), lane, now, agent)
-            self._queues[lane].add(entry)
-        elif lane is Lane.LIVE and entry.lane is Lane.BACKFILL:
-            if self._queues[Lane.BACKFILL].remove(entry):
-                self._queues[Lane.LIVE].add(entry)
-            entry.lane = lane
+    def _enlist(self, new: _Entry) -> _Entry:
+        """Queue a text for one more caller; return its entry, which may be there already."""
+        entry = self._entries.setdefault(new.text_hash, new)
+        if entry is new or (new.lane is Lane.LIVE and self._queues[Lane.BACKFILL].remove(entry)):
+            self._queues[new.lane].add(entry)
+        if new.lane is Lane.LIVE:
+            entry.lane = Lane.LIVE
+        entry.callers += 1
         return entry
 
     def _wake(self) -> None:
@@ -339,15 +327,14 @@ class EmbeddingBatcher:
     # Steps without the lock
 
     def _forget(self, futures: Mapping[str, Future[Vector | Refusal]]) -> None:
-        """Cancel one caller's futures. Drop texts that were not sent and that no caller wants."""
+        """Count one caller out. Drop texts that were not sent and that no caller wants."""
         with self._changed:
             for text_hash, future in futures.items():
-                if future.cancel():
-                    future.set_running_or_notify_cancel()
                 entry = self._entries.get(text_hash)
-                if entry is None or entry.is_wanted:
+                if entry is None or entry.future is not future:
                     continue
-                if text_hash in self._claimed or text_hash in self._queues[entry.lane]:
+                entry.callers -= 1
+                if not entry.callers and (text_hash in self._claimed or text_hash in self._queues[entry.lane]):
                     self._take_out(entry)
 
     def _send_until_idle(self) -> None:
@@ -395,7 +382,7 @@ class EmbeddingBatcher:
         """Look later for texts that another process is embedding."""
         with self._changed:
             for entry in entries:
-                if entry.is_wanted:
+                if entry.callers:
                     self._claimed[entry.text_hash] = entry
                     self._look_at = min(self._look_at, time.monotonic() + _LOOK_FOR_CLAIMED_SECONDS)
                 else:
@@ -408,12 +395,10 @@ class EmbeddingBatcher:
         except StoreFull as full:
             self._settle([(entry, full) for entry in batch])
             return
-        items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
         began_at, embedded, parallel = time.monotonic(), 0, sum(self._sending.values())
-        for outcome in self._sender.outcomes(
-            items, urgency=_URGENCY[lane], is_wanted=lambda: any(entry.is_wanted for entry in batch)
+        for entries, result in self._sender.results(
+            batch, lane=lane, is_wanted=lambda: any(entry.callers for entry in batch)
         ):
-            entries, result = [batch[place] for place in outcome.places], outcome.result
             if isinstance(result, Refusal | Transient | Terminal):
                 self._settle([(entry, result) for entry in entries])
             else:

@@ -1,17 +1,32 @@
-"""Coordination of all requests to one provider: rate limit, claims, requests without an answer, and usage."""
+"""Coordination of all requests to one provider: rate limit, claims, requests without an answer, and usage.
+
+Every request leaves by `Coordination.send`, after its right to leave was taken from the rate limiter.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.rate_limit import RateLimiter
+import structlog
+
+from memory.chunking.chunker import estimate_tokens
+from memory.embedding.breaker import Permit
+from memory.embedding.providers.provider import EmbeddingProvider, Matrix
+from memory.embedding.rate_limit import RateLimiter, is_asked
+from memory.embedding.vectors import round_rows
+from schemas.errors import RecalldError, Terminal, Transient, Unusable
 from schemas.ports import Unanswered, Usage, UsageRecorder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+log = structlog.get_logger(__name__)
 
 #: Seconds after which an answer is late: a live request takes less than one, a full one a few.
 UNUSUAL_SECONDS = 10.0
@@ -69,94 +84,144 @@ def believed(billed: int | None, estimated: float) -> int | None:
     return billed if billed is not None and 0 <= billed <= _MOST_TIMES * estimated + _MOST_MORE else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Item:
-    """One text to embed: its estimated tokens, and the agent that pays for it, "" for none."""
+    """One text to embed: the agent that pays for it ("" for none), and its estimated tokens."""
 
     text: str
-    tokens: float
     agent: str = ""
+    tokens: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = estimate_tokens(self.text)
 
 
-class Meter:
-    """Counts the requests of one provider; those of searches if they are `queries`."""
+class Claims:
+    """Claims on texts that are being embedded, so that two processes with the same text pay once.
 
-    def __init__(self, provider: EmbeddingProvider, recorder: UsageRecorder, *, queries: bool = False) -> None:
-        self._provider = provider
-        self._queries = queries
-        self._recorder = recorder
+    Thread-safe; never raises. A claim lasts until it is released, or until its process is dead. This class is for a
+    process that is alone: it grants every text.
+    """
 
-    def count(self, items: Sequence[Item], *, failed: bool, billed: int | None) -> None:
+    def take(self, hashes: Collection[str]) -> set[str]:
+        """Claim texts; return those that this process holds now. Other processes embed the rest: the cache will have
+        them soon."""
+        return set(hashes)
+
+    def release(self, hashes: Collection[str]) -> None:
+        """End claims that this process holds: the vectors are in the cache, or will not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """Rate limiter of a provider's account and model, claims of its identity, and recorder of its usage, if any.
+
+    `in_flight` are this process's requests to all providers.
+    """
+
+    limiter: RateLimiter
+    claims: Claims = field(default_factory=Claims)
+    usage: UsageRecorder | None = None
+    in_flight: InFlightRequests = field(default_factory=InFlightRequests)
+
+    def send(
+        self,
+        provider: EmbeddingProvider,
+        items: Sequence[Item],
+        permit: Permit,
+        *,
+        dimensions: int | None,
+        is_query: bool = False,
+        again: bool = False,
+        in_vain: bool = False,
+        blame: Callable[[RecalldError], RecalldError | None] = lambda failure: failure,
+    ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+        """Send one request; return its vectors as `round_rows` does, and report its end to the limiter and as usage.
+
+        Vectors that were unusable before are asked `again`: they are no news of the provider. An answer is `in_vain`
+        if its vectors serve no document. `blame` returns the failure that the limiter hears of, None for none.
+
+        Raises:
+            Unusable: none of the vectors is usable; not for those that are asked again.
+        """
+        failure: RecalldError | None = Transient("the request failed in an unexpected way")
+        billed: int | None = None
+        wasted = len(items)
+        try:
+            with self.in_flight.request(provider):
+                texts = [entry.text for entry in items]
+                answer = provider.embed_query(texts[0]) if is_query else provider.embed_documents(texts)
+            billed = answer.tokens
+            rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=dimensions)
+            wasted = int(unusable.sum())
+            failure = None if again or wasted * 2 <= len(items) else _mostly_unusable(unusable)
+            if failure is not None and wasted == len(items):
+                raise failure
+        except RecalldError as error:
+            failure = error
+            raise
+        finally:
+            if isinstance(failure, Unusable) and billed is None:
+                billed = round(sum(entry.tokens for entry in items))
+            failed = failure is not None and wasted == len(items)
+            self._count(provider, items, failed=failed, billed=billed, is_query=is_query)
+            wasted = len(items) if in_vain else wasted
+            blamed = None if failure is None else blame(failure)
+            self.report(provider, blamed, permit, wasted=wasted, tokens=(billed or 0) * wasted // len(items))
+        return rounded, unusable
+
+    def report(
+        self,
+        provider: EmbeddingProvider,
+        failure: RecalldError | None,
+        permit: Permit | None = None,
+        *,
+        wasted: int = 0,
+        tokens: int = 0,
+    ) -> None:
+        """Report the end of a request to the rate limiter and the log."""
+        self.limiter.report(failure, permit, wasted=wasted, tokens=tokens)
+        if isinstance(failure, Terminal):
+            log.warning("embedding_provider_refuses", provider=provider.name, error=str(failure))
+        elif isinstance(failure, Transient) and is_asked(failure):
+            pause, error = failure.retry_after, str(failure)
+            log.warning("embedding_cool_down", provider=provider.name, seconds=pause, error=error)
+
+    def _count(
+        self, provider: EmbeddingProvider, items: Sequence[Item], *, failed: bool, billed: int | None, is_query: bool
+    ) -> None:
         """Count one request that is over. `billed` is the provider's count, None without one.
 
         A failed request costs nothing, unless the provider says otherwise.
         """
-        estimated = sum(item.tokens for item in items)
+        if self.usage is None:
+            return
+        estimated = sum(entry.tokens for entry in items)
         billed = believed(billed, estimated)
         tokens = billed if billed is not None else 0 if failed else round(estimated)
-        request = Usage(self._provider.name, self._provider.model, requests=1, failed=int(failed))
+        request = Usage(provider.name, provider.model, requests=1, failed=int(failed))
         agents: dict[str, Usage] = {}
         rest, estimated_rest = tokens, estimated
-        for agent in dict.fromkeys(item.agent for item in items if item.agent):
-            tokens_of_agent = [item.tokens for item in items if item.agent == agent]
+        for agent in dict.fromkeys(entry.agent for entry in items if entry.agent):
+            tokens_of_agent = [entry.tokens for entry in items if entry.agent == agent]
             # A share of the rest, so that the parts add up to the whole.
             part = round(rest * sum(tokens_of_agent) / estimated_rest) if estimated_rest > 0 else 0
             rest, estimated_rest = rest - part, estimated_rest - sum(tokens_of_agent)
             agents[agent] = replace(request, inputs=0 if failed else len(tokens_of_agent), tokens=part)
         usage = replace(request, inputs=0 if failed else len(items), tokens=tokens)
-        self._recorder.record_usage(usage, agents=agents, queries=self._queries)
+        self.usage.record_usage(usage, agents=agents, queries=is_query)
 
 
-class Claims(ABC):
-    """Claims on texts that are being embedded, so that two processes with the same text pay once.
-
-    Thread-safe; never raises. A claim lasts until it is released, or until its process is dead.
-    """
-
-    @abstractmethod
-    def take(self, hashes: Collection[str]) -> set[str]:
-        """Claim texts; return those that this process holds now. Other processes embed the rest: the cache will have
-        them soon."""
-
-    @abstractmethod
-    def release(self, hashes: Collection[str]) -> None:
-        """End claims that this process holds: the vectors are in the cache, or will not come."""
-
-
-class NoClaims(Claims):
-    """Claims of a process that is alone: every text is granted."""
-
-    def take(self, hashes: Collection[str]) -> set[str]:
-        return set(hashes)
-
-    def release(self, hashes: Collection[str]) -> None:
-        pass
-
-
-class NoUsage(UsageRecorder):
-    """Counts nothing."""
-
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class Coordination:
-    """Rate limiter of a provider's account and model, claims of its identity, and recorder of its usage.
-
-    `asking` are this process's requests to all providers.
-    """
-
-    limiter: RateLimiter
-    claims: Claims = field(default_factory=NoClaims)
-    usage: UsageRecorder = field(default_factory=NoUsage)
-    asking: InFlightRequests = field(default_factory=InFlightRequests)
+def _mostly_unusable(unusable: npt.NDArray[np.bool_]) -> Unusable:
+    """Return the error of an answer with more bad vectors than good ones: its endpoint is at fault, not the texts."""
+    bad = "only" if unusable.all() else f"{int(unusable.sum())} of {len(unusable)}"
+    return Unusable(f"the endpoint returned {bad} vectors that are zero or not finite")
 
 
 #: Function that returns the coordination of a provider.
 Coordinate = Callable[[EmbeddingProvider], Coordination]
 
 
-def alone(provider: EmbeddingProvider) -> Coordination:
+def alone(_provider: EmbeddingProvider) -> Coordination:
     """Return the coordination of a process without a broker."""
-    return Coordination(RateLimiter(provider.limits))
+    return Coordination(RateLimiter())

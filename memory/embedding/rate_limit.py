@@ -1,7 +1,7 @@
 """Rate limiter of one provider account: one cool-down, and limits a minute.
 
-Every request passes: `acquire` before it leaves, `report` when it is over. The limits a minute follow the generic cell
-rate algorithm (ITU-T I.371).
+Every request passes: `acquire` before it leaves, `report` when it is over. The broker keeps the limits a minute, by the
+generic cell rate algorithm (ITU-T I.371). A process alone has the cool-down only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from memory.embedding.breaker import Breaker, Permit
 from memory.embedding.providers.provider import ProviderLimits
+from schemas.documents import Lane
 from schemas.errors import (
     BrokerUnavailable,
     Paced,
@@ -58,33 +58,15 @@ BROKER_AWAY_SECONDS = 1.0
 _LONGEST_REFUSAL = 1000
 
 
-class Urgency(StrEnum):
-    """Urgency of a request: a query is charged and never waits; backfill leaves some room for live texts."""
+def _budget(limit: int | None, lane: Lane | None, *, at_once: float) -> tuple[float, float]:
+    """Return a rate a second on average, 0 for no limit, and the amount that a lane may use at once.
 
-    QUERY = "query"
-    LIVE = "live"
-    BACKFILL = "backfill"
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Budget of `rate` a second on average and `burst` at once; in no minute more than `60 * rate + burst`.
-
-    A rate of 0 is no limit.
+    They keep every minute, `60 * rate + burst`, within the limit. `at_once` is the share of the limit in the burst.
     """
-
-    rate: float = 0.0
-    burst: float = 0.0
-
-    @classmethod
-    def a_minute(cls, limit: int | None, *, at_once: float) -> Budget:
-        """Return the budget that keeps every minute within a limit, of which the share `at_once` may leave at once."""
-        burst = max(1.0, (limit or 0) * at_once)
-        return cls(rate=max(limit - burst, 0.5) / 60.0, burst=burst) if limit else cls()
-
-    def bounds(self, urgency: Urgency) -> tuple[float, float]:
-        """Return the rate, and the part of the burst that is open to requests of this urgency."""
-        return self.rate, self.burst * (1 - _LEFT_FOR_LIVE if urgency is Urgency.BACKFILL else 1.0)
+    if not limit:
+        return 0.0, 0.0
+    burst = max(1.0, limit * at_once)
+    return max(limit - burst, 0.5) / 60.0, burst * (1 - _LEFT_FOR_LIVE if lane is Lane.BACKFILL else 1.0)
 
 
 def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
@@ -127,11 +109,11 @@ Step = Callable[..., AccountState]
 class RateLimiter:
     """Rate limiter of one account and model. Thread-safe.
 
-    `shared` takes the steps of all processes, over the broker. While it raises BrokerUnavailable, this process goes on
-    from the last state, and under a limit a minute only queries leave. Without it there are no limits a minute. The
+    `shared` takes the steps of all processes, over the broker. While it raises BrokerUnavailable, this process goes by
+    its own answers, and under a limit a minute only queries leave. Without it there are no limits a minute. The
     cool-down lasts for as long as the provider named. Without a time it is a backoff, which doubles with each failure
-    in a row. Outcomes of requests that left before a cool-down began neither
-    lengthen nor end it. `breaker` stops a provider whose answers are billed and useless.
+    in a row. Outcomes of requests that left before a cool-down began neither lengthen nor end it. `breaker` stops a
+    provider whose answers are billed and useless.
     """
 
     def __init__(
@@ -142,10 +124,7 @@ class RateLimiter:
         breaker: Breaker | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        requests, tokens = (limits.requests_per_minute, limits.tokens_per_minute) if limits else (None, None)
-        self._requests = Budget.a_minute(requests, at_once=_REQUEST_BURST)
-        # Every minute is within it, except for inputs above the share.
-        self._tokens = Budget.a_minute(tokens, at_once=_TOKEN_BURST)
+        self._a_minute = (limits.requests_per_minute, limits.tokens_per_minute) if limits else (None, None)
         self._lock = threading.Lock()
         self._shared = shared
         self.breaker = breaker or Breaker()
@@ -153,18 +132,23 @@ class RateLimiter:
         #: The state after the last step, and its time.
         self._last_state = AccountState(), 0.0
 
-    def acquire(self, *, tokens: float, urgency: Urgency, texts: int = 1) -> Permit:
+    def acquire(self, *, tokens: float, lane: Lane | None, texts: int = 1) -> Permit:
         """Take the right to send one request of so many texts and about so many tokens now, to be reported.
+
+        A query has no `lane`: it is charged and never waits for a limit a minute.
 
         Raises:
             Terminal: the provider refused for good a moment ago.
             Stopped: its answers are useless, or the request is too large for its trial.
             Waiting: cool-down; `retry_after` says for how long.
-            Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
+            Paced: a limit a minute is used up; `retry_after` seconds from now there is room.
         """
-        waits = 0 if urgency is Urgency.QUERY else 1
-        permit = self.breaker.admit(texts, query=waits == 0)
-        state = self._step("acquire", waits, *self._requests.bounds(urgency), tokens, *self._tokens.bounds(urgency))
+        permit = self.breaker.admit(texts, query=lane is None)
+        most_requests, most_tokens = self._a_minute
+        requests = _budget(most_requests, lane, at_once=_REQUEST_BURST)
+        # Every minute is within it, except for inputs above the share.
+        token_budget = _budget(most_tokens, lane, at_once=_TOKEN_BURST)
+        state = self._step("acquire", 0 if lane is None else 1, *requests, tokens, *token_budget)
         if state.seconds <= 0 and state.paced <= 0:
             return permit
         self.breaker.release(permit)
@@ -223,7 +207,7 @@ class RateLimiter:
     def _local_step(self, name: str, *arguments: float | str) -> AccountState:
         """Return the state after a step that the broker did not take."""
         state, since = self._last_state
-        state = replace(state, seconds=max(0.0, state.seconds - (self._clock() - since)), paced=0.0)
+        state = replace(state, seconds=max(0.0, state.seconds - (self._clock() - since)))
         if name == "refused":
             return replace(state, seconds=REFUSED_SECONDS, refusal=str(arguments[0]))
         if name == "failed":
@@ -234,8 +218,7 @@ class RateLimiter:
             return replace(state, seconds=max(state.seconds, pause), failures=failures, failing=field != "cool")
         if name == "answered" and state.seconds <= 0:
             return AccountState()
-        limited = self._requests.rate > 0 or self._tokens.rate > 0
-        waits = name == "acquire" and arguments[0] == 1 and limited and self._shared is not None
+        waits = name == "acquire" and arguments[0] == 1 and any(self._a_minute) and self._shared is not None
         return replace(state, paced=BROKER_AWAY_SECONDS if waits else 0.0)
 
 

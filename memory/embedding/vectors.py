@@ -65,18 +65,6 @@ def round_rows(raw: Matrix, *, expected: int, dimensions: int | None) -> tuple[M
     return rounded, unusable
 
 
-def check_and_round(raw: Matrix, *, expected: int, dimensions: int | None) -> Matrix:
-    """Return float32 unit vectors, shape (expected, dimensions), rounded as the cache rounds them.
-
-    Raises:
-        Unusable: wrong number of vectors or dimensions, or a vector that is zero or not finite.
-    """
-    rounded, unusable = round_rows(raw, expected=expected, dimensions=dimensions)
-    if unusable.any():
-        raise Unusable(f"the endpoint returned {int(unusable.sum())} vectors that are zero or not finite")
-    return rounded
-
-
 def to_bytes16(matrix: Matrix) -> list[bytes]:
     """Return rounded rows as little-endian float16, two bytes a dimension."""
     half = np.ascontiguousarray(matrix, dtype="<f2")

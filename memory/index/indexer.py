@@ -149,6 +149,11 @@ class Indexer:
                 vectors |= store.vectors_by_hash(missing)
         return vectors
 
+    def paid_vectors(self, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Return vectors that were paid for already: those of the cache, and of texts that were evicted from it."""
+        vectors = self.supply.lookup(hashes)
+        return vectors | self.held_vectors([text_hash for text_hash in hashes if text_hash not in vectors])
+
     # The steps of a document -----------------------------------------------------------------------
 
     def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:

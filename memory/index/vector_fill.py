@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from memory.embedding.supply import EmbeddingSupply
 from memory.index.changes import MAX_CHUNKS_PER_COMMIT
-from memory.index.indexer import dimensions_of
+from memory.index.indexer import Indexer, dimensions_of
 from memory.store.reader import StoredChunk, Vector
-from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Terminal, Transient
@@ -49,23 +47,19 @@ class Rounds:
 
 
 def fill_vectors(
-    store: Store,
-    supply: EmbeddingSupply,
+    indexer: Indexer,
     *,
-    agent: str,
     seconds: float,
     on_ready: Callable[[int, float], None],
-    stored_vectors: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     rounds: Rounds | None = None,
 ) -> FillReport:
-    """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
+    """Fill in vectors of an indexer's target for about `seconds`, the oldest chunks first.
 
-    `stored_vectors` returns vectors that the agent's indexes hold, by text hash, so that texts evicted from the cache
-    are not paid for again. `on_ready` receives the number of committed vectors and the seconds of each round. With
-    `only` (text hashes), other chunks belong to other jobs and do not count as left. After `stopping`, the run waits
-    for no more answers. `rounds` records each round and may reduce its size.
+    `on_ready` receives the number of committed vectors and the seconds of each round. With `only` (text hashes), other
+    chunks belong to other jobs and do not count as left. After `stopping`, the run waits for no more answers. `rounds`
+    records each round and may reduce its size.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
@@ -73,7 +67,7 @@ def fill_vectors(
     """
     report = FillReport()
     rounds = rounds or Rounds()
-    batcher = supply.batcher
+    store, batcher = indexer.target(), indexer.supply.batcher
     if batcher is None or store.vector_reason is not None:
         return report
     deadline = time.monotonic() + seconds
@@ -84,11 +78,11 @@ def fill_vectors(
         rounds.begins(chunks)
         rows_by_id = store.chunk_rows([chunk.id for chunk in chunks])
         texts = {chunk.text_hash: rows_by_id[chunk.id].text for chunk in chunks if chunk.id in rows_by_id}
-        vectors: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
-        vectors |= stored_vectors([text_hash for text_hash in texts if text_hash not in vectors])
+        vectors: dict[str, Vector | Refusal] = dict(indexer.paid_vectors(list(texts)))
         missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in vectors}
         if missing:
-            ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
+            agent, dimensions = indexer.agent.id, dimensions_of(store)
+            ticket = batcher.submit(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions)
             try:
                 until = time.monotonic() + ROUND_TIMEOUT_SECONDS
                 while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from memory.chunking.chunker import estimate_tokens
-from memory.embedding.coordination import Coordination, Item, Meter, alone
-from memory.embedding.providers.provider import EmbeddingProvider, Embeddings
-from memory.embedding.rate_limit import REFUSED_SECONDS, Urgency, is_asked
-from memory.embedding.vectors import check_and_round
+from memory.embedding.coordination import Coordination, Item, alone
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.rate_limit import REFUSED_SECONDS, is_asked
 from memory.store.reader import Vector
 from schemas.errors import RecalldError, Terminal, Transient, Unusable
 
@@ -50,7 +48,7 @@ class _Running:
 class QueryVectors:
     """Vectors of queries by one provider. Thread-safe.
 
-    `coordination` holds the rate limiter that queries pass and their meter; by default this process is alone. A local
+    `coordination` holds the rate limiter that queries pass, and counts them; by default this process is alone. A local
     model is loaded in the background (`warm_up`); until then there is no vector and the answer says so.
     `model_wait_seconds` makes a query wait that long for the model: for a process that searches once and ends.
     """
@@ -67,10 +65,8 @@ class QueryVectors:
         self.provider = provider
         #: Width of the vectors of the index, once a search has read it.
         self.dimensions: int | None = None
-        coordination = coordination or alone(provider)
-        self._limiter = coordination.limiter
-        self._asking = coordination.asking
-        self._meter = Meter(provider, coordination.usage, queries=True)
+        self._coordination = coordination or alone(provider)
+        self._limiter = self._coordination.limiter
         self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
         self._clock = clock
@@ -189,7 +185,7 @@ class QueryVectors:
         with self._lock:
             running = self._running[query]
         try:
-            vector = self._embed_with_retry(running, Item(query, estimate_tokens(query), agent))
+            vector = self._embed_with_retry(running, Item(query, agent))
         except Exception as error:
             if not isinstance(error, Unavailable):
                 _log.warning("query_embedding_failed", provider=self.provider.name, reason=_sentence(error))
@@ -219,24 +215,11 @@ class QueryVectors:
         try:
             waste = self._limiter.breaker.waste()
             dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
-            permit = self._limiter.acquire(tokens=item.tokens, urgency=Urgency.QUERY)
+            permit = self._limiter.acquire(tokens=item.tokens, lane=None)
         except (Transient, Terminal) as error:
             raise Unavailable(self._cool_down_reason() or str(error)) from error
-        answer: Embeddings | None = None
-        failure: RecalldError | None = None
-        try:
-            with self._asking.request(self.provider):
-                answer = self.provider.embed_query(item.text)
-            vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=dimensions)[0]
-        except Exception as error:
-            failure = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
-            raise
-        finally:
-            billed = answer.tokens if answer is not None else None
-            if isinstance(failure, Unusable) and billed is None:
-                billed = round(item.tokens)
-            self._limiter.report(failure, permit, tokens=billed or 0)
-            self._meter.count([item], failed=failure is not None, billed=billed)
+        matrix, _ = self._coordination.send(self.provider, [item], permit, dimensions=dimensions, is_query=True)
+        vector: Vector = matrix[0]
         return vector
 
 

@@ -297,11 +297,8 @@ def _index_agent(
         if report.again is not None or report.unfinished or len(set(done)) < len(documents):
             return False
         filled = fill_vectors(
-            indexer.target(),
-            supply,
-            agent=agent.id,
+            indexer,
             seconds=max(0.0, deadline - time.monotonic()),
-            stored_vectors=indexer.held_vectors,
             on_ready=lambda _count, _seconds: None,
         )
         return not filled.left

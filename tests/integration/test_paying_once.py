@@ -19,7 +19,6 @@ from memory.embedding.providers.endpoint import Endpoint
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.rate_limit import Urgency
 from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane
 from schemas.errors import Throttled, Waiting
@@ -190,6 +189,6 @@ def test_homes_that_share_a_broker_share_an_account_s_cool_down_and_not_their_cl
     one, other = coordination(provider()), other_home(provider())
     one.limiter.report(Throttled("slow down", retry_after=20))
     with pytest.raises(Waiting, match="asked to wait"):
-        other.limiter.acquire(tokens=1, urgency=Urgency.LIVE)
+        other.limiter.acquire(tokens=1, lane=Lane.LIVE)
     assert one.claims.take(["a"]) == other.claims.take(["a"]) == {"a"}
     other_home.close()

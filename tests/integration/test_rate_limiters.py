@@ -11,7 +11,9 @@ import pytest
 import redis
 
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.rate_limit import RateLimiter, Urgency
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.rate_limit import RateLimiter
+from schemas.documents import Lane
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from tests.waiting import Clock
@@ -32,6 +34,13 @@ def limits(*, requests: int | None = None, tokens: int | None = None) -> Provide
     )
 
 
+def user_of(account: str, *, limits: ProviderLimits | None = None) -> StubProvider:
+    """Return a provider whose requests count against an account."""
+    provider = StubProvider(limits=limits)
+    provider.account, provider.model = account, "model"
+    return provider
+
+
 class Make(Protocol):
     def __call__(self, wanted: ProviderLimits | None = None) -> RateLimiter: ...
 
@@ -43,7 +52,7 @@ def clock() -> Clock:
 
 def made_by(client: redis.Redis, clock: Clock) -> Make:
     account = secrets.token_hex(8)
-    return lambda wanted=None: shared_limiter(client, account=account, model="model", limits=wanted, clock=clock)
+    return lambda wanted=None: shared_limiter(client, user_of(account, limits=wanted), clock=clock)
 
 
 @pytest.fixture(params=["local", "broker"])
@@ -59,8 +68,8 @@ def limiter(make: Make) -> RateLimiter:
     return make()
 
 
-def acquire(limiter: RateLimiter, *, tokens: float = 10.0, urgency: Urgency = Urgency.LIVE) -> None:
-    limiter.acquire(tokens=tokens, urgency=urgency)
+def acquire(limiter: RateLimiter, *, tokens: float = 10.0, lane: Lane | None = Lane.LIVE) -> None:
+    limiter.acquire(tokens=tokens, lane=lane)
 
 
 def ended(limiter: RateLimiter, error: RecalldError | None) -> None:
@@ -87,12 +96,12 @@ def count_admitted(limiter: RateLimiter, clock: Clock, *, seconds: int, tokens: 
     return admitted
 
 
-def fill(limiter: RateLimiter, urgency: Urgency) -> int:
+def fill(limiter: RateLimiter, lane: Lane) -> int:
     """Requests that may leave at once."""
     count = 0
     try:
         while True:
-            acquire(limiter, urgency=urgency)
+            acquire(limiter, lane=lane)
             count += 1
     except Paced:
         return count
@@ -101,9 +110,9 @@ def fill(limiter: RateLimiter, urgency: Urgency) -> int:
 class TestCoolDown:
     def test_nothing_leaves_before_the_time_that_the_provider_named(self, limiter: RateLimiter, clock: Clock) -> None:
         ended(limiter, Throttled("slow down", retry_after=12.0))
-        for urgency in Urgency:
+        for lane in (*Lane, None):
             with pytest.raises(Transient, match="asked to wait") as refused:
-                acquire(limiter, urgency=urgency)
+                acquire(limiter, lane=lane)
             assert refused.value.retry_after == pytest.approx(12.0, abs=0.2)
         assert cool_down(limiter) == pytest.approx(12.0, abs=0.2)
         clock.now += 12.1
@@ -132,9 +141,9 @@ class TestCoolDown:
 
     def test_a_refusal_for_good_stops_all_requests_for_a_minute(self, limiter: RateLimiter, clock: Clock) -> None:
         ended(limiter, Terminal("bad key"))
-        for urgency in Urgency:
+        for lane in (*Lane, None):
             with pytest.raises(Terminal, match="bad key"):
-                acquire(limiter, urgency=urgency)
+                acquire(limiter, lane=lane)
         hold = limiter.hold()
         assert hold is not None
         assert (hold.refusal, hold.seconds) == ("bad key", pytest.approx(60, abs=0.2))
@@ -160,13 +169,13 @@ class TestLimitsAMinute:
 
     def test_backfill_leaves_some_room_for_live_texts(self, make: Make) -> None:
         limiter = make(limits(requests=200))
-        assert 10 <= fill(limiter, Urgency.BACKFILL) <= 15
-        assert fill(limiter, Urgency.LIVE) >= 5
+        assert 10 <= fill(limiter, Lane.BACKFILL) <= 15
+        assert fill(limiter, Lane.LIVE) >= 5
 
     def test_a_query_is_charged_and_never_waits(self, make: Make) -> None:
         limiter = make(limits(requests=10))
         for _ in range(5):
-            acquire(limiter, urgency=Urgency.QUERY)
+            acquire(limiter, lane=None)
         with pytest.raises(Paced) as paced:
             acquire(limiter)
         assert paced.value.retry_after is not None
@@ -187,9 +196,11 @@ def shared(settings: Settings, broker_server: BrokerServer) -> Iterator[Shared]:
     """Limiters as separate processes have them: each with a connection of its own."""
     with ExitStack() as clients:
 
-        def made(account: str = "account", model: str = "model", **more: object) -> RateLimiter:
+        def made(
+            account: str = "account", *, clock: Callable[[], float], limits: ProviderLimits | None = None
+        ) -> RateLimiter:
             client = clients.enter_context(connect(settings))
-            return shared_limiter(client, account=account, model=model, **more)  # type: ignore[arg-type]
+            return shared_limiter(client, user_of(account, limits=limits), clock=clock)
 
         yield made
 
@@ -201,8 +212,8 @@ def standing() -> float:
 
 def test_limits_a_minute_are_shared_and_each_process_applies_its_own(shared: Shared) -> None:
     wide, other, narrow = (shared(limits=limits(requests=number), clock=standing) for number in (300, 300, 10))
-    assert 29 <= fill(wide, Urgency.LIVE) <= 31
-    assert fill(other, Urgency.LIVE) <= 1
+    assert 29 <= fill(wide, Lane.LIVE) <= 31
+    assert fill(other, Lane.LIVE) <= 1
     with pytest.raises(Paced) as paced:
         acquire(narrow)
     assert paced.value.retry_after is not None
@@ -244,5 +255,5 @@ def test_while_the_broker_is_away_only_queries_leave_under_a_limit(shared: Share
     with pytest.raises(Paced) as paced:
         acquire(limiter)
     assert paced.value.retry_after
-    acquire(limiter, urgency=Urgency.QUERY)
+    acquire(limiter, lane=None)
     assert limiter.hold() is None, "cached vectors and keywords go on"

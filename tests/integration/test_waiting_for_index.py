@@ -216,7 +216,7 @@ def endure_an_outage(home: Path) -> None:
     with running_broker(settings):
         side = open_broker(settings)
         now = [time.time()]
-        limiter = shared_limiter(side.client, account=provider.account, model=provider.model, clock=lambda: now[0])
+        limiter = shared_limiter(side.client, provider, clock=lambda: now[0])
         for _ in range(10):
             limiter.report(Transient("Connection refused"))
             hold = limiter.hold()

@@ -10,13 +10,13 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.vectors import check_and_round
+from memory.embedding.vectors import round_rows
 from memory.store.reader import Vector
 
 
 def vectors(start: int, count: int, *, dimensions: int = 64) -> dict[str, Vector]:
     raw = np.random.default_rng(start).standard_normal((count, dimensions)).astype(np.float32)
-    rows = check_and_round(raw, expected=count, dimensions=dimensions)
+    rows = round_rows(raw, expected=count, dimensions=dimensions)[0]
     return {text_hash(f"{start} {i}"): row for i, row in enumerate(rows)}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.embedding.vectors import check_and_round, matrix_from_bytes16, to_bytes16
+from memory.embedding.vectors import matrix_from_bytes16, round_rows, to_bytes16
 from schemas.errors import Transient
 
 
@@ -17,7 +17,7 @@ def test_a_vector_from_the_cache_is_bit_for_bit_the_one_that_was_handed_out(
     seed: int, width: int, scale: float
 ) -> None:
     raw = (np.random.default_rng(seed).standard_normal((7, width)) * scale).astype(np.float32)
-    rounded = check_and_round(raw, expected=7, dimensions=width)
+    rounded = round_rows(raw, expected=7, dimensions=width)[0]
     blobs = to_bytes16(rounded)
     assert [len(blob) for blob in blobs] == [2 * width] * 7
     assert np.array_equal(matrix_from_bytes16(blobs), rounded)
@@ -25,7 +25,7 @@ def test_a_vector_from_the_cache_is_bit_for_bit_the_one_that_was_handed_out(
 
 def test_rounded_vectors_have_unit_length_and_the_old_direction() -> None:
     raw = np.random.default_rng(7).standard_normal((20, 512)).astype(np.float32) * 40
-    rounded = check_and_round(raw, expected=20, dimensions=None)
+    rounded = round_rows(raw, expected=20, dimensions=None)[0]
     assert rounded.dtype == np.float32
     assert np.allclose(np.linalg.norm(rounded, axis=1), 1, atol=1e-6)
     assert ((raw * rounded).sum(axis=1) / np.linalg.norm(raw, axis=1)).min() > 0.99999
@@ -38,18 +38,20 @@ def test_rounded_vectors_have_unit_length_and_the_old_direction() -> None:
         (np.ones((2, 4)), 2, 8, "4 dimensions instead of 8"),
         (np.ones(4), 1, None, "shape"),
         (np.ones((1, 0)), 1, None, "shape"),
-        (np.array([[1.0, np.nan]]), 1, None, "zero or not finite"),
-        (np.array([[1.0, np.inf]]), 1, None, "zero or not finite"),
-        (np.zeros((1, 4)), 1, None, "zero or not finite"),
     ],
 )
-def test_what_is_not_one_usable_vector_for_each_text_is_refused(
+def test_what_is_not_one_vector_for_each_text_is_refused(
     raw: np.ndarray, expected: int, dimensions: int | None, words: str
 ) -> None:
     with pytest.raises(Transient, match=words):
-        check_and_round(raw.astype(np.float32), expected=expected, dimensions=dimensions)
+        round_rows(raw.astype(np.float32), expected=expected, dimensions=dimensions)
+
+
+def test_vectors_that_are_zero_or_not_finite_are_unusable() -> None:
+    raw = np.array([[1.0, np.nan], [1.0, np.inf], [0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    assert round_rows(raw, expected=4, dimensions=None)[1].tolist() == [True, True, True, False]
 
 
 def test_values_whose_squares_leave_float32_keep_their_direction() -> None:
     raw = np.array([[3e25, 4e25], [3e-9, 4e-9]], dtype=np.float32)
-    assert np.allclose(check_and_round(raw, expected=2, dimensions=2), [[0.6, 0.8], [0.6, 0.8]], atol=1e-3)
+    assert np.allclose(round_rows(raw, expected=2, dimensions=2)[0], [[0.6, 0.8], [0.6, 0.8]], atol=1e-3)

@@ -78,8 +78,7 @@ def talk(world: World, word: str, parts: int) -> None:
 def index(indexer: Indexer) -> None:
     report = indexer.index(EVERYTHING, lane=Lane.LIVE, on_done=lambda _: None)
     assert report.again is None
-    store = indexer.target()
-    fill_vectors(store, indexer.supply, agent="main", seconds=60, on_ready=lambda _count, _seconds: None)
+    fill_vectors(indexer, seconds=60, on_ready=lambda _count, _seconds: None)
 
 
 def rewrite(world: World) -> None:

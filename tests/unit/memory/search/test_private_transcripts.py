@@ -15,7 +15,7 @@ from memory.context.agent_context import AgentContext
 from memory.context.injection import InjectedSessions
 from memory.documents.note_facts import NoteFacts
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.vectors import check_and_round
+from memory.embedding.vectors import round_rows
 from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.sqlite.writer import Store
@@ -94,7 +94,7 @@ def expected(transcripts: set[str]) -> set[str]:
 
 
 def embed(text: str) -> Any:
-    return check_and_round(StubProvider().embed_documents([text]).vectors, expected=1, dimensions=None)[0]
+    return round_rows(StubProvider().embed_documents([text]).vectors, expected=1, dimensions=None)[0][0]
 
 
 def write_transcripts(store: Store, *names: str, text: str = "A vault, says a person") -> None:

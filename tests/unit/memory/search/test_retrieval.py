@@ -9,7 +9,7 @@ import pytest
 
 from memory.chunking.chunker import Chunk, text_hash
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.vectors import check_and_round
+from memory.embedding.vectors import round_rows
 from memory.search.ranking.ranker import SearchParameters
 from memory.search.retrieval import QuerySide, Retrieval, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
@@ -29,7 +29,7 @@ NOTES = {
 
 
 def embed(text: str) -> np.ndarray:
-    return check_and_round(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0]
+    return round_rows(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0][0]
 
 
 def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: TemporaryStore | None = None):
