@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory.embedding.breaker import SOON_SECONDS, Permit
+from memory.embedding.breaker import SOON_SECONDS
 from memory.embedding.coordination import Coordination, Item
 from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.rate_limit import is_asked
@@ -218,7 +218,7 @@ class BatchSender:
     def _ask(
         self, items: Sequence[Item], batch: _Batch, *, again: bool = False
     ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        """Send one request, with short waits after passing failures."""
+        """Send one request, after its turn in the minute has come, and with short waits after passing failures."""
         failure: Transient | None = None
         attempt, waited_seconds = 0, 0.0
         while True:
@@ -227,10 +227,15 @@ class BatchSender:
                 return self._attempt(items, batch, again=again)
             except (Unusable, Stopped):
                 raise
+            except Paced as paced:
+                if self._stopping.is_set() or not batch.is_wanted():
+                    raise
+                attempt -= 1
+                self._stopping.wait(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
             except Transient as error:
                 pause = _pause(error, attempt)
                 waited_seconds += pause
-                if not isinstance(error, Paced | Waiting):
+                if not isinstance(error, Waiting):
                     failure = error
                 is_last = waited_seconds > self._patience or attempt >= batch.attempts
                 if not is_last and not self._stopping.is_set() and batch.is_wanted():
@@ -243,7 +248,8 @@ class BatchSender:
                     raise kind(str(failure), retry_after=error.retry_after) from failure
 
     def _attempt(self, items: Sequence[Item], batch: _Batch, *, again: bool) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        permit = self._acquire(items, batch)
+        tokens = sum(entry.tokens for entry in items)
+        permit = self._limiter.acquire(tokens=tokens, lane=batch.lane, texts=len(items))
         is_harmless = items[0].text == _HARMLESS
 
         def blame(failure: RecalldError) -> RecalldError | None:
@@ -262,17 +268,6 @@ class BatchSender:
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]
         return rounded, unusable
-
-    def _acquire(self, items: Sequence[Item], batch: _Batch) -> Permit:
-        """Take the right to send, waiting for the minute's limits as long as a caller wants the answer."""
-        tokens = sum(entry.tokens for entry in items)
-        while True:
-            try:
-                return self._limiter.acquire(tokens=tokens, lane=batch.lane, texts=len(items))
-            except Paced as paced:
-                if self._stopping.is_set() or not batch.is_wanted():
-                    raise
-                self._stopping.wait(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
 
     def _is_stopped(self) -> bool:
         waste = self._limiter.breaker.waste()

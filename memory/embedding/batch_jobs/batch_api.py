@@ -85,14 +85,13 @@ class JobFile:
 class ProviderJob:
     """A job as its provider describes it: the files of its `results`, and the `leftovers` to delete at its end.
 
-    `total` texts are in it, `completed` are done and `failed` failed. `message` is the provider's, "" without one.
+    `completed` texts are done and `failed` failed. `message` is the provider's, "" without one.
     `unknown_state` is the name of a state that recalld does not know, which counts as running.
     """
 
     id: str
     stage: Stage
     reference: str | None = None
-    total: int = 0
     completed: int = 0
     failed: int = 0
     message: str = ""
@@ -393,7 +392,6 @@ class OpenAIBatches(BatchApi):
             reference=(job.get("metadata") or {}).get(_REFERENCE),
             stage=stage,
             unknown_state=unknown_state,
-            total=_count(counts, "total"),
             completed=_count(counts, "completed"),
             failed=_count(counts, "failed"),
             message=_quoted("; ".join(messages[:3])),
@@ -480,7 +478,6 @@ class GeminiBatches(BatchApi):
             reference=facts.get("displayName"),
             stage=stage,
             unknown_state=unknown_state,
-            total=_count(stats, "requestCount"),
             completed=_count(stats, "successfulRequestCount"),
             failed=_count(stats, "failedRequestCount"),
             message=_reason(error) or "",

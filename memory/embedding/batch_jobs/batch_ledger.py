@@ -50,8 +50,8 @@ OPEN = (Stage.SUBMITTING, Stage.RUNNING, Stage.STOPPING)
 class BatchJob:
     """One job, as its row in the ledger. Times are Unix seconds.
 
-    `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `total`, `completed`
-    and `failed` are the provider's counts; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
+    `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `completed` and
+    `failed` are the provider's counts; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
     wish to stop; `message` describes the last failure, "" without one. `missing_looks` in a row, from `missing_since`
     on, did not find the job or its results at the provider.
     """
@@ -72,7 +72,6 @@ class BatchJob:
     ended_at: float | None
     attempts: int
     texts: int
-    total: int
     completed: int
     failed: int
     taken: int
@@ -100,7 +99,7 @@ class BatchJob:
 
 
 # Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is the number of sent texts;
-# `total`, `completed` and `failed` are the provider's counts; `taken` vectors came back and were kept.
+# `completed` and `failed` are the provider's counts; `taken` vectors came back and were kept.
 TABLES = """
 CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE jobs (
@@ -121,7 +120,6 @@ CREATE TABLE jobs (
     ended_at REAL,
     attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
     texts INTEGER NOT NULL,
-    total INTEGER NOT NULL DEFAULT 0,
     completed INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0,
     taken INTEGER NOT NULL DEFAULT 0,
@@ -143,7 +141,7 @@ _COLUMNS = {"identity": "i.identity", "stage": "state"}
 #: Fields that a job's worker writes. `taken` is counted as vectors are kept.
 _SAVED = (
     *("job_id", "stage", "tried_at", "looked_at", "look_at", "ended_at", "attempts"),
-    *("texts", "total", "completed", "failed", "message", "missing_since", "missing_looks"),
+    *("texts", "completed", "failed", "message", "missing_since", "missing_looks"),
 )
 
 SELECT_JOBS = f"""

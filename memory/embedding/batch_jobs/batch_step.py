@@ -142,7 +142,7 @@ def _poll(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: JobRu
         if not missing_job.open:
             api.cancel(job_id)  # it may run all the same
         return missing_job
-    polled = replace(job, message=answer.message, total=answer.total, completed=answer.completed, failed=answer.failed)
+    polled = replace(job, message=answer.message, completed=answer.completed, failed=answer.failed)
     look_at = now + rules.poll_seconds
     polled = replace(polled, looked_at=now, look_at=look_at, attempts=0, missing_since=None, missing_looks=0)
     if answer.stage is not Stage.RUNNING:

@@ -68,7 +68,7 @@ class Provider(OpenAIBatches):
         return self._called("find", f"job for {reference}" if self.known else None)
 
     def look(self, job_id: str) -> ProviderJob | None:
-        job = ProviderJob(job_id, self.state, total=2, completed=1, unknown_state=self.unknown)
+        job = ProviderJob(job_id, self.state, completed=1, unknown_state=self.unknown)
         return self._called("look", None if self.gone else job)
 
     def results(self, job: ProviderJob, *, texts: int) -> Iterator[BatchLine]:
@@ -108,7 +108,7 @@ class Desk:
 
 NOTED = BatchJob(
     *("reference", None, "identity", "account", "openai", "model", "main", Stage.SUBMITTING),
-    *(NOW - 60.0, 0.0, 0.0, 0.0, None, None, 0, 3, 0, 0, 0, 0, "", ""),
+    *(NOW - 60.0, 0.0, 0.0, 0.0, None, None, 0, 3, 0, 0, 0, "", ""),
 )
 INTERRUPTED = replace(NOTED, tried_at=NOW - 60.0)
 RUNNING = replace(INTERRUPTED, job_id="batch-1", stage=Stage.RUNNING)
