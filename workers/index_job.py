@@ -17,7 +17,7 @@ from memory.index.indexer import Indexer
 from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import SESSIONS_SOURCE, DocumentKey, Lane
-from schemas.metrics import COMMITS, DOCUMENTS
+from schemas.metrics import COMMITS, DOCUMENTS, EMBEDDING_CACHE
 from schemas.version import recalld_version
 from workers.failure_policy import Postponed
 from workers.middleware import got_on
@@ -174,6 +174,8 @@ class _Turn:
         ):
             counters.add(DOCUMENTS, counts[number], outcome)
         counters.add(COMMITS, report.commits, "documents")
+        counters.add(EMBEDDING_CACHE, report.cache_hits, "hit")
+        counters.add(EMBEDDING_CACHE, report.cache_misses, "miss")
 
     def _run(self, indexer: Indexer, keys: Iterator[DocumentKey]) -> IndexReport:
         return indexer.index(keys, lane=self._lane, on_done=partial(self.done, indexer), out_of_time=self.over)

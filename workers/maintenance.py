@@ -89,7 +89,7 @@ def _reporting(runtime: Runtime, code: ConditionCode, agent: str) -> Iterator[No
 
 
 def _sweep(runtime: Runtime, tenancy: QueueTenancy) -> None:
-    runtime.publish_counts()
+    runtime.health.counters.flush()
     if tenancy.renew():
         runtime.health.resolve(ConditionCode.OTHER_HOME)
     else:

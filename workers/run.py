@@ -123,7 +123,7 @@ def run_workers(
         sweeper.join(timeout=min(SWEEP_SECONDS, max(drained_by - time.monotonic(), 1.0)))
         heartbeat.stop()
         runtime.close(seconds=drained_by - time.monotonic(), in_use=not all_ended or sweeper.is_alive())
-        runtime.publish_counts()
+        runtime.health.counters.flush()
     tenancy.leave()
     broker.close()
     client.close()

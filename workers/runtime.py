@@ -25,7 +25,6 @@ from memory.index.provider import provider_of, successor, written_provider
 from memory.index.readers import OpenIndexes
 from schemas.conditions import OF_PROVIDER
 from schemas.errors import RecalldError
-from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
 from workers.failure_policy import LOST_AFTER_SECONDS
 from workers.health.health_store import HealthStore
@@ -126,13 +125,6 @@ class Runtime:
         self.health.replace(OF_PROVIDER, (), agent=agent_id)
         self.queue.request_completion(agent_id)
         return True
-
-    def publish_counts(self) -> None:
-        """Add the counts of this process to those of all. Never raises."""
-        for supply in list(self._supplies.values()):
-            for outcome, number in supply.take_looks().items():
-                self.health.counters.add(EMBEDDING_CACHE, number, outcome)
-        self.health.counters.flush()
 
     def maintain_cache(self) -> bool:
         """Shrink the embedding cache to its bound, and truncate its log. Return True if there was work."""

@@ -136,8 +136,7 @@ class EmbeddingBatcher:
     """Batches across documents and jobs for one provider in one process. Thread-safe.
 
     For `linger_seconds` a backfill text waits for company while a sender is free; while all are busy, texts gather
-    anyway. `dimensions` is the width of the index's vectors, None if unknown. `coordination` is shared with other
-    processes that use the provider.
+    anyway. `coordination` is shared with other processes that use the provider.
     """
 
     def __init__(
@@ -147,7 +146,6 @@ class EmbeddingBatcher:
         *,
         linger_seconds: float = 0.005,
         coordination: Coordination | None = None,
-        dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         limits = provider.limits
@@ -167,9 +165,7 @@ class EmbeddingBatcher:
         reserve = self._senders >= 3 and limits.tokens > _LARGE_REQUEST_TOKENS
         self._backfill_senders = self._senders - 1 if reserve else self._senders
         self._stopping = threading.Event()
-        self._sender = BatchSender(
-            provider, coordination, stopping=self._stopping, dimensions=dimensions, patience_seconds=patience_seconds
-        )
+        self._sender = BatchSender(provider, coordination, stopping=self._stopping, patience_seconds=patience_seconds)
         self._changed = threading.Condition(threading.RLock())
         self._queues = {lane: _Queue() for lane in Lane}
         #: All entries by text hash: in a queue, in flight, or claimed by another process.

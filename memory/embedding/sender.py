@@ -78,10 +78,7 @@ class _Blocked(Exception):
 
 
 class BatchSender:
-    """Sends batches to one provider. Thread-safe.
-
-    `dimensions` is learned from the first good response when not given.
-    """
+    """Sends batches to one provider. Thread-safe."""
 
     def __init__(
         self,
@@ -89,7 +86,6 @@ class BatchSender:
         coordination: Coordination,
         *,
         stopping: threading.Event,
-        dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._provider = provider
@@ -100,7 +96,8 @@ class BatchSender:
         self._proven = False
         #: Texts with a useless answer when they were sent alone.
         self._suspects: set[str | None] = set()
-        self.dimensions = dimensions
+        #: Width of the vectors, None if unknown; learned from the first good response when no caller names it.
+        self.dimensions: int | None = None
 
     def results(
         self, items: Sequence[T], *, lane: Lane, is_wanted: Callable[[], bool] = lambda: True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +37,6 @@ class EmbeddingSupply:
         self.error = error
         self.cache = cache
         self._home = home
-        self._counting = threading.Lock()
-        self._looks: Counter[str] = Counter()
         #: Identity of the vectors that the index has.
         self.identity = provider.identity if provider else identity
         #: True if the model computes on this machine, in competition with everything else.
@@ -66,21 +62,6 @@ class EmbeddingSupply:
     def in_batch_jobs(self, hashes: Sequence[str]) -> set[str]:
         """Return texts that an open batch job holds: they are paid for, and their vectors come with the job."""
         return sent_in_jobs(self._home, self.identity, hashes) if hashes and self._home is not None else set()
-
-    def count_looks(self, *, hit: int, miss: int) -> None:
-        """Count new texts that the cache had, and new texts that have to be embedded.
-
-        A text counts when it comes into the index, not when it is looked up again because its vector waits.
-        """
-        if self.cache is not None:
-            with self._counting:
-                self._looks.update(hit=hit, miss=miss)
-
-    def take_looks(self) -> Counter[str]:
-        """Return the counts of cache looks since the last call."""
-        with self._counting:
-            looks, self._looks = self._looks, Counter()
-        return looks
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
         """Let requests in flight reach the cache within some seconds, then let go; the rest is abandoned."""

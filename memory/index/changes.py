@@ -79,7 +79,9 @@ class IndexReport:
     """Counts of an indexing run, in documents and chunks.
 
     `again` is the reason why some documents need another attempt, None without any. `unfinished` counts documents for
-    which the time was too short. `commits` is the number of transactions.
+    which the time was too short. `commits` is the number of transactions. `cache_hits` and `cache_misses` are new texts
+    that the cache had, and that have to be embedded: a text counts when it comes into the index, not when it is looked
+    up again because its vector waits.
     """
 
     documents: int = 0
@@ -91,6 +93,8 @@ class IndexReport:
     vectors_missing: int = 0
     unfinished: int = 0
     commits: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
     again: Transient | None = None
 
 

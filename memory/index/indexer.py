@@ -200,7 +200,9 @@ class Indexer:
         missing = [digest for digest in texts if digest not in batch.vectors]
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
-        self.supply.count_looks(hit=len(paid), miss=len(missing))
+        if self.supply.cache is not None:
+            run.report.cache_hits += len(paid)
+            run.report.cache_misses += len(missing)
         meanings = {text_hash(text): text for plan in batch.plans for text in plan.meanings}
         texts |= meanings
         missing += meanings.keys() - self.supply.lookup(list(meanings)).keys() - set(missing)

@@ -58,7 +58,6 @@ class QueryVectors:
         provider: EmbeddingProvider,
         *,
         coordination: Coordination | None = None,
-        capacity: int = CACHED_QUERIES,
         model_wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,7 +66,6 @@ class QueryVectors:
         self.dimensions: int | None = None
         self._coordination = coordination or alone(provider)
         self._limiter = self._coordination.limiter
-        self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
         self._clock = clock
         self._threads = ThreadPoolExecutor(PROVIDER_THREADS, thread_name_prefix="embed-query")
@@ -193,7 +191,7 @@ class QueryVectors:
         else:
             with self._lock:
                 self._cache[query] = vector
-                while len(self._cache) > self._capacity:
+                while len(self._cache) > CACHED_QUERIES:
                     self._cache.popitem(last=False)
             return vector
         finally:

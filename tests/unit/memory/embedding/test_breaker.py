@@ -122,7 +122,7 @@ class House:
         self.breaker = Breaker(self.path, keep=keep, clock=self.clock)
         coordination = Coordination(RateLimiter(self.provider.limits, breaker=self.breaker, clock=self.clock))
         return EmbeddingBatcher(
-            self.provider, None, linger_seconds=0.0, coordination=coordination, dimensions=WIDTH, patience_seconds=0.0
+            self.provider, None, linger_seconds=0.0, coordination=coordination, patience_seconds=0.0
         )
 
     def restart(self) -> None:
@@ -131,7 +131,7 @@ class House:
 
     def turn(self) -> float | None:
         """Run a job; return the pause after which the policy runs it again, None if no text waits."""
-        ticket = self.batcher.submit(self.waiting, lane=Lane.BACKFILL)
+        ticket = self.batcher.submit(self.waiting, lane=Lane.BACKFILL, dimensions=WIDTH)
         assert ticket.wait(30)
         for text_hash, result in ticket.results().items():
             del self.waiting[text_hash]
