@@ -162,8 +162,7 @@ class BrokerCoordination:
     """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
 
     A provider without an account has a rate limiter of this process alone. `cache_scope` names the cache that the
-    processes share. Without a cache there are no claims: a process could not read the vectors that another one paid
-    for. `breaker_of` returns the circuit breaker for a provider's useless answers.
+    processes share. `breaker_of` returns the circuit breaker for a provider's useless answers.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class BrokerCoordination:
         client: BrokerClient,
         keys: Keys,
         *,
-        cache_scope: str | None,
+        cache_scope: str,
         breaker_of: Callable[[EmbeddingProvider], Breaker] = lambda _provider: Breaker(),
         unusual_seconds: float = UNUSUAL_SECONDS,
     ) -> None:
@@ -194,10 +193,8 @@ class BrokerCoordination:
             limiter = self._limiters.get(key)
             if limiter is None and provider.account:
                 limiter = self._limiters[key] = shared_limiter(self._client, provider, waste=self._breaker_of(provider))
-        claims = Claims()
-        if self._cache_scope is not None:
-            scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
-            claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
+        scope = hashlib.blake2b(f"{self._cache_scope}\n{provider.identity}".encode(), digest_size=16).hexdigest()
+        claims = BrokerClaims(self._client, self._keys, self._presence, scope=scope)
         return Coordination(limiter or RateLimiter(), claims, self.counters, self.in_flight)
 
     def close(self) -> None:
@@ -224,7 +221,7 @@ def coordinating(
         return Breaker(waste_path(settings.home, provider), keep=keep, first_pause_seconds=first_pause_seconds)
 
     keys = Keys(namespace(settings))
-    scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
+    scope = f"{socket.gethostname()}:{settings.home.absolute()}"
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
         coordination = BrokerCoordination(
             client, keys, cache_scope=scope, breaker_of=breaker_of, unusual_seconds=unusual_seconds

@@ -1,6 +1,6 @@
 """Coordination of all requests to one provider: rate limit, claims, requests without an answer, and usage.
 
-Every request leaves by `Coordination.send`, after its right to leave was taken from the rate limiter.
+Every request leaves by `Coordination.send`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from memory.embedding.breaker import Permit
 from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.rate_limit import RateLimiter, is_asked
 from memory.embedding.vectors import round_rows
+from schemas.documents import Lane
 from schemas.errors import RecalldError, Terminal, Transient, Unusable
 from schemas.ports import Unanswered, Usage, UsageRecorder
 
@@ -33,16 +34,13 @@ UNUSUAL_SECONDS = 10.0
 
 
 class InFlightRequests:
-    """Requests of a process without an answer, late after `unusual_seconds`. Thread-safe. `clock` gives seconds.
+    """Requests of a process without an answer, late after `unusual_seconds`. Thread-safe.
 
     A request that fails after an unusual time is a failure of its account like any other.
     """
 
-    def __init__(
-        self, *, unusual_seconds: float = UNUSUAL_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, unusual_seconds: float = UNUSUAL_SECONDS) -> None:
         self._unusual_seconds = unusual_seconds
-        self._clock = clock
         self._lock = threading.Lock()
         #: Request -> its provider, and its begin.
         self._requests: dict[object, tuple[EmbeddingProvider, float]] = {}
@@ -52,7 +50,7 @@ class InFlightRequests:
         """Record one request, for as long as the block runs; it may raise."""
         request = object()
         with self._lock:
-            self._requests[request] = provider, self._clock()
+            self._requests[request] = provider, time.monotonic()
         try:
             yield
         finally:
@@ -61,7 +59,7 @@ class InFlightRequests:
 
     def unanswered(self) -> list[Unanswered]:
         """Return the oldest late request of each account and model. A model on this machine is never late."""
-        now = self._clock()
+        now = time.monotonic()
         oldest: dict[tuple[str, str], Unanswered] = {}
         with self._lock:
             oldest_last = sorted(self._requests.values(), key=lambda request: -request[1])
@@ -128,29 +126,32 @@ class Coordination:
         self,
         provider: EmbeddingProvider,
         items: Sequence[Item],
-        permit: Permit,
         *,
+        lane: Lane | None,
         dimensions: int | None,
-        is_query: bool = False,
         again: bool = False,
         in_vain: bool = False,
         blame: Callable[[RecalldError], RecalldError | None] = lambda failure: failure,
     ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        """Send one request; return its vectors as `round_rows` does, and report its end to the limiter and as usage.
+        """Send one request if the limiter lets it pass; return its vectors as `round_rows` does, and count its cost.
 
-        Vectors that were unusable before are asked `again`: they are no news of the provider. An answer is `in_vain`
-        if its vectors serve no document. `blame` returns the failure that the limiter hears of, None for none.
+        A query has no `lane`. Vectors that were unusable before are asked `again`: they are no news of the provider. An
+        answer is `in_vain` if its vectors serve no document. `blame` returns the failure that the limiter hears of,
+        None for none.
 
         Raises:
+            Terminal, Waiting, Paced: see `RateLimiter.acquire`.
             Unusable: none of the vectors is usable; not for those that are asked again.
         """
+        estimated = sum(entry.tokens for entry in items)
+        permit = self.limiter.acquire(tokens=estimated, lane=lane, texts=len(items))
         failure: RecalldError | None = Transient("the request failed in an unexpected way")
         billed: int | None = None
         wasted = len(items)
         try:
             with self.in_flight.request(provider):
                 texts = [entry.text for entry in items]
-                answer = provider.embed_query(texts[0]) if is_query else provider.embed_documents(texts)
+                answer = provider.embed_query(texts[0]) if lane is None else provider.embed_documents(texts)
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=dimensions)
             wasted = int(unusable.sum())
@@ -162,9 +163,9 @@ class Coordination:
             raise
         finally:
             if isinstance(failure, Unusable) and billed is None:
-                billed = round(sum(entry.tokens for entry in items))
+                billed = round(estimated)
             failed = failure is not None and wasted == len(items)
-            self._count(provider, items, failed=failed, billed=billed, is_query=is_query)
+            self._count(provider, items, failed=failed, billed=billed, is_query=lane is None)
             wasted = len(items) if in_vain else wasted
             blamed = None if failure is None else blame(failure)
             self.report(provider, blamed, permit, wasted=wasted, tokens=(billed or 0) * wasted // len(items))

@@ -245,8 +245,6 @@ class BatchSender:
                     raise kind(str(failure), retry_after=error.retry_after) from failure
 
     def _attempt(self, items: Sequence[Item], batch: _Batch, *, again: bool) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        tokens = sum(entry.tokens for entry in items)
-        permit = self._limiter.acquire(tokens=tokens, lane=batch.lane, texts=len(items))
         is_harmless = items[0].text == _HARMLESS
 
         def blame(failure: RecalldError) -> RecalldError | None:
@@ -260,7 +258,13 @@ class BatchSender:
 
         # No document needs the vector of the harmless text.
         rounded, unusable = self._coordination.send(
-            self._provider, items, permit, dimensions=self.dimensions, again=again, in_vain=is_harmless, blame=blame
+            self._provider,
+            items,
+            lane=batch.lane,
+            dimensions=self.dimensions,
+            again=again,
+            in_vain=is_harmless,
+            blame=blame,
         )
         self._proven = True
         self.dimensions = self.dimensions or rounded.shape[1]

@@ -22,7 +22,7 @@ from memory.embedding.coordination import Coordination, Item, alone
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate_limit import REFUSED_SECONDS, is_asked
 from memory.store.reader import Vector
-from schemas.errors import RecalldError, Terminal, Transient, Unusable
+from schemas.errors import RecalldError, Transient, Unusable, Waiting
 
 _log = structlog.get_logger(__name__)
 
@@ -210,13 +210,12 @@ class QueryVectors:
             return self._request_vector(item)
 
     def _request_vector(self, item: Item) -> Vector:
+        waste = self._limiter.breaker.waste()
+        dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
         try:
-            waste = self._limiter.breaker.waste()
-            dimensions = self.dimensions or (waste.expected if waste is not None else 0) or None
-            permit = self._limiter.acquire(tokens=item.tokens, lane=None)
-        except (Transient, Terminal) as error:
+            matrix, _ = self._coordination.send(self.provider, [item], lane=None, dimensions=dimensions)
+        except Waiting as error:
             raise Unavailable(self._cool_down_reason() or str(error)) from error
-        matrix, _ = self._coordination.send(self.provider, [item], permit, dimensions=dimensions, is_query=True)
         vector: Vector = matrix[0]
         return vector
 
