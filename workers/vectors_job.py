@@ -8,7 +8,7 @@ from typing import Self
 import structlog
 
 from memory.index import completion as completing
-from memory.index.vector_fill import MOST, Rounds, fill_vectors
+from memory.index.vector_fill import MOST, fill_vectors
 from memory.store.reader import StoredChunk
 from memory.store.sqlite.writer import Store
 from memory.store.writer import Refusal
@@ -69,7 +69,8 @@ def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
                 seconds=runtime.timing.turn if rounds.most > 1 else ALONE_TURN_SECONDS,
                 only=turn.inline,
                 stopping=runtime.stopping.is_set,
-                rounds=rounds,
+                most=rounds.most,
+                on_round=rounds.begins,
                 on_ready=joined,
             )
         building = indexer.generations.next() is not None
@@ -111,7 +112,7 @@ def complete_generation(runtime: Runtime, agent: str) -> None:
         runtime.queue.request_vectors(agent)
 
 
-class CrashSafeRounds(Rounds):
+class CrashSafeRounds:
     """Rounds of embedding of one job, which counts in advance that it crashes.
 
     After `ALONE_FROM` crashes each text is embedded alone. The text that was alone at the last of `MOST_CRASHES` is

@@ -36,46 +36,36 @@ class FillReport:
     error: Transient | Terminal | None = None
 
 
-class Rounds:
-    """Observer of the rounds of embedding. This one sets no bound and records nothing."""
-
-    #: Largest number of chunks in a round.
-    most = MOST
-
-    def begins(self, chunks: Sequence[StoredChunk]) -> None:
-        """Record that a round with these chunks begins and that the round before is over."""
-
-
 def fill_vectors(
     indexer: Indexer,
     *,
     seconds: float,
-    on_ready: Callable[[int, float], None],
+    on_ready: Callable[[int, float], None] = lambda _count, _seconds: None,
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
-    rounds: Rounds | None = None,
+    most: int = MOST,
+    on_round: Callable[[Sequence[StoredChunk]], None] = lambda _chunks: None,
 ) -> FillReport:
     """Fill in vectors of an indexer's target for about `seconds`, the oldest chunks first.
 
-    `on_ready` receives the number of committed vectors and the seconds of each round. With `only` (text hashes), other
-    chunks belong to other jobs and do not count as left. After `stopping`, the run waits for no more answers. `rounds`
-    records each round and may reduce its size.
+    `on_round` receives the chunks of each round before it begins, at most `most`, and `on_ready` afterwards the number
+    of committed vectors and the seconds that it took. With `only` (text hashes), other chunks belong to other jobs and
+    do not count as left. After `stopping`, the run waits for no more answers.
 
     Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
 
     Raises the errors of `memory.store.errors` if the store cannot be written; earlier rounds stay.
     """
     report = FillReport()
-    rounds = rounds or Rounds()
     store, batcher = indexer.target(), indexer.supply.batcher
     if batcher is None or store.vector_reason is not None:
         return report
     deadline = time.monotonic() + seconds
     while report.error is None and (began_at := time.monotonic()) < deadline and not stopping():
-        most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * batcher.chunks_per_second))))
-        if not (chunks := store.pending_chunks(most, among=only)):
+        count = min(most, max(FEWEST, int(SECONDS_A_ROUND * batcher.chunks_per_second)))
+        if not (chunks := store.pending_chunks(count, among=only)):
             break
-        rounds.begins(chunks)
+        on_round(chunks)
         rows_by_id = store.chunk_rows([chunk.id for chunk in chunks])
         texts = {chunk.text_hash: rows_by_id[chunk.id].text for chunk in chunks if chunk.id in rows_by_id}
         vectors: dict[str, Vector | Refusal] = dict(indexer.paid_vectors(list(texts)))

@@ -296,9 +296,4 @@ def _index_agent(
         )
         if report.again is not None or report.unfinished or len(set(done)) < len(documents):
             return False
-        filled = fill_vectors(
-            indexer,
-            seconds=max(0.0, deadline - time.monotonic()),
-            on_ready=lambda _count, _seconds: None,
-        )
-        return not filled.left
+        return not fill_vectors(indexer, seconds=max(0.0, deadline - time.monotonic())).left

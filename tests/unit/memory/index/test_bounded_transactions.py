@@ -78,7 +78,7 @@ def talk(world: World, word: str, parts: int) -> None:
 def index(indexer: Indexer) -> None:
     report = indexer.index(EVERYTHING, lane=Lane.LIVE, on_done=lambda _: None)
     assert report.again is None
-    fill_vectors(indexer, seconds=60, on_ready=lambda _count, _seconds: None)
+    fill_vectors(indexer, seconds=60)
 
 
 def rewrite(world: World) -> None:

@@ -21,7 +21,7 @@ def index(indexer: Indexer, *keys: DocumentKey) -> tuple[IndexReport, list[Docum
 
 
 def fill(indexer: Indexer) -> FillReport:
-    return fill_vectors(indexer, seconds=10, on_ready=lambda _count, _seconds: None)
+    return fill_vectors(indexer, seconds=10)
 
 
 def test_a_document_comes_in_one_commit_and_is_neither_read_nor_paid_for_again(

@@ -53,7 +53,7 @@ def index(indexer: Indexer, *paths: str) -> IndexReport:
     keys = [DocumentKey("memory", path) for path in paths or NOTES]
     report = indexer.index(keys, lane=Lane.LIVE, on_done=lambda _: None)
     # On a busy machine vectors come later than their documents.
-    fill_vectors(indexer, seconds=60, on_ready=lambda _count, _seconds: None)
+    fill_vectors(indexer, seconds=60)
     return report
 
 
