@@ -29,7 +29,7 @@ NOTES = FEWEST_TEXTS
 
 #: Failed calls and missing jobs are looked at again within tenths of a second.
 SOON = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1))
-SOON_LOST = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1, missing=0.2, late=0.2))
+SOON_LOST = Timing(batch=BatchTiming(unseen=0.0, shortest_pause=0.1, longest_pause=0.1, missing=0.2, late=1.0))
 
 pytestmark = pytest.mark.usefixtures("pauses", "broker_server")
 
