@@ -177,9 +177,7 @@ class RateLimiter:
             words = str(error).encode("utf-8", "replace").decode() or "the embedding provider refuses"
             self._step("refused", words[:_LONGEST_REFUSAL])
         elif isinstance(error, Transient):
-            retry_after = "" if error.retry_after is None else error.retry_after
-            bounds = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
-            self._step("failed", retry_after, *bounds, "cool" if is_asked(error) else "until")
+            self._step("failed", self._pause(error), "cool" if is_asked(error) else "until")
         elif error is None and (state.failures or state.refusal is not None):
             self._step("answered")
 
@@ -193,6 +191,18 @@ class RateLimiter:
             since = self._last_state[1]
         seconds = state.seconds - (self._clock() - since)
         return replace(state, seconds=seconds) if seconds > 0 else None
+
+    def _pause(self, error: Transient) -> float:
+        """Return the seconds that the provider named after a failure, else of the backoff.
+
+        A failure during a cool-down is of a request that left before, and doubles nothing.
+        """
+        if error.retry_after is not None:
+            return error.retry_after
+        state, since = self._last_state
+        first, longest = THROTTLED_BACKOFF if isinstance(error, Throttled) else FAILED_BACKOFF
+        seconds = backoff(state.failures + (state.seconds <= self._clock() - since), first=first, longest=longest)
+        return seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
 
     def _step(self, name: str, *arguments: float | str) -> AccountState:
         try:
@@ -211,11 +221,9 @@ class RateLimiter:
         if name == "refused":
             return replace(state, seconds=REFUSED_SECONDS, refusal=str(arguments[0]))
         if name == "failed":
-            retry_after, first, longest, field = arguments
+            pause, field = arguments
             failures = state.failures + (state.seconds <= 0)
-            seconds = backoff(failures, first=float(first), longest=float(longest))
-            pause = float(retry_after) if retry_after != "" else seconds if seconds >= SHORTEST_BACKOFF_SECONDS else 0.0
-            return replace(state, seconds=max(state.seconds, pause), failures=failures, failing=field != "cool")
+            return replace(state, seconds=max(state.seconds, float(pause)), failures=failures, failing=field != "cool")
         if name == "answered" and state.seconds <= 0:
             return AccountState()
         waits = name == "acquire" and arguments[0] == 1 and any(self._a_minute) and self._shared is not None

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from memory.embedding.rate_limit import REFUSED_SECONDS, SHORTEST_BACKOFF_SECONDS, AccountState
+from memory.embedding.rate_limit import REFUSED_SECONDS, AccountState
 from schemas.status import EndpointCondition, EndpointStatus
 from workers.queue.connection import BrokerClient
 from workers.queue.names import account_key
@@ -85,19 +85,15 @@ elseif step == 'refused' then
   set('until:' .. model, own)
   set('error:' .. model, refusal)
 
--- Report of a failure: seconds that the provider named or '', first and longest backoff, field of the cool-down.
+-- Report of a failure: seconds and field of the cool-down.
 elseif step == 'failed' then
   if hold <= 0 then failures = failures + 1 end
-  local seconds = tonumber(ARGV[4])
-  if not seconds then
-    seconds = math.min(tonumber(ARGV[6]), tonumber(ARGV[5]) * 2 ^ math.min(math.max(failures, 1) - 1, 10))
-    if seconds < {SHORTEST_BACKOFF_SECONDS} then seconds = 0 end
-  end
-  if ARGV[7] == 'cool' then
-    cool = math.max(cool, now + seconds)
+  local until_time = now + tonumber(ARGV[4])
+  if ARGV[5] == 'cool' then
+    cool = math.max(cool, until_time)
     set('cool', cool)
   else
-    own = math.max(own, now + seconds)
+    own = math.max(own, until_time)
     set('until:' .. model, own)
   end
   failed = now
