@@ -104,11 +104,6 @@ class EmbeddingCache:
             unsaved = {text_hash: waiting[text_hash] for text_hash in hashes if text_hash in waiting}
         return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()}) | unsaved
 
-    def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
-        """Return those of the texts that are there, without counting it as a use of them."""
-        with self._lock:
-            return set(self._file.guarded(lambda: look_up(self._file.connection(), identity, hashes, column="x''")))
-
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
         if not vectors:
@@ -152,11 +147,6 @@ class EmbeddingCache:
         """
         if sum(map(len, self._unsaved.values())) >= MOST_UNSAVED and (error := self.flush()) is not None:
             raise StoreFull(f"the embedding cache takes nothing: {error}") from error
-
-    def entries(self) -> int:
-        """Return the number of vectors."""
-        with self._lock:
-            return self._file.guarded(lambda: count_entries(self._file.connection()))
 
     def evict(self) -> int:
         """Delete the least recently used entries beyond the bound; returns how many."""

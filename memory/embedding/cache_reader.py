@@ -1,4 +1,4 @@
-"""Reading of the embedding cache, as the query service does it: no use is counted, and nothing is written."""
+"""Reading of the embedding cache, by the query service and by estimates: no use is counted, and nothing is written."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ class EmbeddingCacheReader:
         no_rows: dict[str, tuple[int, bytes, int]] = {}
         rows = read_durable(self._path, VERSION, lambda file: look_up(file, identity, hashes), no_rows)
         return decoded({text_hash: blob for text_hash, (_, blob, _) in rows.items()})
+
+    def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
+        """Return those of the texts that are there."""
+        no_hashes: set[str] = set()
+        return read_durable(
+            self._path, VERSION, lambda file: set(look_up(file, identity, hashes, column="x''")), no_hashes
+        )
 
     def entries(self) -> int:
         """Return the number of vectors."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from memory.chunking.chunker import estimate_tokens, text_hash
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_api import batch_api_of
-from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.prices import price_of
 from memory.embedding.providers.provider import ProviderLimits
 from memory.index.changes import CommitBatch, IndexReport
@@ -108,7 +108,7 @@ def estimate(
     documents: Iterable[DocumentKey],
     *,
     files: AgentFiles,
-    cache: EmbeddingCache | None,
+    cache: EmbeddingCacheReader | None,
     fresh: bool = False,
     bought: set[tuple[str, str]] | None = None,
     batch_from: int | None = None,
@@ -120,7 +120,7 @@ def estimate(
     provider's Batch API is used from `batch_from` texts on if the settings enable it; None means never.
 
     Raises:
-        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index cannot be read.
     """
     choice, generations = provider_of(settings, agent, rebuild=fresh), Generations.of(settings, agent.id)
     provider, identity = choice.provider, choice.identity

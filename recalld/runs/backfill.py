@@ -308,8 +308,7 @@ def plan_backfill(
             on_look(number, len(transcripts) + len(other_documents))
             yield key
 
-    with estimates(settings) as estimate_for:
-        cost = estimate_for(agent, files, documents())
+    cost = estimates(settings)(agent, files, documents())
     problems, unchanged = [*selection.problems, *problems], len(stats) - len(transcripts)
     return BackfillPlan(agent, selection, transcripts, other_documents, unchanged, problems, left_out, cost)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.index.estimate import Estimate, estimate
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
@@ -39,49 +38,45 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     for agent in agents:
         check_workspace(agent)
     bodies = []
-    with estimates(settings, fresh=fresh) as estimate_for:
-        for agent in agents:
-            files = AgentFiles.of(settings, agent)
-            documents = files.scan().documents if fresh else compare(settings, agent, records_folders=False).documents
-            cost = estimate_for(agent, files, documents)
-            counts = fields(cost, "provider", "model", "documents", "vanished")
-            bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
-            if not as_json:
-                click.echo(f"{agent.id}: {_sentence(cost)}")
+    estimate_for = estimates(settings, fresh=fresh)
+    for agent in agents:
+        files = AgentFiles.of(settings, agent)
+        documents = files.scan().documents if fresh else compare(settings, agent, records_folders=False).documents
+        cost = estimate_for(agent, files, documents)
+        counts = fields(cost, "provider", "model", "documents", "vanished")
+        bodies.append({"agent": agent.id, **counts, **cost_body(cost)})
+        if not as_json:
+            click.echo(f"{agent.id}: {_sentence(cost)}")
     if as_json:
         click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
 
 
-@contextmanager
-def estimates(settings: Settings, *, fresh: bool = False) -> Iterator[EstimateFor]:
-    """Open the cache for the block, if there is one, and give the function that estimates documents of an agent.
+def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
+    """Return the function that estimates documents of an agent.
 
     Texts in batch jobs are paid for, and a text of several agents is counted once.
     """
-    cache_file, ledger_file = settings.home / "cache" / "embeddings.sqlite", ledger_path(settings.home)
+    with_cache, ledger_file = settings.cache.enabled, ledger_path(settings.home)
+    cache = EmbeddingCacheReader(settings.home / "cache" / "embeddings.sqlite") if with_cache else None
     bought: set[tuple[str, str]] = set()
-    with ExitStack() as opened:
-        cache, with_cache = None, settings.cache.enabled
-        if with_cache and cache_file.is_file():
-            cache = opened.enter_context(closing(EmbeddingCache(cache_file)))
-        if with_cache and ledger_file.is_file():
-            with BatchLedger(ledger_file) as ledger:
-                bought = ledger.everything()
+    if with_cache and ledger_file.is_file():
+        with BatchLedger(ledger_file) as ledger:
+            bought = ledger.everything()
 
-        def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
-            return estimate(
-                settings,
-                agent,
-                documents,
-                files=files,
-                cache=cache,
-                fresh=fresh,
-                bought=bought if with_cache else None,
-                batch_from=FEWEST_TEXTS if with_cache else None,
-            )
+    def estimate_for(agent: AgentSettings, files: AgentFiles, documents: Iterable[DocumentKey]) -> Estimate:
+        return estimate(
+            settings,
+            agent,
+            documents,
+            files=files,
+            cache=cache,
+            fresh=fresh,
+            bought=bought if with_cache else None,
+            batch_from=FEWEST_TEXTS if with_cache else None,
+        )
 
-        yield estimate_for
+    return estimate_for
 
 
 def _sentence(cost: Estimate) -> str:

@@ -227,7 +227,7 @@ def _index_all(run: Run, work: Sequence[Work]) -> bool:
         owner = opened.enter_context(closing(IndexOwner(settings.home)))
         providers = (index.choice.provider for index, _ in work)
         provider = next((provider for provider in providers if provider is not None and provider.account), None)
-        if provider is not None and not (_is_one_request(provider, work, cache) and _is_owned(owner)):
+        if provider is not None and not (_is_one_request(provider, work) and _is_owned(owner)):
             return False
         # After a crash in here, workers take the documents: they count crashes.
         note_unfinished(settings.home)
@@ -237,19 +237,21 @@ def _index_all(run: Run, work: Sequence[Work]) -> bool:
         return True
 
 
-def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work], cache: EmbeddingCache | None) -> bool:
+def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work]) -> bool:
     """Return True if one request is enough for a provider that is paid, and nothing is to be shared with workers.
 
     They share the limits a minute. Without a cache they would pay again for what this process leaves.
     """
     from memory.documents.agent_files import AgentFiles
     from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
+    from memory.embedding.cache_reader import EmbeddingCacheReader
     from memory.index.estimate import estimate
 
     limits, [(index, documents), *more_work] = provider.limits, work
     is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-    if more_work or cache is None or is_shared:
+    if more_work or not index.settings.cache.enabled or is_shared:
         return False
+    cache = EmbeddingCacheReader(index.settings.home / "cache" / "embeddings.sqlite")
     files = AgentFiles.of(index.settings, index.agent)
     cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)
     return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)

@@ -14,6 +14,7 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.batcher import EmbeddingBatcher, Ticket
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.coordination import Coordination
 from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
@@ -276,11 +277,11 @@ def test_a_full_disk_loses_no_vector_that_was_paid_for(make: Make, tmp_path: Pat
     assert provider.inputs == 10
     cache.full = False
     vectors_of(batcher.submit(texts("second", 5), lane=Lane.LIVE))
-    assert cache.entries() == 15
+    assert EmbeddingCacheReader(tmp_path / "cache.sqlite").entries() == 15
 
 
 def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
-    make: Make, cache: EmbeddingCache
+    make: Make, cache: EmbeddingCache, tmp_path: Path
 ) -> None:
     provider = Provider(concurrency=1, inputs=10)
     batcher = make(provider, cache)
@@ -293,7 +294,7 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
     provider.open.set()
     closing.join()
     assert len(done(ticket)) == 10
-    assert cache.entries() == 10
+    assert EmbeddingCacheReader(tmp_path / "cache.sqlite").entries() == 10
     late = batcher.submit(texts("late", 1), lane=Lane.LIVE)
     assert late.wait(0)
     assert isinstance(late.error(), Transient)

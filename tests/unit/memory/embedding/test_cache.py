@@ -10,6 +10,7 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.cache_reader import EmbeddingCacheReader
 from memory.embedding.vectors import round_rows
 from memory.store.reader import Vector
 
@@ -34,7 +35,7 @@ def test_a_file_that_is_no_database_is_set_aside_and_a_new_one_made(tmp_path: Pa
     path.write_bytes(b"not a database at all" * 1000)
     cache = EmbeddingCache(path)
     cache.put_many("model", vectors(1, 10))
-    assert cache.entries() == 10
+    assert EmbeddingCacheReader(path).entries() == 10
     aside = list(tmp_path.glob("cache.sqlite.corrupt-*"))
     assert len(aside) == 1
     assert aside[0].read_bytes().startswith(b"not a database")
@@ -51,7 +52,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.Mo
     cache.get_many("model", list(used))
     cache.put_many("model", new)
     cache.evict()
-    assert cache.entries() <= 100
+    assert EmbeddingCacheReader(tmp_path / "cache.sqlite").entries() <= 100
     assert len(cache.get_many("model", [*used, *new])) == 80
     assert len(cache.get_many("model", list(old))) < 60
 
@@ -64,7 +65,7 @@ def test_maintenance_keeps_to_a_bound_that_was_lowered_and_empties_the_log(tmp_p
     assert log.stat().st_size > 1_048_576
     bounded = EmbeddingCache(path, max_entries=1000)
     bounded.maintain()
-    assert bounded.entries() <= 1000
+    assert EmbeddingCacheReader(path).entries() <= 1000
     assert log.stat().st_size == 0
     kept = vectors(2, 10, dimensions=256)
     filled.put_many("model", kept)
