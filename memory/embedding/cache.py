@@ -18,7 +18,7 @@ import apsw
 import numpy as np
 import structlog
 
-from memory.embedding.cache_reader import IDENTITY, VERSION, count_entries, decoded, hash_key, look_up
+from memory.embedding.cache_reader import IDENTITY, VERSION, cache_path, count_entries, decoded, hash_key, look_up
 from memory.embedding.vectors import to_bytes16
 from memory.store.durable_sqlite import DurableSqlite, Kind
 from memory.store.errors import StoreBusy, StoreFull
@@ -88,7 +88,7 @@ class EmbeddingCache:
         """Return the cache of a home, which is made if it is missing; None if the settings want none."""
         if not settings.cache.enabled:
             return None
-        path = settings.home / "cache" / "embeddings.sqlite"
+        path = cache_path(settings.home)
         path.parent.mkdir(parents=True, exist_ok=True)
         return cls(path, max_entries=settings.cache.max_entries)
 

@@ -22,6 +22,11 @@ IDENTITY = "SELECT id FROM identities WHERE identity = ?"
 _GROUP = 400
 
 
+def cache_path(home: Path) -> Path:
+    """Return the path of a home's cache."""
+    return home / "cache" / "embeddings.sqlite"
+
+
 class EmbeddingCacheReader:
     """Vectors in the cache file at a path. A file that cannot be read right now holds none."""
 

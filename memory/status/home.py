@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.cache_reader import EmbeddingCacheReader
+from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
 from memory.http.private_folders import open_to_others
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
@@ -137,7 +137,7 @@ def home_sizes(settings: Settings, pending: PendingReader) -> HomeSizes:
 
 def _cache_state(settings: Settings, pending: PendingReader) -> CacheState:
     """Return the size of the embedding cache, opened only when it is there, and its hits."""
-    path = settings.home / "cache" / "embeddings.sqlite"
+    path = cache_path(settings.home)
     if not settings.cache.enabled or not path.is_file():
         return CacheState(enabled=settings.cache.enabled)
     fleet = pending.fleet()

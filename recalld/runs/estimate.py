@@ -11,7 +11,7 @@ import click
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger
 from memory.embedding.batch_jobs.ledger_reader import ledger_path
-from memory.embedding.cache_reader import EmbeddingCacheReader
+from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
 from memory.index.estimate import Estimate, estimate
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
@@ -58,7 +58,7 @@ def estimates(settings: Settings, *, fresh: bool = False) -> EstimateFor:
     Texts in batch jobs are paid for, and a text of several agents is counted once.
     """
     with_cache, ledger_file = settings.cache.enabled, ledger_path(settings.home)
-    cache = EmbeddingCacheReader(settings.home / "cache" / "embeddings.sqlite") if with_cache else None
+    cache = EmbeddingCacheReader(cache_path(settings.home)) if with_cache else None
     bought: set[tuple[str, str]] = set()
     if with_cache and ledger_file.is_file():
         with BatchLedger(ledger_file) as ledger:

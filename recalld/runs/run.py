@@ -244,14 +244,14 @@ def _is_one_request(provider: EmbeddingProvider, work: Sequence[Work]) -> bool:
     """
     from memory.documents.agent_files import AgentFiles
     from memory.embedding.batcher import LIVE_INPUTS, LIVE_TOKENS
-    from memory.embedding.cache_reader import EmbeddingCacheReader
+    from memory.embedding.cache_reader import EmbeddingCacheReader, cache_path
     from memory.index.estimate import estimate
 
     limits, [(index, documents), *more_work] = provider.limits, work
     is_shared = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
     if more_work or not index.settings.cache.enabled or is_shared:
         return False
-    cache = EmbeddingCacheReader(index.settings.home / "cache" / "embeddings.sqlite")
+    cache = EmbeddingCacheReader(cache_path(index.settings.home))
     files = AgentFiles.of(index.settings, index.agent)
     cost = estimate(index.settings, index.agent, documents, files=files, cache=cache)
     return cost.to_embed <= min(limits.inputs, LIVE_INPUTS) and cost.tokens <= min(limits.tokens, LIVE_TOKENS)
