@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import tenacity
 
 from memory.embedding.breaker import SOON_SECONDS
 from memory.embedding.coordination import Coordination, Item
@@ -217,32 +218,47 @@ class BatchSender:
     ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         """Send one request, after its turn in the minute has come, and with short waits after passing failures."""
         failure: Transient | None = None
-        attempt, waited_seconds = 0, 0.0
-        while True:
-            attempt += 1
-            try:
-                return self._attempt(items, batch, again=again)
-            except (Unusable, Stopped):
-                raise
-            except Paced as paced:
-                if self._stopping.is_set() or not batch.is_wanted():
+
+        def attempt() -> tuple[Matrix, npt.NDArray[np.bool_]]:
+            nonlocal failure
+            while True:
+                try:
+                    return self._attempt(items, batch, again=again)
+                except Paced as paced:
+                    if self._stopping.is_set() or not batch.is_wanted():
+                        raise
+                    self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
+                except (Waiting, Unusable):
                     raise
-                attempt -= 1
-                self._stopping.wait(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
-            except Transient as error:
-                pause = _pause(error, attempt)
-                waited_seconds += pause
-                if not isinstance(error, Waiting):
+                except Transient as error:
                     failure = error
-                is_last = waited_seconds > self._patience or attempt >= batch.attempts
-                if not is_last and not self._stopping.is_set() and batch.is_wanted():
-                    self._stopping.wait(pause)
-                elif failure is None or not isinstance(error, Waiting):
                     raise
-                else:
-                    # The failure itself says more than the wait that it caused.
-                    kind = Throttled if isinstance(failure, Throttled) else Transient
-                    raise kind(str(failure), retry_after=error.retry_after) from failure
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, Transient) and not isinstance(error, Unusable | Stopped)
+            ),
+            wait=_wait,
+            stop=lambda state: (
+                state.idle_for + state.upcoming_sleep > self._patience
+                or state.attempt_number >= batch.attempts
+                or self._stopping.is_set()
+                or not batch.is_wanted()
+            ),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except Waiting as waiting:
+            if failure is None or isinstance(waiting, Stopped):
+                raise
+            # The failure itself says more than the wait that it caused.
+            kind = Throttled if isinstance(failure, Throttled) else Transient
+            raise kind(str(failure), retry_after=waiting.retry_after) from failure
+
+    def _sleep(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
 
     def _attempt(self, items: Sequence[Item], batch: _Batch, *, again: bool) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         is_harmless = items[0].text == _HARMLESS
@@ -290,12 +306,14 @@ def _blames_endpoint(error: Transient | Terminal) -> bool:
     return isinstance(error, Terminal | Paced) or is_asked(error)
 
 
-def _pause(error: Transient, attempt: int) -> float:
+def _wait(state: tenacity.RetryCallState) -> float:
     """Return a full-jitter exponential backoff, or the provider's requested pause and a little more."""
-    longest = backoff(attempt, first=_FIRST_WAIT_SECONDS, longest=_LONGEST_WAIT_SECONDS)
+    error = state.outcome.exception() if state.outcome is not None else None
+    retry_after = error.retry_after if isinstance(error, Transient) else None
+    longest = backoff(state.attempt_number, first=_FIRST_WAIT_SECONDS, longest=_LONGEST_WAIT_SECONDS)
     jittered = random.uniform(0.0, longest)  # noqa: S311 - no secret
     # A fraction on top, so that threads with the same pause do not return in the same millisecond.
-    return jittered if error.retry_after is None else error.retry_after + min(jittered, error.retry_after * 0.1 + 0.01)
+    return jittered if retry_after is None else retry_after + min(jittered, retry_after * 0.1 + 0.01)
 
 
 #: Pieces of the first try; doubled each time up to the most.
