@@ -112,6 +112,11 @@ class OpenClawDatabase:
         self.connection.execute(schema).fetchall()
         self._now, self._generation = 1_770_000_000_000, 0
 
+    @property
+    def generation(self) -> str:
+        """The generation that was given last."""
+        return f"{'c0de' * 6}{self._generation:08x}"
+
     def close(self) -> None:
         self.connection.close()
 
@@ -160,7 +165,7 @@ class OpenClawDatabase:
         self._generation += 1
         self.connection.execute(
             "INSERT OR REPLACE INTO transcript_rewrite_watermarks VALUES (?, ?, ?)",
-            (session, f"{self._generation:032x}", self._now),
+            (session, self.generation, self._now),
         )
 
     def rewrite(self, session: str, events: Sequence[bytes]) -> None:
@@ -175,13 +180,13 @@ class OpenClawDatabase:
         events = self.events(session)
         with self.connection:
             if archived_as is not None:
-                name = f"{session}.jsonl.{archived_as}.2026-02-04T10-00-00.000Z.{self._generation:032x}.zst"
+                name = f"{session}.jsonl.{archived_as}.2026-02-04T10-00-00.000Z.{self.generation}.zst"
                 blob = compress(b"".join(text + b"\n" for _, text in events))
                 self.connection.execute(
                     "INSERT INTO session_transcript_archives"
                     " SELECT session_id, ?, session_key, ?, 'zstd', ?, ?, ?, 1, 1 FROM session_windows"
                     " WHERE session_id = ?",
-                    (f"{self._generation:032x}", archived_as, blob, hashlib.sha256(blob).hexdigest(), name, session),
+                    (self.generation, archived_as, blob, hashlib.sha256(blob).hexdigest(), name, session),
                 )
                 (self.agent / "sessions").mkdir(exist_ok=True)
                 (self.agent / "sessions" / name).write_bytes(blob)

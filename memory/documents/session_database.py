@@ -317,11 +317,11 @@ def _rewritten(session: str) -> Transient:
 
 
 def _unpacked(packed: bytes, size: int) -> bytes:
-    """Return a decompressed event; if it is damaged or of another size, the bytes as they are stored: no JSON."""
+    """Return a decompressed event of at most `size` bytes; if it is damaged, the bytes as they are stored: no JSON."""
     from memory.transcripts.lines import unpacked
 
     event = unpacked(packed, most=min(size, _COMPRESSED_BYTES))
-    return event if event is not None and len(event) == size else packed
+    return event if event is not None else packed
 
 
 def _events_among(records: Iterator[RawLine], position: int, longest: int | None) -> Iterator[RawLine]:

@@ -77,6 +77,10 @@ class _Store(NamedTuple):
     places: Mapping[str, str | None]
 
 
+#: The store in each database, with the version that it is of.
+_latest: dict[SessionDatabase, tuple[tuple[int, ...], _Store]] = {}
+
+
 class SessionKinds:
     """Filter of transcripts by the kinds of their sessions. Made anew for each question: a store is read once."""
 
@@ -124,11 +128,15 @@ def _store_in(folder: str, parts: tuple[str, ...]) -> _Store | None:
     return store
 
 
-@functools.lru_cache(maxsize=_MAX_STORES)
-def _rows(database: SessionDatabase, _version: tuple[int, ...]) -> _Store:
+def _rows(database: SessionDatabase, version: tuple[int, ...]) -> _Store:
+    """Return the store in a database; it is read again in every other version."""
+    if (latest := _latest.get(database)) is not None and latest[0] == version:
+        return latest[1]
     conversations, keys = database.conversations()
     kinds = {f"{session}.jsonl": _kind(key, conversations) for session, key in keys.items()}
-    return _Store(kinds, {f"{session}.jsonl": place_of(key) for session, key in keys.items()})
+    store = _Store(kinds, {f"{session}.jsonl": place_of(key) for session, key in keys.items()})
+    _latest[database] = version, store
+    return store
 
 
 def _file_in(folder: str, parts: tuple[str, ...]) -> _Store | None:

@@ -266,7 +266,6 @@ class Sessions(Transcripts):
             except DocumentGone:
                 database = None
             except RecalldError as error:
-                problems.unlisted[root.path] = None
                 problems.add(ConditionCode.SESSIONS_UNREADABLE, database.path, error=str(error))
         yield from rows.items()
         # Beside a database the program makes no folder before it has an archive.
@@ -334,7 +333,7 @@ class Sessions(Transcripts):
 
     def is_there(self, key: DocumentKey) -> bool:
         databases = (database_beside(root.folder) for root, _ in self.places(key))
-        return super().is_there(key) or any(database is not None and database.is_there() for database in databases)
+        return super().is_there(key) or any(database is not None and database.is_readable() for database in databases)
 
     def is_gone(self, key: DocumentKey, reader: StoreReader | None) -> bool:
         indexed = reader.file(key) if reader is not None else None

@@ -22,6 +22,7 @@ from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.errors import RecalldError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Context, Settings, Sync, SyncSessions
+from tests.openclaw_database import OpenClawDatabase
 from tests.recording import (
     RecordingConditions,
     RecordingInbox,
@@ -329,3 +330,17 @@ def test_what_is_left_out_is_neither_marked_nor_a_strange_path(house: House, *, 
     house.wait_for("main", "memory/c.md", "sessions/in.jsonl")
     assert set(house.queue.marked("main")) == {"memory/c.md", "sessions/in.jsonl"}
     assert house.troubles.told == []
+
+
+def test_an_event_in_openclaws_database_is_handed_over_like_a_line_of_a_transcript(house: House) -> None:
+    database = OpenClawDatabase(house.root / "agents" / "main")
+    database.add("a", [b"{}"])
+    database.add("b", [b"{}"])
+    house.agent(folders=("agents/main/sessions",), interval_minutes=0, sessions=SyncSessions(quiet_seconds=0.05))
+    house.remember()
+    house.start()
+    assert house.file_conditions() == []
+    database.append("b", [b"{}"])
+    house.wait_for("main", "sessions/b.jsonl")
+    assert house.queue.marked("main") == ["sessions/b.jsonl"]
+    database.close()

@@ -18,6 +18,7 @@ from memory.transcripts.lines import RawLine, lines_in
 from producers.tailer import Growth, Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, SyncSessions
+from tests.openclaw_database import OpenClawDatabase
 from tests.recording import RememberedFiles, as_reader
 from tests.transcript_files import compaction_line
 
@@ -184,3 +185,29 @@ def test_a_transcript_is_due(
     key = DocumentKey("sessions", f"sessions/{name.removesuffix('.zst')}")
     found = Tailer({"main": agent}, {"main": files}, lambda _: as_reader(index)).due("main", {key: forced})
     assert list(found) == [key] * due
+
+
+@pytest.mark.parametrize(
+    ("appended", "due"),
+    [
+        pytest.param([LINE] * 49, False, id="a few events wait"),
+        pytest.param([LINE] * 50, True, id="many events do not"),
+        pytest.param([LINE.replace(b"hello", b"x" * 100_000)], True, id="nor do many bytes"),
+        pytest.param([compaction_line("openclaw")], True, id="nor does a compaction"),
+    ],
+)
+def test_a_session_in_a_database_is_due_at_the_same_thresholds(
+    tmp_path: Path, appended: list[bytes], due: bool
+) -> None:
+    database = OpenClawDatabase(tmp_path / "agents" / "main")
+    database.add("a", [LINE] * 100)
+    agent = AgentSettings(id="main", workspace=tmp_path, sessions=(str(database.agent / "sessions"),))
+    files = AgentFiles(agent)
+    index = RememberedFiles(dict(files.scan().documents))
+    tailer = Tailer({"main": agent}, {"main": files}, lambda _: as_reader(index))
+    key = DocumentKey("sessions", "sessions/a.jsonl")
+    assert tailer.due("main", {key: False}) == {}
+    database.append("a", appended)
+    assert list(tailer.due("main", {key: False})) == [key] * due
+    assert tailer.due("main", {key: True}) == ({} if due else {key: files.stat(key)})
+    database.close()

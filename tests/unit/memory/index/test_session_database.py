@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
+from schemas.errors import Transient
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
 from tests import indexing
@@ -297,31 +299,45 @@ def test_nothing_but_sessions_is_read_of_the_database(world: World) -> None:
     assert [problem.code for problem in problems] == [ConditionCode.SESSIONS_UNREADABLE]
 
 
-def test_reading_between_two_writes_gives_one_state_or_is_tried_again(world: World) -> None:
-    world.database.add("a", [HEADER, *said(*range(600))])
+@pytest.mark.parametrize(
+    ("events", "together"),
+    [
+        pytest.param(said(*range(600)), 500, id="some hundreds of events"),
+        pytest.param([json.dumps({"type": "custom", "data": "x" * 1_500_000}).encode()] * 6, 3, id="some megabytes"),
+    ],
+)
+def test_a_transaction_reads_a_part_and_the_next_one_notices_a_rewriting(
+    world: World, events: list[bytes], together: int
+) -> None:
+    world.database.add("a", events)
     with world.main.files.opened(KEY) as opened:
         lines = opened.lines()
-        first = [next(lines) for _ in range(500)]
-        # A reader holds nothing that a writer waits for.
-        world.database.rewrite("a", said(1))
+        assert next(lines).start == 0
+        # A reader holds nothing that the program waits for.
         assert world.database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall() == [(0, 0, 0)]
+        world.database.rewrite("a", events)
+        assert [next(lines).start for _ in range(together - 1)] == list(range(1, together))
+        with pytest.raises(Transient, match="written anew"):
+            next(lines)
         assert opened.changed()
-        with pytest.raises(Exception, match="written anew"):
-            list(lines)
-    assert len(first) == 500
     world.catch_up()
-    assert "message1 " in world.texts()
 
 
-def test_each_transaction_reads_some_hundreds_of_events_or_some_megabytes(world: World) -> None:
-    big = json.dumps({"type": "custom", "id": "x", "parentId": None, "data": "x" * 1_500_000}).encode()
-    world.database.add("a", [HEADER, *[big] * 5, *said(*range(1200))])
-    busy: list[tuple[int, ...]] = []
-    with world.main.files.opened(KEY) as opened:
-        for line in opened.lines():
-            if line.start % 100 == 0:
-                busy += world.database.connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()  # type: ignore[arg-type]
-    assert {row[0] for row in busy} == {0}
+def test_a_copy_made_during_a_write_shows_what_was_committed_and_stays_as_it_is(world: World, tmp_path: Path) -> None:
+    world.database.add("a", [HEADER, *said(1)])
+    connection = world.database.connection
+    # Pages of a transaction that is not committed are in the log already.
+    connection.execute("PRAGMA cache_size = 1; BEGIN")
+    world.database.append("a", said(*range(2, 400)))
+    copy = tmp_path / "copied" / "agents" / "main"
+    shutil.copytree(world.openclaw, copy, ignore=lambda _, names: [name for name in names if name.endswith("-shm")])
+    connection.execute("ROLLBACK")
+    files = {file: file.read_bytes() for file in (copy / "agent").iterdir()}
+    world.main = world.indexer(name="copied", sessions=[str(copy / "sessions")])
+    world.catch_up()
+    assert ["message1 " in world.texts(), "message2 " in world.texts()] == [True, False]
+    assert {file: file.read_bytes() for file in files} == files
+    assert len(files) == 2
 
 
 @pytest.fixture
@@ -366,6 +382,17 @@ def test_a_group_finds_the_sessions_of_its_own_place_alone(memory: SearchManager
     # While nothing tells whose sessions they are, a group gets none.
     unknown(world)
     assert memory.search(request).results == ()
+
+
+def test_the_place_of_a_session_that_two_databases_have_is_unknown(world: World, tmp_path: Path) -> None:
+    group = "agent:main:telegram:group:-42"
+    other = OpenClawDatabase(tmp_path / "agents" / "other")
+    world.database.add("a", said(1), key=group)
+    files = world.indexer(sessions=[str(world.sessions), str(other.agent / "sessions")]).files
+    assert files.transcripts_at("telegram:group:-42") == {KEY.path}
+    other.add("a", said(2), key="agent:other:main")
+    assert files.transcripts_at("telegram:group:-42") == set()
+    other.close()
 
 
 def test_a_session_is_read_from_the_index_while_its_database_is_away(memory: SearchManager, world: World) -> None:
